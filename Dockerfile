@@ -1,0 +1,27 @@
+# One image for web, worker, beat, the one-shot `migrate` and the simulated cluster; the command tells them apart.
+FROM python:3.13-slim AS build
+WORKDIR /build
+COPY requirements.lock .
+RUN python -m venv /venv \
+    && /venv/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+
+FROM python:3.13-slim
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 ACME_VAR=/var/lib/acme
+# The directories exist with their owner, so that a named volume mounted there begins with that owner.
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin acme \
+    && install -d -o acme -g acme /var/lib/acme /var/lib/acme/cluster
+COPY --from=build /venv /venv
+WORKDIR /app
+COPY manage.py pyproject.toml ./
+COPY acmeweb acmeweb
+COPY jobs jobs
+COPY failures failures
+COPY scheduling scheduling
+COPY templates templates
+COPY static static
+RUN python -m compileall -q . && python manage.py prepare --static-only && chown -R acme:acme /var/lib/acme
+USER 10001:10001
+EXPOSE 8000
+# The largest part of an orderly stop is a worker that finishes its turn (50 s at most, usually one).
+STOPSIGNAL SIGTERM
+CMD ["uvicorn", "acmeweb.asgi:application", "--host", "0.0.0.0", "--port", "8000", "--timeout-graceful-shutdown", "3", "--no-server-header"]

@@ -1,0 +1,43 @@
+# The two commands are `make up` and `make test`; each sets the machine up first, which costs nothing the second time.
+#   make up        start everything; DEMO=0 starts it empty, ACME_PORT=9000 elsewhere (every variable: .env.example)
+#   make test      ARGS="-k leash -x" goes to pytest
+#   PYTHON=/path/to/python3.12 chooses the interpreter that .venv is built from
+
+PYTHON =
+ARGS =
+UPGRADE =
+
+.PHONY: setup up test lint lock secrets clean
+.NOTPARALLEL:
+
+setup:
+	@PYTHON='$(PYTHON)' sh acmeweb/services/setup.sh
+
+up: setup
+	@.venv/bin/python manage.py up
+
+test: setup
+	@.venv/bin/python -m pytest -n auto --dist worksteal $(ARGS)
+
+lint: setup
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+# Every wheel of every platform, by hash; no index is named, so the files install from any mirror.
+lock: setup
+	@UPGRADE='$(UPGRADE)' sh acmeweb/services/lock.sh
+
+# For docker compose. The directory is closed; the files must be readable to the containers' own users.
+secrets:
+	@test -d secrets || mkdir -m 700 secrets
+	@for name in secret_key database_password valkey_password cluster_token admin_password; do \
+	    test -s secrets/$$name || od -An -N24 -tx1 /dev/urandom | tr -d ' \n' >secrets/$$name; \
+	    chmod 644 secrets/$$name; \
+	done
+
+# What can be made again. The data in var/ stays.
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,31 @@
+"""Workers and beat. Beat only wakes the loops; one line a loop.
+
+Loaded by every Django process (apps.py), because whoever wakes a loop must know the broker.
+"""
+
+import os
+from typing import Any
+
+from celery import Celery
+from celery.signals import beat_init, celeryd_init
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "acmeweb.settings")
+
+from acmeweb.serving import refuse_without_key
+
+app = Celery("acme", set_as_current=True)
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+# A tick that no worker took within its interval is worthless: the next one is there. So it expires.
+app.conf.beat_schedule = {
+    "turns": {"task": "scheduling.turns", "schedule": 1.0, "options": {"expires": 2}},
+    "samples": {"task": "scheduling.samples", "schedule": 15.0, "options": {"expires": 15}},
+    "sweep": {"task": "scheduling.sweep", "schedule": 300.0, "options": {"expires": 300}},
+}
+
+
+@celeryd_init.connect
+@beat_init.connect
+def refuse(**_: Any) -> None:
+    refuse_without_key()

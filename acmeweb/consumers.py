@@ -1,0 +1,109 @@
+"""The websocket of a page: it joins the topics it shows and hears that they moved.
+
+The page says `{"join": ["queue", "job:01k3v9q2m7t"]}` and is answered with the number each topic is at; from then on
+`{"topic": …, "seq": …}`. A number that is not the next one, or a new connection, makes the page ask for its fragments
+again. A page may only join what its user may see; who logged out is cut off at the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from django.conf import settings
+from redis import asyncio as valkey
+from redis.exceptions import RedisError
+
+from acmeweb.live import group_of
+from jobs.models import Job
+
+SHARED = frozenset({"queue", "nodes"})
+TOPIC = re.compile(r"(job:[0-9a-z_]{11,24}|node:\d{1,18})", re.ASCII)
+MOST_TOPICS = 50
+RECHECK_S = 30
+
+
+class LiveConsumer(AsyncJsonWebsocketConsumer):
+    async def connect(self) -> None:
+        self.topics: set[str] = set()
+        self.checks: asyncio.Task[None] | None = None
+        # A refused handshake reaches a browser as 1006 whatever we say; the page must hear that it is signed out
+        await self.accept()
+        if not self.scope["user"].is_authenticated:
+            await self.close(code=4401)
+            return
+        self.checks = asyncio.create_task(self._recheck())
+
+    async def disconnect(self, code: int) -> None:
+        if self.checks:
+            self.checks.cancel()
+        for topic in self.topics:
+            await self.channel_layer.group_discard(group_of(topic), self.channel_name)
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_: Any) -> None:
+        """What is no text (a binary frame, an empty one) is no wish of ours either, and no reason for a traceback."""
+        await self.receive_json(await self.decode_json(text_data or ""))
+
+    async def receive_json(self, content: Any, **_: Any) -> None:
+        names = content.get("join") if isinstance(content, dict) else None
+        if not isinstance(names, list) or len(names) > MOST_TOPICS:
+            await self.close(code=4400)
+            return
+        allowed = [name for name in names if isinstance(name, str) and await self._may_join(name)]
+        for topic in allowed:
+            if topic not in self.topics and len(self.topics) < MOST_TOPICS:
+                self.topics.add(topic)
+                await self.channel_layer.group_add(group_of(topic), self.channel_name)
+        await self.send_json({"joined": await numbers_of(allowed)})
+
+    @classmethod
+    async def decode_json(cls, text_data: str) -> Any:
+        try:
+            return await super().decode_json(text_data)
+        except (ValueError, RecursionError):
+            return None
+
+    async def topic_moved(self, message: dict[str, Any]) -> None:
+        await self.send_json({"topic": message["topic"], "seq": message["seq"]})
+
+    async def _may_join(self, topic: str) -> bool:
+        if topic in SHARED:
+            return True
+        if not TOPIC.fullmatch(topic):
+            return False
+        kind, _, name = topic.partition(":")
+        return kind == "node" or await self._may_see_job(name)
+
+    @database_sync_to_async
+    def _may_see_job(self, public_id: str) -> bool:
+        return Job.objects.visible_to(self.scope["user"]).filter(public_id=public_id).exists()
+
+    @database_sync_to_async
+    def _still_logged_in(self) -> bool:
+        session = self.scope["session"]
+        return (
+            session.exists(session.session_key)
+            and type(self.scope["user"]).objects.filter(pk=self.scope["user"].pk, is_active=True).exists()
+        )
+
+    async def _recheck(self) -> None:
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            if not await self._still_logged_in():
+                await self.close(code=4401)
+                return
+
+
+async def numbers_of(topics: list[str]) -> dict[str, int]:
+    """Where each topic is now; 0 when nobody knows, which makes the page ask again at the next message."""
+    if not topics or not settings.VALKEY_URL:
+        return dict.fromkeys(topics, 0)
+    try:
+        async with valkey.from_url(settings.VALKEY_URL, socket_timeout=5) as server:
+            values = await server.mget([f"acme:live:{topic}" for topic in topics])
+    except (RedisError, OSError):
+        return dict.fromkeys(topics, 0)
+    return {topic: int(value or 0) for topic, value in zip(topics, values, strict=True)}

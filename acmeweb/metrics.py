@@ -1,0 +1,190 @@
+"""`/metrics` for Prometheus: jobs, nodes and GPUs by state under the names that Slurm's exporters gave them.
+
+Whoever scrapes comes with a token of scope read, or from a network of ACME_METRICS_NETWORKS. Finished jobs are counted
+over the last day only: counting a year of them every fifteen seconds would be the heaviest query there is. A job's id
+is a label of the info metric alone, and that names only jobs that the token may see.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
+from django.db import connection
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_safe
+from rest_framework.exceptions import AuthenticationFailed
+
+from acmeweb.authentication import BearerTokenAuthentication
+from acmeweb.views import glances
+from jobs import clock
+from jobs.door.rights import Caller
+from jobs.lifecycle import NodeState, State
+from jobs.models import Cluster, Job, Node, Pulse, Scope
+
+KIND = "text/plain; version=0.0.4; charset=utf-8"
+UNFINISHED = [State.PENDING, State.RUNNING, State.SUSPENDED]
+DAY = timedelta(days=1)
+QUANTILES = (0.5, 0.9, 0.99)
+FRESH = timedelta(minutes=2)
+
+
+@login_not_required
+@require_safe
+def metrics(request: HttpRequest) -> HttpResponse:
+    try:
+        seen = _seen_by(request)
+    except AuthenticationFailed as error:
+        refusal = HttpResponse(f"{error.detail}\n", status=401, content_type="text/plain; charset=utf-8")
+        refusal["WWW-Authenticate"] = 'Bearer realm="acme"'
+        return refusal
+    text = "".join(line for family in families(clock.now(), seen) for line in family.lines())
+    return HttpResponse(text, content_type=KIND, headers={"Cache-Control": "no-store"})
+
+
+def _seen_by(request: HttpRequest) -> QuerySet[Job]:
+    """The jobs that may be named; AuthenticationFailed when nothing may be told at all."""
+    if request.headers.get("Authorization"):
+        found = BearerTokenAuthentication().authenticate(request)
+        if found:
+            user, token = found
+            return Caller(user=user, scope=Scope(token.scope), token=token).jobs()
+    elif _from(request.META.get("REMOTE_ADDR", ""), settings.ACME_METRICS_NETWORKS):
+        return Job.objects.all()
+    raise AuthenticationFailed("This needs a token of scope read, or to come from a network of ACME_METRICS_NETWORKS.")
+
+
+def _from(address: str, networks: Iterable[str]) -> bool:
+    try:
+        client = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(client in ipaddress.ip_network(network) for network in networks)
+
+
+@dataclass(frozen=True)
+class Family:
+    name: str
+    says: str
+    samples: list[tuple[dict[str, str], float]] = field(default_factory=list)
+
+    def lines(self) -> Iterator[str]:
+        yield f"# HELP {self.name} {self.says}\n# TYPE {self.name} gauge\n"
+        for labels, value in self.samples:
+            written = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+            yield f"{self.name}{{{written}}} {value:.15g}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def families(now: datetime, seen: QuerySet[Job]) -> Iterator[Family]:
+    names = dict(Cluster.objects.values_list("pk", "name"))
+    yield _jobs(names)
+    yield _ended(names, now)
+    yield _nodes(names)
+    yield _gpus(now)
+    yield from _waits(names, now)
+    yield Family(
+        "acme_cluster_silent_seconds",
+        "Since the cluster last answered.",
+        [
+            ({"cluster": one.name}, (now - one.heard_at).total_seconds())
+            for one in Cluster.objects.exclude(heard_at=None)
+        ],
+    )
+    yield Family(
+        "acme_attempts_reporting",
+        "Attempts that reported progress within two minutes.",
+        [({}, Pulse.objects.filter(attempt__ended_at=None, heard_at__gte=now - FRESH).count())],
+    )
+    rows = seen.filter(state__in=[State.RUNNING, State.SUSPENDED]).order_by("pk")
+    rows = rows.values_list("public_id", "cluster_id", "team__name", "user__username", "kind")
+    labels = ("job", "cluster", "team", "user", "kind")
+    yield Family(
+        "acme_job_info",
+        "Running jobs, to join with; 1 each.",
+        [(dict(zip(labels, (id, names[home], *rest), strict=True)), 1) for id, home, *rest in rows],
+    )
+
+
+def _jobs(names: dict[int, str]) -> Family:
+    """Both partial indexes hold unfinished jobs only."""
+    found: Counter[tuple[int, str]] = Counter()
+    for states in ([State.PENDING], [State.RUNNING, State.SUSPENDED]):
+        rows = Job.objects.filter(state__in=states).order_by().values_list("cluster_id", "state")
+        found.update({(home, state): count for home, state, count in rows.annotate(Count("pk"))})
+    samples = [
+        ({"cluster": name, "state": state.lower()}, float(found[pk, state]))
+        for pk, name in names.items()
+        for state in UNFINISHED
+    ]
+    return Family("slurm_jobs", "Unfinished jobs by state.", samples)
+
+
+def _ended(names: dict[int, str], now: datetime) -> Family:
+    rows = Job.objects.filter(ended_at__gte=now - DAY).order_by().values_list("cluster_id", "state")
+    samples = [
+        ({"cluster": names[home], "state": state.lower()}, float(count))
+        for home, state, count in rows.annotate(Count("pk")).order_by("cluster_id", "state")
+    ]
+    return Family("acme_jobs_ended_last_day", "Jobs that ended within 24 hours, by what they came to.", samples)
+
+
+def _nodes(names: dict[int, str]) -> Family:
+    found: Counter[tuple[int, str]] = Counter()
+    for node in Node.objects.only("cluster_id", "state", "flags", "drain_asked"):
+        found[node.cluster_id, NodeState(node.state).lower()] += 1
+        for flag in node.all_flags:
+            found[node.cluster_id, str(flag).lower()] += 1
+    samples = [({"cluster": names[home], "state": state}, float(n)) for (home, state), n in sorted(found.items())]
+    return Family("slurm_nodes", "Nodes by state; a flag such as drain counts besides the state.", samples)
+
+
+def _gpus(now: datetime) -> Family:
+    parts = ("total", "allocated", "free", "drained", "down")
+    return Family(
+        "slurm_gpus",
+        "GPUs by state.",
+        [
+            ({"cluster": one.cluster.name, "state": part}, float(getattr(one.capacity, part)))
+            for one in glances(now)
+            for part in parts
+        ],
+    )
+
+
+# Who started within the hour either lives or ended within it, so two small indexes find them
+WAITS = """
+SELECT cluster_id, percentile_cont(%s) WITHIN GROUP (ORDER BY extract(epoch FROM started_at - submitted_at))
+FROM jobs_job WHERE (state IN ('RUNNING', 'SUSPENDED') OR ended_at >= %s) AND started_at >= %s
+GROUP BY cluster_id ORDER BY cluster_id
+"""
+
+
+def _waits(names: dict[int, str], now: datetime) -> Iterator[Family]:
+    since = now - timedelta(hours=1)
+    with connection.cursor() as cursor:
+        cursor.execute(WAITS, [list(QUANTILES), since, since])
+        rows = cursor.fetchall()
+        cursor.execute(
+            "SELECT cluster_id, extract(epoch FROM %s - min(submitted_at))::float8 FROM jobs_job"
+            " WHERE state = 'PENDING' GROUP BY cluster_id ORDER BY cluster_id",
+            [now],
+        )
+        oldest = cursor.fetchall()
+    waited = [
+        ({"cluster": names[home], "quantile": str(quantile)}, float(seconds))
+        for home, found in rows
+        for quantile, seconds in zip(QUANTILES, found, strict=True)
+    ]
+    yield Family("acme_queue_wait_seconds", "How long jobs waited that started within the last hour.", waited)
+    longest = [({"cluster": names[home]}, max(0.0, seconds)) for home, seconds in oldest]
+    yield Family("acme_queue_oldest_seconds", "How long the job waits that waits longest.", longest)

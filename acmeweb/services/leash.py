@@ -1,0 +1,161 @@
+"""Run one program on a leash: it ends when its parent ends, and it may give up root before it begins.
+
+    python acmeweb/services/leash.py --signal INT --user nobody --hold FILE -- postgres -D …
+
+Supervisors forget children when they are killed with -9; the kernel does not (PR_SET_PDEATHSIG). The wrapper sets that,
+changes the user where asked, and becomes the program by exec: there is no process of its own that could die between.
+Standard library only, no Django: it is started once per program and must cost a few milliseconds. Where there is no
+Linux it just becomes the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import fcntl
+import os
+import pwd
+import signal
+import stat
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_SECUREBITS = 28
+SECBIT_NO_SETUID_FIXUP = 1 << 2
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE = 2
+CAP_DAC_OVERRIDE = 1
+CAPABILITY_VERSION_3 = 0x20080522
+
+# What a program under another user may know of our environment: nothing secret.
+PLAIN = frozenset({"PATH", "LANG", "LC_ALL", "TZ", "TMPDIR"})
+
+
+def command(
+    program: Sequence[str],
+    *,
+    stop: str = "TERM",
+    parent: int = 0,
+    user: str = "",
+    hold: Path | None = None,
+    reach: Sequence[Path] = (),
+) -> list[str]:
+    """The words that start `program` on a leash. -I -S: nothing of the surroundings, and a start in 10 ms."""
+    words = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), "--signal", stop]
+    words += ["--parent", str(parent)] if parent else []
+    words += ["--user", user] if user else []
+    words += ["--hold", str(hold)] if hold else []
+    for path in reach:
+        words += ["--reach", str(path)]
+    return [*words, "--", *program]
+
+
+def unprivileged() -> str:
+    """The user that servers who refuse root are given: nobody for root, and no change for everyone else."""
+    return "nobody" if os.geteuid() == 0 else ""
+
+
+def may_reach(path: Path, uid: int, gid: int) -> bool:
+    """Whether this user can walk to the path and read what lies there, by the permission bits alone."""
+    if not all(_allows(above, uid, gid, stat.S_IXOTH) for above in path.parents):
+        return False
+    return _allows(path, uid, gid, stat.S_IROTH | stat.S_IXOTH)
+
+
+def _allows(path: Path, uid: int, gid: int, others: int) -> bool:
+    seen = path.stat()
+    shift = 6 if seen.st_uid == uid else 3 if seen.st_gid == gid else 0
+    return seen.st_mode & (others << shift) == others << shift
+
+
+def become(user: str, reach: Sequence[Path]) -> None:
+    """Give up root for good; keep the one capability that walks through a checkout closed to others (mode 0700)."""
+    account = pwd.getpwnam(user)
+    # Asked while still root: afterwards a closed directory could not even be looked into.
+    closed = not all(may_reach(path.resolve(), account.pw_uid, account.pw_gid) for path in reach)
+    if closed and sys.platform == "linux":
+        # Capabilities outlive the change of user, and access(2), which initdb asks, then counts them too.
+        _prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)
+    os.setgroups([])
+    os.setgid(account.pw_gid)
+    os.setuid(account.pw_uid)
+    if closed and sys.platform == "linux":
+        _keep_only(CAP_DAC_OVERRIDE)
+    kept = {name: value for name, value in os.environ.items() if name in PLAIN}
+    os.environ.clear()
+    os.environ.update(kept, HOME="/")
+
+
+def _keep_only(capability: int) -> None:
+    """Drop every capability but this one, and make it survive the exec that follows."""
+    bit = 1 << capability
+    header = struct.pack("=Ii", CAPABILITY_VERSION_3, 0)
+    sets = struct.pack("=IIIIII", bit, bit, bit, 0, 0, 0)  # effective, permitted, inheritable; then the upper 32 bits
+    if ctypes.CDLL(None, use_errno=True).capset(header, sets) != 0:
+        raise OSError(ctypes.get_errno(), "capset refused")
+    _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)
+
+
+def die_with_parent(stop: signal.Signals, parent: int) -> None:
+    """Must come after setuid: a change of user clears the setting."""
+    if sys.platform != "linux":
+        return
+    _prctl(PR_SET_PDEATHSIG, stop)
+    # The parent may have died before the line above, and then no signal will come.
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def _prctl(option: int, *values: int) -> None:
+    words = [ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)][:4]
+    if ctypes.CDLL(None, use_errno=True).prctl(option, *words) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option} refused")
+
+
+def hold(path: Path) -> None:
+    """Share a lock that the program and everything it forks keep until the last of them is gone.
+
+    So the next start knows whether something of this one is still alive, without a pid that could be somebody else's.
+    """
+    opened = os.open(path, os.O_RDONLY | os.O_CREAT, 0o600)
+    fcntl.flock(opened, fcntl.LOCK_SH)
+    os.set_inheritable(opened, True)
+
+
+def forget_signals() -> None:
+    """A parent started in the background ignores SIGINT and hands that down; our programs stop by it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="leash", description="run a program that ends with its parent")
+    parser.add_argument("--signal", default="TERM", help="what the program gets when the parent is gone")
+    parser.add_argument("--parent", type=int, default=0, help="the pid that must still be the parent, where known")
+    parser.add_argument("--user", default="", help="who to be, when root")
+    parser.add_argument("--reach", type=Path, action="append", default=[], help="what that user must get at")
+    parser.add_argument("--hold", type=Path, help="a file to keep a shared lock on")
+    parser.add_argument("program", nargs="+")
+    asked = parser.parse_args(argv)
+    parent = asked.parent or os.getppid()
+    forget_signals()
+    if asked.hold:
+        hold(asked.hold)
+    if asked.user and os.geteuid() == 0:
+        try:
+            become(asked.user, asked.reach)
+        except (OSError, KeyError) as error:
+            sys.exit(f"cannot become {asked.user} ({error}); start it as an ordinary user instead of root")
+    die_with_parent(signal.Signals[f"SIG{asked.signal}"], parent)
+    try:
+        os.execvp(asked.program[0], asked.program)
+    except OSError as error:
+        sys.exit(f"{asked.program[0]}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

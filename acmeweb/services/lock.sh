@@ -1,0 +1,17 @@
+#!/bin/sh
+# Writes down the versions and hashes of everything pyproject.toml asks for. What is pinned already stays, so that a new
+# package moves nothing else; `make lock UPGRADE=1` takes the newest of all.
+set -eu
+cd "$(dirname "$0")/../.."
+
+compile() {
+    out=$1
+    shift
+    .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+        --no-emit-index-url --no-emit-find-links ${UPGRADE:+--upgrade} -o "$out" "$@" >/dev/null
+    echo "$out: $(grep -c == "$out") packages"
+}
+
+compile requirements.lock pyproject.toml
+compile requirements-dev.lock --all-extras pyproject.toml client/pyproject.toml
+echo uv | compile requirements-uv.lock -

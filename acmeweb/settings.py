@@ -1,0 +1,216 @@
+"""Django settings. Everything that differs between two installations comes from the environment (see .env.example)."""
+
+import secrets
+import socket
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from acmeweb import env as environment
+from acmeweb.env import ROOT
+
+env = environment.load()
+
+VAR = Path(env.text("ACME_VAR", str(ROOT / "var")))
+DEBUG = env.flag("ACME_DEBUG", False)
+HTTPS = env.flag("ACME_HTTPS", False)
+
+# No default key exists: a process that was given none makes up its own and cannot read anyone's session. Whoever
+# serves (asgi.py, celery.py) refuses to start that way.
+SECRET_KEY_GIVEN = bool(env.text("SECRET_KEY"))
+SECRET_KEY = env.text("SECRET_KEY") or secrets.token_urlsafe(48)
+BIND = env.text("ACME_BIND", "127.0.0.1")
+ALLOWED_HOSTS = [*env.words("ACME_HOSTS"), "localhost", "127.0.0.1", "[::1]", socket.gethostname().lower()]
+if BIND not in ("0.0.0.0", "::"):  # noqa: S104 - "everywhere" is no name that a browser may come with
+    ALLOWED_HOSTS.append(f"[{BIND}]" if ":" in BIND else BIND)
+CSRF_TRUSTED_ORIGINS = env.words("ACME_ORIGINS")
+
+INSTALLED_APPS = [
+    "acmeweb",
+    "jobs",
+    "failures",
+    "scheduling",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "channels",
+    "rest_framework",
+    "drf_spectacular",
+]
+
+MIDDLEWARE = [
+    "acmeweb.requests.RequestMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "acmeweb.staticfiles.StaticFilesMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "acmeweb.urls"
+ASGI_APPLICATION = "acmeweb.asgi.application"
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "home"
+LOGOUT_REDIRECT_URL = "login"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [ROOT / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+_database = env.url(("DATABASE_URL",), ("postgresql", "postgres"))
+_database = _database and environment.with_password(_database, env.text("DATABASE_PASSWORD"))
+DATABASES: dict[str, dict[str, Any]] = {
+    "default": environment.database(_database) if _database else {"ENGINE": "django.db.backends.dummy"}
+}
+if _database:
+    # The pool keeps connections across requests; Django's own keeping (CONN_MAX_AGE) must be off with it.
+    DATABASES["default"]["OPTIONS"]["pool"] = {
+        "min_size": 1,
+        "max_size": env.number("ACME_DB_POOL", 8, 1, 200),
+        "timeout": 10,
+    }
+    DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+_valkey = env.url(("VALKEY_URL", "REDIS_URL"), ("redis", "rediss", "valkey", "unix"))
+_valkey = _valkey and environment.with_password(_valkey, env.text("VALKEY_PASSWORD"))
+# Clients know the scheme redis:// only; a Valkey server speaks the same protocol.
+VALKEY_URL = _valkey._replace(scheme=_valkey.scheme.replace("valkey", "redis")).geturl() if _valkey else ""
+
+# The cluster that `make up` brings along: the simulated one, or this machine.
+OWN_CLUSTER_URL = env.text("SIMULATED_CLUSTER_URL", "http://127.0.0.1:6820")
+OWN_CLUSTER_TOKEN_FILE = env.text("OWN_CLUSTER_TOKEN_FILE")
+OWN_CLUSTER_USER = "acme"  # the name that comes with the token, as X-SLURM-USER-NAME
+
+CHANNEL_LAYERS = {
+    "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [VALKEY_URL]}}
+    if VALKEY_URL
+    else {"BACKEND": "channels.layers.InMemoryChannelLayer"}
+}
+
+CELERY_BROKER_URL = VALKEY_URL.replace("unix://", "redis+socket://") or "memory://"
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# A turn of a loop takes seconds. The broker may hand a message out again only after the longest task is surely dead.
+CELERY_TASK_SOFT_TIME_LIMIT = 50
+CELERY_TASK_TIME_LIMIT = 60
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 90,
+    "unacked_restore_interval": 2,
+    "unacked_restore_throttle": 1,
+    "socket_timeout": 10,
+    "socket_connect_timeout": 2,
+    "max_retries": 0,  # whoever wakes a loop does not wait for a broker that is away: the next tick comes anyway
+}
+CELERY_TIMEZONE = "UTC"
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "acmeweb.authentication.BearerTokenAuthentication",
+        "acmeweb.authentication.BrowserSessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["jobs.door.rights.ByRule"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["jobs.door.body.StrictJSONParser"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "jobs.door.body.AlwaysJSON",
+    "DEFAULT_THROTTLE_CLASSES": ["jobs.door.throttle.PerUser"],
+    "DEFAULT_SCHEMA_CLASS": "jobs.door.schema.ByRule",
+    "DEFAULT_METADATA_CLASS": None,
+    "EXCEPTION_HANDLER": "acmeweb.api.answer_error",
+    "UNAUTHENTICATED_USER": None,
+    "URL_FORMAT_OVERRIDE": None,
+}
+ACME_METRICS_NETWORKS = env.networks("ACME_METRICS_NETWORKS")
+# Where jobs reach us, as seen from the nodes of the clusters; empty: they are told no address
+_url = env.url(("ACME_URL",), ("http", "https"))
+ACME_URL = _url.geturl() if _url else ""
+ACME_API_PER_MINUTE = env.number("ACME_API_PER_MINUTE", 30_000, 1, 10_000_000)
+DATA_UPLOAD_MAX_MEMORY_SIZE = 16 * 1024 * 1024  # 5,000 jobs in one request
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Acme",
+    "DESCRIPTION": "Jobs, nodes and everything that happens to them.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "POSTPROCESSING_HOOKS": [],  # enums stay where they are used: under names of their own they clash
+    "APPEND_COMPONENTS": {
+        "securitySchemes": {
+            "bearer": {"type": "http", "scheme": "bearer", "description": "A token: Authorization: Bearer acme_…"},
+            "run": {"type": "http", "scheme": "bearer", "description": "A running attempt's ACME_PROGRESS_TOKEN."},
+            "session": {"type": "apiKey", "in": "cookie", "name": "sessionid"},
+        }
+    },
+}
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATICFILES_DIRS = [ROOT / "static"]
+STATIC_ROOT = VAR / "static"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+        if DEBUG or env.flag("ACME_TESTING", False)
+        else "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
+    },
+}
+
+# Tests have collected no files; outside of them a missing directory is worth whitenoise's warning
+WHITENOISE_AUTOREFRESH = WHITENOISE_USE_FINDERS = DEBUG or env.flag("ACME_TESTING", False)
+
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
+# The probes of an orchestrator speak plain HTTP to the process itself.
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
+SECURE_HSTS_SECONDS = int(timedelta(days=365).total_seconds()) if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
+SECURE_PROXY_SSL_HEADER: tuple[str, str] | None = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": env.text("ACME_LOG_LEVEL", "INFO")},
+    "loggers": {"django.db.backends": {"level": "WARNING"}, "httpx": {"level": "WARNING"}},
+}

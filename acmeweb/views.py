@@ -1,0 +1,182 @@
+"""Pages that belong to no app, and the two questions an orchestrator asks."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import redis
+from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
+from django.db import Error, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.models import Count, F
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect
+from django.templatetags.static import static
+from django.views.decorators.http import require_safe
+
+from jobs import clock
+from jobs.capacity import Capacity, Load, capacity
+from jobs.lifecycle import USABLE_NODE, NodeFlag
+from jobs.models import Allocation, Cluster, Job, Node
+from jobs.pages import answer
+
+log = logging.getLogger(__name__)
+
+# --- the two questions of an orchestrator
+
+
+@login_not_required
+def healthz(request: HttpRequest) -> HttpResponse:
+    """The process answers. Nothing else is asked, or a slow database would have every process restarted."""
+    return JsonResponse({"status": "ok"})
+
+
+@login_not_required
+def readyz(request: HttpRequest) -> HttpResponse:
+    """Whether this process can serve. What is wrong stands in the log; a stranger learns only that it is not."""
+    try:
+        ready = _migrated() and _valkey_answers()
+    except (Error, redis.RedisError) as error:
+        log.warning("not ready: %s", error)
+        ready = False
+    return JsonResponse({"status": "ok" if ready else "unavailable"}, status=200 if ready else 503)
+
+
+_seen_migrated = False
+
+
+def _migrated() -> bool:
+    """Migrations do not become unapplied while a process runs, so a yes is remembered; the database is asked always."""
+    global _seen_migrated
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    if not _seen_migrated:
+        executor = MigrationExecutor(connection)
+        _seen_migrated = not executor.migration_plan(executor.loader.graph.leaf_nodes())
+    return _seen_migrated
+
+
+def _valkey_answers() -> bool:
+    if not settings.VALKEY_URL:
+        return True
+    with redis.Redis.from_url(settings.VALKEY_URL, socket_timeout=2, socket_connect_timeout=2) as client:
+        return bool(client.ping())
+
+
+# --- Now
+
+MOST_TROUBLE = 20
+MOST_QUEUED = 50
+MOST_RECENT = 10
+
+
+@require_safe
+def home(request: HttpRequest) -> HttpResponse:
+    """Exceptions first, then the clusters at a glance, then the queue. Names only of jobs that the viewer may see."""
+    now = clock.now()
+    context = {
+        "now": now,
+        "trouble": cache(lambda: _trouble(request, now)),
+        "clusters": cache(lambda: glances(now)),
+        "queue": cache(lambda: _queue(request)),
+        "recent": cache(lambda: list(Job.objects.visible_to(request.user).finished_last().in_rows()[:MOST_RECENT])),
+    }
+    fragments = {"exceptions": "_exceptions.html", "capacity": "_capacity.html", "queue": "_queue.html"}
+    return answer(request, "home.html", context, fragments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """What needs a person. Lists are cut; the counts are whole."""
+
+    silent: list[Cluster]
+    nodes: list[Node]
+    more_nodes: int
+    held: list[Job]
+
+    def __bool__(self) -> bool:
+        return bool(self.silent or self.nodes or self.held)
+
+
+def _trouble(request: HttpRequest, now: datetime) -> Trouble:
+    nodes = list(Node.objects.troubled().select_related("cluster").order_by("-since"))
+    return Trouble(
+        silent=list(Cluster.objects.silent(now)),
+        nodes=nodes[:MOST_TROUBLE],
+        more_nodes=max(0, len(nodes) - MOST_TROUBLE),
+        held=list(Job.objects.visible_to(request.user).held_back().in_rows().order_by("-pk")[:MOST_TROUBLE]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glance:
+    """One cluster: where its GPUs are, and how many jobs run and wait."""
+
+    cluster: Cluster
+    capacity: Capacity
+    nodes: int
+    running: int
+    waiting: int
+    is_silent: bool
+
+
+def glances(now: datetime) -> list[Glance]:
+    held = Allocation.objects.held_per_node()
+    loads: dict[int, list[Load]] = {}
+    for node in Node.objects.only("cluster_id", "gpus", "state", "flags", "drain_asked", "foreign_gpus"):
+        loads.setdefault(node.cluster_id, []).append(load_of(node, held.get(node.pk, 0)))
+    running, waiting = _per_cluster(Job.objects.live()), _per_cluster(Job.objects.waiting())
+    return [
+        Glance(
+            cluster=cluster,
+            capacity=capacity(loads.get(cluster.pk, ())),
+            nodes=len(loads.get(cluster.pk, ())),
+            running=running.get(cluster.pk, 0),
+            waiting=waiting.get(cluster.pk, 0),
+            is_silent=cluster.is_silent(now),
+        )
+        for cluster in Cluster.objects.all()
+    ]
+
+
+def load_of(node: Node, held: int) -> Load:
+    answers = node.state in USABLE_NODE and NodeFlag.NOT_RESPONDING not in node.flags
+    # GPUs of jobs that came to the cluster another way are taken too, though no allocation of ours says so
+    return Load(gpus=node.gpus, held=held + len(node.foreign_gpus), answers=answers, takes_work=node.takes_work)
+
+
+def _per_cluster(found: Any) -> dict[int, int]:
+    return dict(found.order_by().values_list("cluster").annotate(Count("pk")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    waiting: list[Job]
+    running: list[Job]
+    is_cut: bool
+
+
+def _queue(request: HttpRequest) -> Queue:
+    """Half of the rows for each; what one half leaves free goes to the other."""
+    visible = Job.objects.visible_to(request.user).in_rows()
+    waiting = list(visible.waiting().in_queue_order()[: MOST_QUEUED + 1])
+    running = list(visible.live().order_by(F("started_at").desc(nulls_first=True), "-pk")[: MOST_QUEUED + 1])
+    half = MOST_QUEUED // 2
+    first = max(half, MOST_QUEUED - len(running))
+    shown = waiting[:first]
+    return Queue(
+        waiting=shown,
+        running=running[: MOST_QUEUED - len(shown)],
+        is_cut=len(waiting) + len(running) > MOST_QUEUED,
+    )
+
+
+@login_not_required
+def favicon(request: HttpRequest) -> HttpResponse:
+    """Browsers ask for it on pages that name no icon, as the admin console's do."""
+    return redirect(static("icon.svg"))

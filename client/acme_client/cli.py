@@ -1,0 +1,382 @@
+"""The command `acme`: what sbatch, squeue, scancel, scontrol and sinfo users expect, over the REST API.
+
+Exit codes: 0 done · 1 refused by the server · 2 wrong usage · 3 server not reachable · 4 not allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import httpx
+import typer
+from rich.console import Console
+
+from acme_client import __version__, config, script, table
+from acme_client.api import Acme, AcmeError, Refused
+
+EPILOG = "Exit codes: 0 done, 1 refused by the server, 2 wrong usage, 3 server not reachable, 4 not allowed."
+UNFINISHED = ("PENDING", "RUNNING", "SUSPENDED")
+
+app = typer.Typer(
+    help="Acme: submit jobs, follow them, look after nodes.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
+class Form(StrEnum):
+    TABLE = "table"
+    WIDE = "wide"
+    CSV = "csv"
+    JSON = "json"
+
+
+FormOption = Annotated[Form, typer.Option("--output", "-o", help="How it is printed.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Kept in the record, with your name.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs or arrays, or ranges of tasks: ID_[0-7].")]
+Filters = Annotated[
+    list[str] | None, typer.Option("--filter", "-f", help="Instead of ids: state=PENDING, user=ada, name__contains=x.")
+]
+
+
+def run() -> None:
+    try:
+        app()
+    except AcmeError as error:
+        _say(str(error))
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # Whoever read us has seen enough; nothing may be written any more, not even at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _say(sentence: str) -> None:
+    errors.print(f"acme: {table.clean(sentence)}")
+
+
+def _usage(sentence: str) -> NoReturn:
+    _say(sentence)
+    raise typer.Exit(2)
+
+
+def _server(ctx: typer.Context) -> Acme:
+    """The context carries another way to the server in tests."""
+    return Acme.configured(ctx.obj if isinstance(ctx.obj, httpx.BaseTransport) else None)
+
+
+@app.command()
+def version() -> None:
+    """The version of this command."""
+    typer.echo(__version__)
+
+
+@app.command()
+def login(
+    ctx: typer.Context,
+    url: Annotated[str, typer.Argument(help="https://acme.example.org; asked for if left out.")] = "",
+) -> None:
+    """Keep the server's address and your token, which is asked for, or read from standard input."""
+    if not url and sys.stdin.isatty():
+        url = typer.prompt("Address", default="http://127.0.0.1:8000")
+    if not url:
+        _usage("give the server's address: acme login https://acme.example.org")
+    if not url.startswith(("http://", "https://")):
+        _usage(f"{url} is no address; write https://{url}")
+    token = typer.prompt("Token", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline().strip()
+    if not token:
+        _usage("no token was given")
+    transport = ctx.obj if isinstance(ctx.obj, httpx.BaseTransport) else None
+    me = Acme(url, token, transport).get("me/")
+    place = config.save(config.Config(url=url, token=token))
+    typer.echo(f"You are {me['user']}, with scope {me['scope']}; kept in {place}.")
+
+
+KNOWN = ", ".join(sorted({*script.OPTIONS, "--begin", "--export"}))
+SUBMIT_HELP = f"""Submit a script with its #SBATCH and #ACME lines, or a command with --wrap; '-' reads the script from
+standard input. Takes sbatch's options: {KNOWN}, and their short forms {", ".join(sorted(script.SHORT))}.
+Prints 'Submitted batch job ID'; with --parsable only the id."""
+
+
+@app.command(
+    help=SUBMIT_HELP,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+)
+def submit(
+    ctx: typer.Context, words: Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS] SCRIPT [ARGS]")] = None
+) -> None:
+    options, wrapped, parsable = _own_options([*(words or []), *ctx.args])
+    try:
+        options, rest = script.split(options)
+        if (wrapped is None) == (not rest):
+            raise script.BadOption("give a script or --wrap COMMAND, one of the two")
+        text = f"#!/bin/sh\n{wrapped}\n" if wrapped is not None else _read(rest[0])
+        body, ignored = script.request(options, text, rest[1:], now=datetime.now(UTC), environment=os.environ)
+    except script.BadOption as error:
+        _usage(str(error))
+    if ignored:
+        _say(f"Acme has no use for {', '.join(dict.fromkeys(ignored))}, and leaves it out.")
+    if "name" not in body and wrapped is None and rest[0] != "-":
+        body["name"] = Path(rest[0]).name
+    done = _server(ctx).post("jobs/", body)
+    typer.echo(done["id"] if parsable else f"Submitted batch job {done['id']}")
+
+
+def _own_options(words: list[str]) -> tuple[list[str], str | None, bool]:
+    """--wrap and --parsable are ours to act on, not the job's."""
+    kept: list[str] = []
+    wrapped, parsable = None, False
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("-") and (not kept or not _wants_value(kept[-1])):
+            return [*kept, word, *left], wrapped, parsable
+        if word == "--parsable":
+            parsable = True
+        elif word == "--wrap" and left:
+            wrapped = left.pop(0)
+        elif word.startswith("--wrap="):
+            wrapped = word.removeprefix("--wrap=")
+        else:
+            kept.append(word)
+    return kept, wrapped, parsable
+
+
+def _wants_value(word: str) -> bool:
+    """Whether the next word is this option's value."""
+    if not word.startswith("-") or "=" in word:
+        return False
+    if word.startswith("--"):
+        return word not in script.SWITCHES
+    return len(word) == 2 and script.SHORT.get(word) not in script.SWITCHES
+
+
+def _read(name: str) -> str:
+    try:
+        return sys.stdin.read() if name == "-" else Path(name).read_text()
+    except OSError as error:
+        raise script.BadOption(f"{name} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise script.BadOption(f"{name} is no text") from None
+
+
+@app.command()
+def jobs(
+    ctx: typer.Context,
+    user: Annotated[str, typer.Option("--user", "-u")] = "",
+    states: Annotated[str, typer.Option("--states", "-t", help="PD,R or PENDING,RUNNING; all for every state.")] = "",
+    account: Annotated[str, typer.Option("--account", "-A", help="The team.")] = "",
+    name: Annotated[str, typer.Option("--name", "-n")] = "",
+    cluster: Annotated[str, typer.Option("--clusters", "-M")] = "",
+    sort: Annotated[str, typer.Option("--sort", "-S", help="id, -id, priority, submitted_at …")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1)] = 1000,
+    output: FormOption = Form.TABLE,
+) -> None:
+    """The queue, as squeue shows it."""
+    query = {"user": user, "team": account, "name": name, "cluster": cluster, "ordering": sort}
+    if states.lower() != "all":
+        query["state__in"] = ",".join(_state(word) for word in states.split(",")) if states else ",".join(UNFINISHED)
+    rows = list(_server(ctx).pages("jobs/", {key: value for key, value in query.items() if value}, limit))
+    _print(table.job_columns(datetime.now(UTC), output in (Form.WIDE, Form.CSV)), rows, output)
+
+
+def _state(word: str) -> str:
+    upper = word.strip().upper()
+    return table.CODES.get(upper, upper)
+
+
+def _print(columns: Sequence[table.Column], rows: Sequence[table.Row], output: Form) -> None:
+    if output == Form.JSON:
+        typer.echo(table.as_json(rows))
+    elif output == Form.CSV:
+        typer.echo(table.as_csv(columns, rows))
+    else:
+        typer.echo(table.lines(columns, rows))
+
+
+@app.command()
+def job(ctx: typer.Context, id: str, output: FormOption = Form.TABLE) -> None:
+    """Everything about one job."""
+    row = _server(ctx).get(f"jobs/{id}/")
+    typer.echo(table.as_json(row) if output == Form.JSON else table.details(row))
+
+
+@app.command()
+def logs(
+    ctx: typer.Context,
+    id: str,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the attempt ends.")] = False,
+    lines: Annotated[
+        int | None, typer.Option("--lines", "-n", min=0, max=100_000, help="Only the last so many.")
+    ] = None,
+    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Its number; else the newest.")] = None,
+) -> None:
+    """What a job printed. On a terminal without its control sequences; into a file or pipe as it is."""
+    acme = _server(ctx)
+    query: dict[str, Any] = {"attempt": attempt} if attempt else {}
+    at = None
+    if lines is not None or not follow:
+        try:
+            answer = acme.raw(f"jobs/{id}/log/", query | ({"tail": f"{lines}lines"} if lines is not None else {}))
+        except Refused as refused:
+            if not follow or refused.status != 404:
+                raise
+        else:
+            _write_log(answer.content)
+            at = int(answer.headers["X-Log-Offset"]) + len(answer.content)
+            # The newest may be another one a moment later
+            query["attempt"] = answer.headers["X-Log-Attempt"]
+    if follow:
+        for event in acme.events(f"jobs/{id}/log/follow/", query, at):
+            if not event.name:
+                typer.echo(event.data, nl=False)
+            elif event.name == "end":
+                _say(json.loads(event.data)["why"])
+
+
+def _write_log(raw: bytes) -> None:
+    if sys.stdout.isatty():
+        typer.echo(table.clean_lines(raw.decode("utf-8", errors="replace")), nl=False)
+    else:
+        typer.echo(raw, nl=False)
+
+
+@app.command()
+def why(ctx: typer.Context, id: str) -> None:
+    """Why a job waits."""
+    said = _server(ctx).get(f"jobs/{id}/explain/")
+    sentence = said["why"] or f"It does not wait: it is {said['title']}."
+    typer.echo(table.clean(f"{said['id']} {said['title']} ({said['reason'] or 'None'}): {sentence}"))
+    for one in said["waits_for"]:
+        typer.echo(f"  {one['after']}:{one['id']} is {one['state']}")
+
+
+def _verb(
+    ctx: typer.Context, verb: str, ids: list[str] | None, filters: list[str] | None, reason: str, dry: bool
+) -> None:
+    if bool(ids) == bool(filters):
+        _usage("give ids, or --filter, one of the two")
+    body: dict[str, Any] = {"verb": verb, "dry_run": dry} | ({"reason": reason} if reason else {})
+    if ids:
+        try:
+            body["ids"] = table.expand(ids)
+        except ValueError as error:
+            _usage(str(error))
+    else:
+        body["filter"] = _pairs(filters or [])
+    answer = _server(ctx).post("jobs/verbs/", body)
+    for one in answer["outcomes"]:
+        if not one["done"]:
+            _say(f"{one['id']}: {one['error']}")
+    if dry:
+        typer.echo(f"{verb} would reach {answer['done']} of {answer['matched']} jobs.")
+    if answer["left"]:
+        _say(f"{answer['left']} more match; run it again.")
+    if answer["refused"]:
+        raise typer.Exit(1)
+
+
+def _pairs(filters: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for one in filters:
+        name, sign, value = one.partition("=")
+        if not sign:
+            _usage(f"{one} is no filter; write NAME=VALUE")
+        found.setdefault(name, []).append(value)
+    return found
+
+
+@app.command()
+def cancel(
+    ctx: typer.Context, ids: Ids = None, filters: Filters = None, reason: ReasonOption = "", dry_run: DryRun = False
+) -> None:
+    """End jobs."""
+    _verb(ctx, "cancel", ids, filters, reason, dry_run)
+
+
+@app.command()
+def hold(
+    ctx: typer.Context, ids: Ids = None, filters: Filters = None, reason: ReasonOption = "", dry_run: DryRun = False
+) -> None:
+    """Keep waiting jobs from starting."""
+    _verb(ctx, "hold", ids, filters, reason, dry_run)
+
+
+@app.command()
+def release(
+    ctx: typer.Context, ids: Ids = None, filters: Filters = None, reason: ReasonOption = "", dry_run: DryRun = False
+) -> None:
+    """Let held jobs start again."""
+    _verb(ctx, "release", ids, filters, reason, dry_run)
+
+
+@app.command()
+def requeue(
+    ctx: typer.Context, ids: Ids = None, filters: Filters = None, reason: ReasonOption = "", dry_run: DryRun = False
+) -> None:
+    """Stop running jobs and put them back at their place in the queue."""
+    _verb(ctx, "requeue", ids, filters, reason, dry_run)
+
+
+@app.command()
+def nodes(
+    ctx: typer.Context,
+    cluster: Annotated[str, typer.Option("--clusters", "-M")] = "",
+    each: Annotated[bool, typer.Option("--node", "-N", help="A line for each node.")] = False,
+    output: FormOption = Form.TABLE,
+) -> None:
+    """The nodes, as sinfo shows them."""
+    rows = list(_server(ctx).pages("nodes/", {"cluster": cluster} if cluster else {}, 100_000))
+    if each or output != Form.TABLE:
+        _print(table.NODE_COLUMNS, rows, output)
+    else:
+        _print(table.GROUP_COLUMNS, table.groups(rows), output)
+
+
+NodeArgument = Annotated[str, typer.Argument(help="CLUSTER/NODE, or NODE where only one cluster has it.")]
+
+
+@app.command()
+def drain(
+    ctx: typer.Context,
+    node: NodeArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Operators read it in the list of nodes.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Let a node take no new jobs; running ones finish."""
+    acme = _server(ctx)
+    said = acme.post(f"nodes/{_node(acme, node)}/drain/", {"reason": reason, "dry_run": dry_run})
+    typer.echo(f"{said['node']}: {'would be drained' if dry_run else 'drained'}. {said['effect']}")
+    for one in said["jobs"]:
+        typer.echo(f"  {one['id']} of {one['user']} ({one['team']}), {one['gpus']} GPUs")
+
+
+@app.command()
+def resume(ctx: typer.Context, node: NodeArgument, reason: ReasonOption = "") -> None:
+    """Let a node take work again."""
+    acme = _server(ctx)
+    said = acme.post(f"nodes/{_node(acme, node)}/resume/", {"reason": reason} if reason else {})
+    typer.echo(f"{said['id']} is {said['title']}.")
+
+
+def _node(acme: Acme, name: str) -> str:
+    if "/" in name:
+        return name.strip("/")
+    found = [row["id"] for row in acme.pages("nodes/", {"name": name, "fields": "id"}, 10)]
+    if len(found) != 1:
+        _usage(f"{name} is in {len(found)} clusters; write CLUSTER/NODE" if found else f"there is no node {name}")
+    return str(found[0])
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,224 @@
+"""A training run that reports how far it is.
+
+from acme_client import Run
+
+run = Run()                       # finds ACME_URL and ACME_PROGRESS_TOKEN, which Acme gives to each job
+for step, batch in enumerate(data):
+    loss = train(batch)
+    run.step(step, loss=loss)
+    if step % 1000 == 0:
+        run.checkpoint_saved(save(step), step)
+
+No call waits for the network, and none raises: what goes wrong is told once to the logger `acme_client`. A thread sends
+every few seconds; while the server is away it keeps what was said, the newest `KEPT` of it. Without the two variables,
+and on every rank but the first, a Run does nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import os
+import random
+import threading
+from collections import deque
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+
+log = logging.getLogger("acme_client")
+
+KEPT = 10_000
+MOST_SENT = 500
+MOST_CHECKPOINTS = 100
+LONGEST_PAUSE_S = 60.0
+RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+
+
+class Run:
+    def __init__(
+        self,
+        *,
+        every_s: float = 30.0,
+        environment: Mapping[str, str] = os.environ,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        url, token = environment.get("ACME_URL", ""), environment.get("ACME_PROGRESS_TOKEN", "")
+        first = all(environment.get(name, "0") == "0" for name in RANKS)
+        self.active = bool(url and token and first)
+        self.stop_as = ""  # what the server last said the attempt should become
+        self._every_s = every_s
+        self._beats: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._saved: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._wake, self._closed = threading.Event(), threading.Event()
+        self._told: set[str] = set()
+        self._pid = os.getpid()
+        self._counted = -1
+        if self.active:
+            try:
+                self._start(url, token, transport)
+            except Exception as error:
+                self.active = False
+                self._tell(f"progress is not reported: {error}")
+
+    def _start(self, url: str, token: str, transport: httpx.BaseTransport | None) -> None:
+        self._http = httpx.Client(
+            base_url=f"{url.rstrip('/')}/api/v1/",
+            headers={"Authorization": f"Bearer {token}", "User-Agent": "acme-client"},
+            timeout=httpx.Timeout(20, connect=5),
+            transport=transport,
+        )
+        self._thread = threading.Thread(target=self._work, name="acme-progress", daemon=True)
+        self._thread.start()
+        atexit.register(self.close, 5.0)
+
+    # --- what a trainer calls
+
+    def step(
+        self,
+        step: int | None = None,
+        *,
+        loss: Any = None,
+        grad_norm: Any = None,
+        step_time_s: Any = None,
+        tokens: int | None = None,
+        learning_rate: Any = None,
+    ) -> None:
+        """Without a number, the one after the last. Numbers may be tensors: they are read by the thread."""
+        self._counted = step if isinstance(step, int) else self._counted + 1
+        said = {
+            "step": self._counted,
+            "loss": loss,
+            "grad_norm": grad_norm,
+            "step_time_s": step_time_s,
+            "tokens": tokens,
+            "learning_rate": learning_rate,
+        }
+        self._say(self._beats, {name: _let_go(value) for name, value in said.items() if value is not None})
+
+    def checkpoint_saved(self, path: Any, step: int | None = None, *, durable: bool = False) -> None:
+        """`durable`: it has reached storage that outlives the node."""
+        at = self._counted if step is None else step
+        self._say(self._saved, {"path": str(path), "step": at, "durable": durable}, "saved_at")
+        self._wake.set()
+
+    def checkpoint_durable(self, path: Any, step: int | None = None) -> None:
+        self.checkpoint_saved(path, step, durable=True)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Send what is left, for at most so long."""
+        if not self.active or os.getpid() != self._pid:
+            return
+        self._closed.set()
+        self._wake.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+        self.active = False
+        atexit.unregister(self.close)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # --- the thread
+
+    def _say(self, kept: deque[dict[str, Any]], said: dict[str, Any], clock: str = "at") -> None:
+        # A forked child (a data loader) has our memory, but not our thread
+        if self.active and os.getpid() == self._pid:
+            kept.append({**said, clock: datetime.now(UTC).isoformat()})
+
+    def _work(self) -> None:
+        fails = 0
+        while True:
+            pause = self._every_s if not fails else min(self._every_s * 2**fails, LONGEST_PAUSE_S)
+            self._wake.wait(pause * random.uniform(0.8, 1.0))  # many runs that began together spread out
+            self._wake.clear()
+            closing = self._closed.is_set()
+            try:
+                done = self._send_all()
+            except Exception as error:
+                self._tell(f"progress could not be reported: {error!r}")
+                done = False
+            fails = 0 if done else min(fails + 1, 10)
+            if closing or not self.active:
+                self._http.close()
+                return
+            if fails:
+                self._closed.wait(min(1.0, self._every_s))  # a checkpoint that wakes us does not hurry a server back
+
+    def _send_all(self) -> bool:
+        while self._beats or self._saved:
+            beats = _taken(self._beats, MOST_SENT)
+            saved = _taken(self._saved, MOST_CHECKPOINTS)
+            body = {"heartbeats": [_plain(beat) for beat in beats], "checkpoints": saved}
+            if not self._send({name: rows for name, rows in body.items() if rows}):
+                self._back(self._beats, beats)
+                self._back(self._saved, saved)
+                return False
+        return True
+
+    def _send(self, body: dict[str, Any]) -> bool:
+        """Whether these are settled: taken, or never going to be."""
+        try:
+            answer = self._http.post("progress/", json=body)
+        except httpx.HTTPError as error:
+            self._tell(f"{self._http.base_url.host} does not answer, progress is kept: {error!r}")
+            return False
+        if answer.status_code in (401, 403):
+            self._tell("the server does not take our token any more; progress is not reported")
+            self.active = False
+            return True
+        if answer.status_code >= 500 or answer.status_code in (404, 408, 409, 425, 429):
+            return False
+        if answer.is_success:
+            self._told.clear()
+            self.stop_as = str(answer.json().get("stop_as", ""))
+        else:
+            self._tell(f"the server refused a report: {answer.text[:500]}")
+        return True
+
+    def _back(self, kept: deque[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
+        """To the front, as far as there is room: the newest are worth most."""
+        room = KEPT - len(kept)
+        kept.extendleft(reversed(rows[-room:] if room > 0 else []))
+
+    def _tell(self, sentence: str) -> None:
+        if sentence not in self._told and len(self._told) < 20:
+            self._told.add(sentence)
+            log.warning("%s", sentence)
+
+
+def _taken(kept: deque[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    return [kept.popleft() for _ in range(min(most, len(kept)))]
+
+
+def _let_go(value: Any) -> Any:
+    """A loss holds the whole graph of its step; detached it is one number, and nobody waited for the GPU."""
+    try:
+        return value.detach() if hasattr(value, "detach") else value
+    except Exception:
+        return None
+
+
+def _plain(beat: dict[str, Any]) -> dict[str, Any]:
+    return {name: plain for name, value in beat.items() if (plain := _number(name, value)) is not None}
+
+
+def _number(name: str, value: Any) -> Any:
+    """Here, in the thread, a tensor is waited for."""
+    if name == "at":
+        return value
+    try:
+        if name in ("step", "tokens"):
+            return int(value) if 0 <= int(value) <= 2**62 else None
+        found = float(value)
+    except Exception:
+        return None
+    if math.isnan(found):
+        return "NaN"
+    return found if math.isfinite(found) else "Infinity" if found > 0 else "-Infinity"

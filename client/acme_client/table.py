@@ -1,0 +1,208 @@
+"""Rows as squeue and sinfo print them, or as CSV and JSON. What a job calls itself is shown, never interpreted."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from operator import itemgetter
+from typing import Any
+
+Row = Mapping[str, Any]
+Column = tuple[str, Callable[[Row], Any]]
+
+# Terminals obey these characters: a job's name must not be able to send any
+UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+CODES = {
+    "PD": "PENDING",
+    "R": "RUNNING",
+    "S": "SUSPENDED",
+    "CD": "COMPLETED",
+    "CA": "CANCELLED",
+    "F": "FAILED",
+    "TO": "TIMEOUT",
+    "NF": "NODE_FAIL",
+    "PR": "PREEMPTED",
+    "BF": "BOOT_FAIL",
+    "DL": "DEADLINE",
+    "OOM": "OUT_OF_MEMORY",
+}
+
+
+def clean(value: Any) -> str:
+    return UNSAFE.sub("\N{REPLACEMENT CHARACTER}", "" if value is None else str(value))
+
+
+ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)?|\x1b[ -/]*[0-~]|\x9b[0-?]*[ -/]*[@-~]"
+)
+
+
+def clean_lines(text: str) -> str:
+    """What a job printed, for a terminal that it must not steer: newlines and tabs stay, its colours do not."""
+    kept = ESCAPES.sub("", text.replace("\r\n", "\n")).split("\n")
+    return "\n".join("\t".join(clean(cell) for cell in line.rpartition("\r")[2].split("\t")) for line in kept)
+
+
+def clock(seconds: float) -> str:
+    """`D-HH:MM:SS`; below an hour `M:SS`, as squeue does it."""
+    total = max(0, int(seconds))
+    days, rest = divmod(total, 86400)
+    hours, rest = divmod(rest, 3600)
+    short = f"{rest // 60:02d}:{rest % 60:02d}"
+    if days:
+        return f"{days}-{hours:02d}:{short}"
+    return f"{hours}:{short}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def elapsed(row: Row, now: datetime) -> str:
+    if not row["started_at"]:
+        return "0:00"
+    end = datetime.fromisoformat(row["ended_at"]) if row["ended_at"] else now
+    return clock((end - datetime.fromisoformat(row["started_at"])).total_seconds())
+
+
+def where(row: Row) -> str:
+    """NODELIST(REASON)."""
+    return f"({row['reason'] or 'None'})" if row["state"] == "PENDING" else str(row["nodelist"])
+
+
+def job_columns(now: datetime, wide: bool) -> list[Column]:
+    columns: list[Column] = [
+        ("JOBID", lambda row: row["id"]),
+        ("CLUSTER", lambda row: row["cluster"]),
+        ("NAME", lambda row: row["name"]),
+        ("USER", lambda row: row["user"]),
+        ("ST", lambda row: row["code"]),
+        ("TIME", lambda row: elapsed(row, now)),
+        ("NODES", lambda row: row["nodes"]),
+        ("NODELIST(REASON)", where),
+    ]
+    more: list[Column] = [
+        ("ACCOUNT", lambda row: row["team"]),
+        ("KIND", lambda row: row["kind"]),
+        ("GPUS", lambda row: row["gpus"]),
+        ("PRIORITY", lambda row: row["priority"]),
+        ("TIMELIMIT", lambda row: clock(row["time_limit"]) if row["time_limit"] is not None else "UNLIMITED"),
+        ("SUBMIT", lambda row: row["submitted_at"]),
+        ("START", lambda row: row["started_at"]),
+        ("WHY", lambda row: row["why"]),
+    ]
+    return columns + more if wide else columns
+
+
+NODE_COLUMNS: list[Column] = [
+    ("NODE", lambda row: row["id"]),
+    ("STATE", lambda row: row["code"]),
+    ("GPUS", lambda row: f"{row['gpus_held']}/{row['gpus']}"),
+    ("MODEL", lambda row: row["gpu_model"]),
+    ("CPUS", lambda row: row["cpus"]),
+    ("MEMORY", lambda row: row["memory"]),
+    ("RACK", lambda row: row["rack"]),
+    ("REASON", lambda row: row["reason"]),
+    ("BY", lambda row: row["reason_by"]),
+]
+GROUP_COLUMNS: list[Column] = [(name, itemgetter(name)) for name in ("CLUSTER", "NODES", "STATE", "GPUS", "NODELIST")]
+
+
+def groups(nodes: Sequence[Row]) -> list[Row]:
+    """sinfo's summary: the nodes of a cluster that are alike, in one line."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for node in nodes:
+        found.setdefault((node["cluster"], node["code"]), []).append(node)
+    return [
+        {
+            "CLUSTER": cluster,
+            "NODES": len(alike),
+            "STATE": state,
+            "GPUS": f"{sum(node['gpus_held'] for node in alike)}/{sum(node['gpus'] for node in alike)}",
+            "NODELIST": hostlist([node["name"] for node in alike]),
+        }
+        for (cluster, state), alike in found.items()
+    ]
+
+
+def hostlist(names: Sequence[str]) -> str:
+    """`gpu[001-016,020]`; names that end in no number stand for themselves."""
+    plain: list[str] = []
+    numbered: dict[tuple[str, int], list[int]] = {}
+    for name in sorted(set(names)):
+        match = re.fullmatch(r"(.*?)(\d{1,9})", name)
+        if match:
+            numbered.setdefault((match[1], len(match[2])), []).append(int(match[2]))
+        else:
+            plain.append(name)
+    return ",".join(plain + [_range(prefix, width, sorted(found)) for (prefix, width), found in numbered.items()])
+
+
+def _range(prefix: str, width: int, numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    if len(numbers) == 1:
+        return f"{prefix}{numbers[0]:0{width}d}"
+    parts = [f"{low:0{width}d}" if low == high else f"{low:0{width}d}-{high:0{width}d}" for low, high in runs]
+    return f"{prefix}[{','.join(parts)}]"
+
+
+def lines(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    cells = [[title for title, _ in columns], *([clean(read(row)) for _, read in columns] for row in rows)]
+    widths = [max(len(line[place]) for line in cells) for place in range(len(columns))]
+    return "\n".join(
+        " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
+    )
+
+
+def as_csv(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([title for title, _ in columns])
+    writer.writerows([_harmless(clean(read(row))) for _, read in columns] for row in rows)
+    return text.getvalue().rstrip("\n")
+
+
+def _harmless(cell: str) -> str:
+    """A spreadsheet would take it for a formula."""
+    return f"'{cell}" if cell[:1] in ("=", "+", "@") else cell
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, indent=2)
+
+
+def details(row: Row) -> str:
+    width = max(map(len, row))
+    return "\n".join(f"{name.ljust(width)}  {_detail(value)}" for name, value in row.items())
+
+
+def _detail(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{clean(name)}={clean(one)}" for name, one in value.items())
+    if isinstance(value, list):
+        return ",".join(map(clean, value))
+    if isinstance(value, str) and "\n" in value:
+        return "".join(f"\n    {clean(line)}" for line in value.splitlines())
+    return clean(value)
+
+
+def expand(ids: Sequence[str]) -> list[str]:
+    """`ID_[0-3,7]` is five tasks."""
+    found: list[str] = []
+    for id in ids:
+        match = re.fullmatch(r"(\w+?)_\[([\d,-]+)\]", id)
+        if not match:
+            found.append(id)
+            continue
+        for part in match[2].split(","):
+            low, _, high = part.partition("-")
+            if not low or (high and int(high) - int(low) > 5000):
+                raise ValueError(f"{id} is no range of tasks such as ID_[0-7]")
+            found += [f"{match[1]}_{index}" for index in range(int(low), int(high or low) + 1)]
+    return found

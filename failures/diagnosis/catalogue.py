@@ -1,0 +1,147 @@
+"""NVIDIA's error codes: Xid, SXid of NVSwitch, NVLink 5 sub-codes; and the Acme failure table. Pure.
+
+The files beside this module are data with a public source each (`catalogues/README.md`). Where sources disagree, the
+disagreement is kept and shown: an operator shall know that two vendors' tools would act differently.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+
+from failures.diagnosis.values import Role
+
+
+@dataclass(frozen=True, kw_only=True)
+class XidCode:
+    code: int
+    meaning: str
+    severity: str
+    source_of_fault: str
+    action: str
+    auto_cordon: str
+    conflict: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubCode:
+    xid: int
+    unit: str
+    pattern_old: str
+    pattern_new: str
+    error_status: int
+    resolution: str
+    severity: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SxidCode:
+    code: int
+    name: str
+    fatal: bool
+    recovery: str
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    text = resources.files("failures.diagnosis").joinpath("catalogues", name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+@lru_cache(maxsize=1)
+def xids() -> dict[int, XidCode]:
+    return {
+        int(row["xid"]): XidCode(
+            code=int(row["xid"]), meaning=row["meaning"], severity=row["severity"],
+            source_of_fault=row["app_or_hardware"], action=row["recommended_action"],
+            auto_cordon=row["auto_cordon_default"], conflict=row["source_conflict"],
+        )
+        for row in _rows("xid.csv")
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def sxids() -> dict[int, SxidCode]:
+    return {
+        int(row["sxid"]): SxidCode(
+            code=int(row["sxid"]), name=row["name"], fatal=row["fatality"].startswith("fatal"), recovery=row["recovery"]
+        )
+        for row in _rows("sxid.csv")
+    }
+
+
+@lru_cache(maxsize=1)
+def sub_codes() -> tuple[SubCode, ...]:
+    return tuple(
+        SubCode(
+            xid=int(row["xid"]), unit=row["unit"], pattern_old=row["intrinfo_pattern_v1_lt_R575"],
+            pattern_new=row["intrinfo_pattern_v2_ge_R575"], error_status=_status(row["error_status"]),
+            resolution=row["resolution"], severity=row["severity"],
+        )
+        for row in _rows("xid_nvlink_subcodes.csv")
+    )  # fmt: skip
+
+
+def _status(text: str) -> int:
+    return int(text.strip("*? ") or "0", 16)
+
+
+@lru_cache(maxsize=1)
+def dcgm() -> dict[str, tuple[str, str]]:
+    """DCGM error code → (label, action); an empty label says that the code means nothing by itself."""
+    return {row["code"]: (row["label"], row["action"]) for row in _rows("dcgm.csv")}
+
+
+@lru_cache(maxsize=1)
+def failure_table() -> tuple[dict[str, str], ...]:
+    return tuple(_rows("failure_table.csv"))
+
+
+def sub_code(xid: int, intrinfo: int, error_status: int) -> SubCode | None:
+    """The rule of an NVLink 5 Xid: exact error status, and the interrupt word under either driver's bit pattern."""
+    for rule in sub_codes():
+        fits = _fits(rule.pattern_new, intrinfo) or _fits(rule.pattern_old, intrinfo)
+        if rule.xid == xid and rule.error_status == error_status and fits:
+            return rule
+    return None
+
+
+def _fits(pattern: str, word: int) -> bool:
+    """`-` is any bit; the leftmost character is the highest bit that the pattern has."""
+    if not pattern or set(pattern) - set("01-"):
+        return False
+    bits = f"{word & (1 << len(pattern)) - 1:0{len(pattern)}b}"
+    return all(want in ("-", have) for want, have in zip(pattern, bits, strict=True))
+
+
+# Codes that report what another code did: the channel was torn down (43, 45), the driver wants a reset (154).
+CONSEQUENCES = frozenset({43, 45, 154})
+NVLINK = frozenset({71, 74, *range(144, 151)})
+ECC = frozenset({48, 63, 64, 92, 94, 95, 140, 160, 161, 171, 172, 173})
+
+
+def judged_xid(code: int, words: str) -> tuple[str, Role, int]:
+    """(label, role, specificity) of a code with the words printed after it."""
+    label = "GPUFallenOffBus" if code == 79 else "NVLinkError" if code in NVLINK else "XidOther"
+    if label == "XidOther" and code in (48, 92, 94, 95, 63, 64, 140) and "ECC" in words.upper():
+        label = "ECCError"
+    if code in CONSEQUENCES:
+        return label, Role.CASCADE, 45
+    return label, Role.INITIATING, _weight(code, words)
+
+
+def _weight(code: int, words: str) -> int:
+    if code == 79:
+        return 98
+    if "nonfatal" in words.lower():
+        return 72
+    if code in NVLINK:
+        return 92
+    return 91 if code in ECC else 85
+
+
+def judged_sxid(code: int, words: str) -> tuple[str, Role, int]:
+    known = sxids().get(code)
+    fatal = "non-fatal" not in words.lower() and ("fatal" in words.lower() or bool(known and known.fatal))
+    return "NVLinkError", Role.INITIATING, 90 if fatal else 60

@@ -1,0 +1,233 @@
+"""What was found in a log → why it failed. Pure.
+
+A cause beats a symptom by its role, whatever stands last or shouts loudest; among causes the more specific one wins,
+and only then the earlier one. What remains uncertain is said: alternatives with scores, a confidence, or `Unknown`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from failures.diagnosis import confidence, endings, suspects
+from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
+from failures.diagnosis.lines import MUTED
+from failures.diagnosis.reader import MENTIONED, Reading
+from failures.diagnosis.signatures import GENERIC, TRACEBACK
+from failures.diagnosis.table.exceptions import WEAK
+from failures.diagnosis.values import (
+    Alternative,
+    Blame,
+    ChainLink,
+    Diagnosis,
+    Ending,
+    Evidence,
+    Finding,
+    Line,
+    Role,
+)
+
+SURE = 70  # from here on a line alone names its cause
+AUDIBLE = 40  # symptoms at least this specific say that something else had gone wrong by then
+MOST_LINES = 8
+MOST_TEXT = 2000
+BOSS_LABELS = frozenset({"slurm-time-limit", "slurm-preempted"})
+ROLE_RANK = {Role.INITIATING: 2, Role.CASCADE: 1, Role.TEARDOWN: 0}
+PROGRESS = re.compile(
+    r"(?i)\b(?:iter(?:ation)?|step|epoch|samples?|batch)\b.{0,80}(?:loss|time|speed|throughput|lr|tokens|/s)|\d+%\||"
+    r"^\{'(?:train_|eval_)?loss'|\bsaved? (?:model|checkpoint)|bus bandwidth|it/s|s/it|successfully|"
+    r"(?:training|run|job) (?:is )?(?:complete|finished|done)"
+)
+LOADING_BAR = re.compile(r"(?i)\b(?:load|download|fetch|generat|map|tokeniz|prepar|resolv|filter)\w*\b.{0,60}\d+%\|")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Findings in the order they matter, and what is known of the end."""
+
+    findings: tuple[Finding, ...]
+    failed: bool | None
+    progress: int  # lines that show work being done after the last trouble
+
+    @property
+    def seen_working(self) -> bool:
+        return self.progress > 0 or self.failed is False
+
+    def goes_on(self, root: Finding | None) -> bool:
+        """One such line outlives a symptom; after an exception it may be another rank's last word."""
+        vague = root is None or root.role is not Role.INITIATING or root.line.level in MUTED
+        return self.progress >= (1 if vague else 2)
+
+
+def diagnose(reading: Reading, ending: Ending | None = None) -> Diagnosis:
+    case = _case(reading, ending or Ending())
+    ranked = _ranked(case)
+    root = ranked[0] if ranked else None
+    label = _label(root, case, reading)
+    return _verdict(label, root if label not in (NONE, UNKNOWN) else None, ranked, case, reading)
+
+
+def _case(reading: Reading, ending: Ending) -> Case:
+    findings = [*reading.findings]
+    if (ended := endings.finding(ending)) is not None:
+        findings.append(ended)
+    findings = [_seen_in_context(finding, findings) for finding in findings]
+    last = max((finding.last_number for finding in findings if finding.role is not Role.TEARDOWN), default=0)
+    progress = sum(progressed(line.text) for line in reading.tail if line.number > last)
+    return Case(findings=tuple(findings), failed=endings.failed(ending), progress=progress)
+
+
+def progressed(text: str) -> bool:
+    """Work was done, not only something loaded: a bar of another rank may still be drawn when this one is dead."""
+    return PROGRESS.search(text) is not None and LOADING_BAR.search(text) is None
+
+
+def _seen_in_context(finding: Finding, others: list[Finding]) -> Finding:
+    """The same words mean less when the trouble had begun before them."""
+    at = finding.line.number
+    if finding.signature in BOSS_LABELS and _sure_before(at, finding, others):
+        return replace(finding, role=Role.CASCADE)
+    if finding.signature == GENERIC and finding.specificity in WEAK_POINTS and _symptom_before(at, others):
+        return replace(finding, role=Role.CASCADE)
+    return relabelled(finding)
+
+
+WEAK_POINTS = frozenset(WEAK.values())
+
+
+def _sure_before(at: int, finding: Finding, others: list[Finding]) -> bool:
+    return any(
+        other.role is Role.INITIATING and other.specificity >= SURE and other.line.number < at
+        and other.label != finding.label for other in others
+    )  # fmt: skip
+
+
+def _symptom_before(at: int, others: list[Finding]) -> bool:
+    return any(
+        other.role is Role.CASCADE and other.specificity >= AUDIBLE and 0 < other.line.number < at for other in others
+    )
+
+
+SAVING = ("serialization.py:save", "serialization.py:_save", "serialization.py:_legacy_save", "save_checkpoint")
+LOADING = ("serialization.py:load", "serialization.py:_load", "serialization.py:_legacy_load")
+TORN = re.compile(r"EOFError|unexpected EOF|magic number|Ran out of input|invalid load key")
+DATASETS = re.compile(r"/datasets/(?:load|builder|arrow_\w+|packaged_modules/.*)\.py:")
+UNTYPED = frozenset({"ValueError", "RuntimeError", "OSError"})  # names that say nothing of what was being done
+UNWRITTEN = re.compile(r"cannot be opened|Input/output error|file write failed|unexpected pos|write\(\)")
+
+
+def relabelled(finding: Finding) -> Finding:
+    """Where the frames say what the program was about to do, they know better than the exception's name."""
+    words, frames = finding.line.text, finding.frames
+    if any(frame.endswith(SAVING) for frame in frames) and UNWRITTEN.search(words):
+        return replace(finding, label="DiskFull", specificity=72, blame=Blame.STORAGE)
+    if any(frame.endswith(LOADING) for frame in frames) and TORN.search(words):
+        return replace(finding, label="CheckpointCorrupt", specificity=80, blame=Blame.STORAGE)
+    if finding.signature == GENERIC and finding.label in UNTYPED and any(DATASETS.search(frame) for frame in frames):
+        return replace(finding, label="DatasetLoadingError", specificity=66)
+    return finding
+
+
+def order(finding: Finding) -> tuple[int, int, int]:
+    """What was meant above what was only mentioned, cause above symptom, sure above vague, early above late."""
+    rank = -1 if finding.note == MENTIONED else ROLE_RANK.get(finding.role, 0)
+    return (-rank, -finding.specificity, finding.line.number)
+
+
+def _ranked(case: Case) -> list[Finding]:
+    return sorted((finding for finding in case.findings if finding.label), key=order)
+
+
+def _label(root: Finding | None, case: Case, reading: Reading) -> str:
+    if root is None or (root.note == MENTIONED and case.failed is not True):
+        return _without_cause(case, reading.sentence)
+    if case.failed is False and (root.role is not Role.INITIATING or case.goes_on(root)):
+        return NONE  # launchers have been seen to return 0 over a dead rank, so a plain exception still counts
+    if case.failed is None and case.goes_on(root) and (root.role is not Role.INITIATING or root.specificity < SURE):
+        return NONE
+    return root.label
+
+
+def _without_cause(case: Case, sentence: str) -> str:
+    """What is no log proves no health, unless somebody saw it end well."""
+    if case.failed or (sentence and case.failed is None):
+        return UNKNOWN
+    ended_badly = any(_speaks_of_an_end(finding, case) for finding in case.findings)
+    return UNKNOWN if ended_badly and case.failed is None and not case.goes_on(None) else NONE
+
+
+def _speaks_of_an_end(finding: Finding, case: Case) -> bool:
+    """A traceback whose exception was only mentioned, or ignored by Python itself, is no end."""
+    if finding.note == MENTIONED:
+        return False
+    if finding.signature == TRACEBACK and any(other.note == MENTIONED for other in case.findings):
+        return False
+    return finding.role in (Role.TEARDOWN, Role.CASCADE)
+
+
+def _verdict(label: str, root: Finding | None, ranked: list[Finding], case: Case, reading: Reading) -> Diagnosis:
+    row = LABELS[label]
+    same = [finding for finding in ranked if root and finding.label == root.label and finding is not root]
+    restart = root.restart if root and root.restart else row.restart
+    return Diagnosis(
+        root_cause=label, category=row.category,
+        confidence=confidence.of(label, root, ranked, reading, case.seen_working),
+        evidence=_evidence(root, same), chain=_chain(root, case), restart_helps=restart, restart_reason=row.reason,
+        suspect_nodes=suspects.nodes(root, same, reading), suspect_gpus=suspects.gpus(root, reading),
+        action=row.action, alternatives=_alternatives(label, ranked), blame=root.blame if root else None,
+        engine="signature", rules_version=reading.rules_version, lines=reading.lines, size=reading.size,
+        notes=_notes(root, reading),
+    )  # fmt: skip
+
+
+def _evidence(root: Finding | None, same: list[Finding]) -> tuple[Evidence, ...]:
+    """The line itself, then other signs of the same cause, then what else was said of it."""
+    found = [root, *same] if root else []
+    firsts = [_exhibit(finding, finding.line, finding.count) for finding in found]
+    more = [_exhibit(finding, line, 1) for finding in found for line in finding.more]
+    return tuple([*firsts[:MOST_LINES], *more][:MOST_LINES])
+
+
+def _exhibit(finding: Finding, line: Line, count: int) -> Evidence:
+    return Evidence(
+        line=line.number, text=line.text[:MOST_TEXT], rank=line.rank, host=line.host, time=line.time,
+        signature=finding.signature, count=count,
+    )  # fmt: skip
+
+
+def _chain(root: Finding | None, case: Case) -> tuple[ChainLink, ...]:
+    """The cause first, then what followed it, in the order of the log; what only came before it is no consequence."""
+    if root is None:
+        return ()
+    reading_end = 1 << 62
+    rest = [finding for finding in case.findings if finding is not root and finding.note != MENTIONED
+            and (finding.role is not Role.INITIATING or finding.line.number > root.line.number)]  # fmt: skip
+    rest.sort(key=lambda finding: finding.line.number or reading_end)  # line 0 is how it ended: the last thing
+    return tuple(_link(finding, Role.INITIATING if finding is root else None) for finding in [root, *rest][:12])
+
+
+def _link(finding: Finding, role: Role | None) -> ChainLink:
+    as_seen = Role.CASCADE if finding.role is Role.INITIATING else finding.role
+    return ChainLink(
+        role=role or as_seen, label=finding.label or finding.signature, line=finding.line.number,
+        text=finding.line.text[:300], time=finding.line.time, count=finding.count, ranks=finding.ranks[:64],
+    )  # fmt: skip
+
+
+def _alternatives(label: str, ranked: list[Finding]) -> tuple[Alternative, ...]:
+    best: dict[str, Finding] = {}
+    for finding in ranked:
+        if finding.label != label:
+            best.setdefault(finding.label, finding)
+    return tuple(
+        Alternative(root_cause=finding.label, score=confidence.score(finding), line=finding.line.number)
+        for finding in list(best.values())[:5]
+    )
+
+
+def _notes(root: Finding | None, reading: Reading) -> tuple[str, ...]:
+    notes = [reading.sentence] if reading.sentence else []
+    if root and root.note and root.note != MENTIONED:
+        notes.append(root.note)
+    notes += [event.note for event in reading.gpu_events[:64] if event.note not in notes]
+    return tuple(dict.fromkeys(notes))[:6]

@@ -1,0 +1,47 @@
+"""How sure: the share of answers of this kind that were right on labelled logs. Pure.
+
+A table, not a formula: the rows were set on logs that are not part of this repository and can be measured again with
+`bench/diagnosis.py`. It is deliberately coarse; a finer table would only remember its logs.
+"""
+
+from __future__ import annotations
+
+from failures.diagnosis.labels import NONE, UNKNOWN
+from failures.diagnosis.reader import MENTIONED, Reading
+from failures.diagnosis.values import Finding, Role
+
+INITIATING: tuple[tuple[int, float], ...] = (
+    (90, 0.97),
+    (80, 0.95),
+    (70, 0.9),
+    (55, 0.87),
+    (45, 0.88),
+    (36, 0.75),
+    (0, 0.5),
+)
+CASCADE: tuple[tuple[int, float], ...] = ((60, 0.85), (50, 0.75), (44, 0.7), (36, 0.65), (20, 0.5), (0, 0.35))
+RIVAL = 0.08  # each other cause of about the same weight takes this much
+CLOSE = 12
+
+
+def score(finding: Finding) -> float:
+    """Of one finding by itself."""
+    rows = INITIATING if finding.role is Role.INITIATING else CASCADE
+    return next(value for least, value in rows if finding.specificity >= least)
+
+
+def of(label: str, root: Finding | None, ranked: list[Finding], reading: Reading, seen_working: bool) -> float:
+    if label == UNKNOWN:
+        return 0.0
+    if label == NONE:
+        return 0.5 if reading.sentence else 0.95 if seen_working else 0.8  # silence alone proves little
+    if root is None:
+        return 0.0
+    rivals = {finding.label for finding in ranked if _rivals(root, finding)}
+    return round(max(0.2, score(root) - RIVAL * min(2, len(rivals))), 2)
+
+
+def _rivals(root: Finding, finding: Finding) -> bool:
+    """Another cause of nearly the same weight; what was only mentioned is no rival."""
+    near = root.specificity - finding.specificity < CLOSE
+    return near and finding.role is root.role and finding.label != root.label and finding.note != MENTIONED

@@ -1,0 +1,99 @@
+"""Filter rules: which lines are routine and need not be kept. Pure.
+
+A rule is data: a pattern in the scanner's dialect, whose hit says "this whole line is routine". A line in which a
+signature sees trouble is kept whatever the rules say, so that a careless rule can hide a metric but never a cause.
+Rules that are not shipped come from frequency (`proposed`), from a person or from an agent; all are checked alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from failures.diagnosis.scan import Scanner
+from failures.diagnosis.signatures import Signature
+from failures.diagnosis.values import Blame, Role
+
+FREQUENT = 500
+HOLE = "<*>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterRule:
+    name: str
+    pattern: str
+    example: str
+    origin: str = "shipped"
+
+
+SHIPPED: tuple[FilterRule, ...] = (
+    FilterRule(
+        name="metrics",
+        pattern=(
+            r"(?i)\b(?:iter(?:ation)?|step|epoch|global_step)\b.{0,200}\b(?:loss|lr|learning[ _]rate|grad[ _]?norm|"
+            r"tokens?|samples|throughput|tflops|mfu|time)\b"
+        ),
+        example="[rank3]: iteration 90/ 500 | elapsed time per iteration (ms): 912.3 | lm loss: 2.1",
+    ),
+    FilterRule(
+        name="metrics-dict",
+        pattern=r"\{'(?:loss|train_loss|eval_loss|grad_norm)': .{0,300}'(?:epoch|learning_rate|step)'",
+        example="{'loss': 1.9, 'grad_norm': 0.4, 'learning_rate': 1e-05, 'epoch': 0.4}",
+    ),
+    FilterRule(
+        name="progress-bar",
+        pattern=r"\d+%\|.{0,200}\|? ?\d+/\d+ \[",
+        example=" 12%|###   | 12/100 [00:10<01:10,  1.2it/s]",
+    ),
+    FilterRule(
+        name="nccl-setup",
+        pattern=(
+            r"NCCL INFO (?:Channel|Ring|Tree|Trees|Connected|Using|NET|comm|Setting|Bootstrap|P2P|"
+            r"threadThresholds|NVLS|Check|DMA|ncclCommInit)"
+        ),
+        example="heron-1:12:40 [2] NCCL INFO Channel 07/0 : 2[2] -> 3[3] via P2P/CUMEM",
+    ),
+    FilterRule(
+        name="checkpoint-saved",
+        pattern=r"(?i)\bsaved? (?:model |checkpoint )",
+        example="[INFO] saved checkpoint shard 4 of step 900 in 4.1 s",
+    ),
+    FilterRule(
+        name="debug",
+        pattern=r"^\S{0,40} ?(?:\[?\d[\d:.,T /-]+\]? )?\[?DEBUG\b",
+        example="2025-03-01 04:00:01,120 DEBUG cache hit",
+    ),
+    FilterRule(
+        name="megatron-arguments",
+        pattern=r"^ {2}[a-z0-9_]+ \.{4,} ",
+        example="  adam_beta1 ...................................... 0.9",
+    ),
+)
+
+
+def compiled(rules: Iterable[FilterRule]) -> Scanner:
+    """The same scanner reads filter rules; they only lack a label."""
+    return Scanner([
+        Signature(name=rule.name, label="", role=Role.BENIGN, specificity=0, pattern=rule.pattern, example=rule.example,
+                  blame=Blame.JOB)
+        for rule in rules
+    ])  # fmt: skip
+
+
+def proposed(templates: Iterable[tuple[str, int]], least: int = FREQUENT) -> tuple[FilterRule, ...]:
+    """What repeats by the hundred without any sign of trouble is routine: a rule per such template."""
+    rules = []
+    for at, (template, count) in enumerate(templates):
+        words = template.replace(HOLE, "").strip()
+        if count >= least and len(words) >= 12:
+            rules.append(
+                FilterRule(name=f"frequent-{at}", pattern=pattern_of(template), example=template, origin="frequency")
+            )
+    return tuple(rules)
+
+
+def pattern_of(template: str) -> str:
+    """The template's words, with room where it had numbers. Bounded holes keep the scan linear and small."""
+    parts = [re.escape(part) for part in template[:160].strip().split(HOLE)]
+    return r"\S{0,60}".join(parts)

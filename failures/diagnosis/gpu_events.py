@@ -1,0 +1,110 @@
+"""Xid and SXid lines of the kernel log → events. Pure.
+
+A GPU that breaks prints dozens of lines within a second, and the node's other GPUs join in. Everything of one node and
+one minute is one event; its first code that is no mere consequence is what it is about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from failures.diagnosis import catalogue
+from failures.diagnosis.values import Line, Role
+
+XID_LINE = re.compile(r"\bXid\s*\((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\)\s*:\s*(?P<code>\d+)(?P<words>.*)")
+SXID_LINE = re.compile(r"\bSXid\s*\(PCI:(?P<pci>[0-9a-fA-F:.]+)\)\s*:\s*(?P<code>\d+)(?P<words>.*)")
+QUOTED = re.compile(r"\bXid(?: error)?(?: code)?[ :=]{1,3}(?P<code>\d{1,3})\b(?P<words>.*)")
+WORDS = re.compile(r"\(0x(?P<info>[0-9a-fA-F]+) 0x(?P<status>[0-9a-fA-F]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuEvent:
+    kind: str
+    code: int
+    pci: str
+    line: Line
+    label: str
+    role: Role
+    specificity: int
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeEvent:
+    """All GPU events of one node and minute."""
+
+    host: str
+    minute: str
+    head: GpuEvent
+    codes: tuple[int, ...]
+    pcis: tuple[str, ...]
+    lines: int
+
+
+def read(line: Line) -> GpuEvent | None:
+    if match := XID_LINE.search(line.text):
+        return _xid(line, match, match["pci"])
+    if match := SXID_LINE.search(line.text):
+        return _sxid(line, match)
+    if match := QUOTED.search(line.text):
+        return _xid(line, match, "")
+    return None
+
+
+def _xid(line: Line, match: re.Match[str], pci: str) -> GpuEvent:
+    code, words = int(match["code"]), match["words"]
+    label, role, specificity = catalogue.judged_xid(code, words)
+    return GpuEvent(
+        kind="Xid", code=code, pci=pci.lower(), line=line, label=label, role=role, specificity=specificity,
+        note=_explained(code, words),
+    )  # fmt: skip
+
+
+def _sxid(line: Line, match: re.Match[str]) -> GpuEvent:
+    code, words = int(match["code"]), match["words"]
+    label, role, specificity = catalogue.judged_sxid(code, words)
+    known = catalogue.sxids().get(code)
+    note = f"SXid {code}: {known.name}; {known.recovery}" if known else f"SXid {code}: not in the catalogue"
+    return GpuEvent(
+        kind="SXid", code=code, pci=match["pci"].lower(), line=line, label=label, role=role, specificity=specificity,
+        note=note,
+    )  # fmt: skip
+
+
+def _explained(code: int, words: str) -> str:
+    known = catalogue.xids().get(code)
+    if known is None:
+        return f"Xid {code}: not in the catalogue"
+    parts = [f"Xid {code}: {known.meaning}; {known.severity}; action: {known.action}"]
+    if (numbers := WORDS.search(words)) and (
+        rule := catalogue.sub_code(code, int(numbers["info"], 16), int(numbers["status"], 16))
+    ):
+        parts.append(f"sub-code {rule.unit}: {rule.severity}, {rule.resolution}")
+    if known.conflict:
+        parts.append(f"sources disagree: {known.conflict}")
+    return "; ".join(parts)
+
+
+def by_node_and_minute(events: Iterable[GpuEvent]) -> tuple[NodeEvent, ...]:
+    groups: dict[tuple[str, str], list[GpuEvent]] = {}
+    for event in events:
+        groups.setdefault((event.line.host, _minute(event.line.time)), []).append(event)
+    return tuple(_one(host, minute, group) for (host, minute), group in groups.items())
+
+
+def _one(host: str, minute: str, group: list[GpuEvent]) -> NodeEvent:
+    head = min(group, key=lambda event: (event.role is not Role.INITIATING, -event.specificity, event.line.number))
+    return NodeEvent(
+        host=host, minute=minute, head=head, codes=tuple(dict.fromkeys(event.code for event in group)),
+        pcis=tuple(dict.fromkeys(event.pci for event in group if event.pci)), lines=len(group),
+    )  # fmt: skip
+
+
+def _minute(time: str) -> str:
+    """Up to the minutes; a kernel's seconds since boot are cut to minutes; no time at all is one long minute."""
+    if re.fullmatch(r"\d+\.\d+", time):
+        return str(int(float(time)) // 60)
+    found = re.match(r".*?\d\d:\d\d", time)
+    return found[0] if found else ""

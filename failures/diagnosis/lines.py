@@ -1,0 +1,100 @@
+"""One line of any log → when, where, which rank, how loud, and the words themselves. Pure.
+
+Launchers, loggers and kernels each put a prefix of their own before a line, often several on top of each other, so
+prefixes are peeled one by one until none is left. Peeling stops at eight: a line of nothing but brackets is text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from failures.diagnosis.values import Line
+
+DEEPEST = 8
+LONGEST = 4096
+STAMP = r"(?P<time>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
+LEVELS = (
+    r"(?P<level>DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|FATAL|CRITICAL|err(?:or)?|warning|info|debug|crit|emerg|alert)"
+)
+PREFIXES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"@\d+(?: x\d+)? \| ",  # a row of our own bundle
+        r"\[rank:? ?(?P<rank>\d+)\](?::| |$)",
+        r"\[[a-zA-Z_]\w*?(?P<local>\d+)\]:",  # elastic's [default3]:
+        r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err)>)?:",  # mpirun --tag-output
+        r"[Rr]ank ?(?P<rank>\d+)(?:/\d+)? ?[:|]",
+        r"\[[Rr]ank (?P<rank>\d+)\]",
+        r"\[PG [^\]]*?Rank (?P<rank>\d+)\]",
+        r"(?P<rank>\d{1,5}): (?=\S)",  # srun --label
+        r"\(?(?P<tag>[A-Za-z]\w*) (?:rank=(?P<rank>\d+),? ?)?pid=\d+(?:, ?ip=(?P<host>[\w.:-]+))?\)?",  # Ray, vLLM
+        r"\[[^\]]{0,60}\bTP(?P<rank>\d+)[^\]]{0,20}\]",
+        rf"\[?{STAMP}\]?:?",
+        r"\[(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?)\]",
+        r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.-]+) (?=[\w./-]+(?:\[\d+\])?:)",  # syslog
+        r"\[ *(?P<uptime>\d+\.\d{3,6})\]",  # dmesg
+        r"(?P<tag>kernel|systemd|slurmd|slurmctld|slurmstepd|srun|nvidia-persistenced|journal)(?:\[\d+\])?:",
+        r"kern: *",
+        r"\[?(?P<glog>[IWEF])\d{3,4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?)(?: +\d+)? (?P<src>[\w./-]+:\d+)\] ?",
+        r"\[(?P<glog>[IWEF]) (?P<src>[\w./-]+:\d+)\] ?",
+        r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<gpu>\d+)\](?: [\w./-]+:\d+)?",  # NCCL
+        rf"\[?{LEVELS}\]?(?=[\s:\]|])(?: \d\d-\d\d (?P<time>\d\d:\d\d:\d\d))?(?: \[[^\]]{{0,60}}\])?:?",
+        r"\[(?:[\w./-]+:\d+:?\w*|[\w.]+)\]",
+        r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}|[a-z][\w-]*-\d[\w.-]*): (?=\S)",  # pdsh, DeepSpeed
+        r"\| ?",
+        r"NCCL (?P<level>WARN|INFO)",
+        r"-+ ",
+    )
+)
+GLOG = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
+MUTED = frozenset({"DEBUG", "INFO", "NOTICE", "WARNING"})
+ANY_RANK = re.compile(r"\b[Rr]ank[ :=]{1,3}(\d{1,6})\b")
+
+
+@dataclass
+class _Seen:
+    rank: int | None = None
+    gpu: int | None = None
+    host: str = ""
+    time: str = ""
+    level: str = ""
+    words: dict[str, str] = field(default_factory=dict)
+
+    def take(self, parts: dict[str, str | None]) -> None:
+        """The outermost prefix that says something keeps its word: it is the launcher's, which knows best."""
+        for name in ("rank", "gpu"):
+            if (text := parts.get(name)) is not None and getattr(self, name) is None:
+                setattr(self, name, int(text))
+        self.host = self.host or parts.get("host") or ""
+        self.time = self.time or parts.get("time") or parts.get("uptime") or ""
+        self.level = self.level or _level(parts)
+        if self.gpu is None and (local := parts.get("local")) is not None:
+            self.gpu = int(local)
+
+
+def _level(parts: dict[str, str | None]) -> str:
+    if letter := parts.get("glog"):
+        return GLOG[letter]
+    word = (parts.get("level") or "").upper()
+    return {"WARN": "WARNING", "ERR": "ERROR"}.get(word, word)
+
+
+def parse(number: int, text: str) -> Line:
+    """Peel all prefixes; what is left is the message, with its own indentation."""
+    text = text[:LONGEST].rstrip()
+    seen, rest = _Seen(), text
+    for _ in range(DEEPEST):
+        bare = rest.lstrip()
+        match = next((match for prefix in PREFIXES if (match := prefix.match(bare))), None)
+        if match is None or match.end() == 0:
+            break
+        seen.take(match.groupdict())
+        rest = bare[match.end() :]
+    message = rest[1:] if rest is not text and rest.startswith(" ") else rest
+    if seen.rank is None and (named := ANY_RANK.search(text)):
+        seen.rank = int(named[1])
+    return Line(
+        number=number, text=text.strip(), message=message, rank=seen.rank, host=seen.host, gpu=seen.gpu,
+        time=seen.time, level=seen.level,
+    )  # fmt: skip

@@ -1,0 +1,387 @@
+"""A log, fed in pieces of any size → what was found in it. Pure; bounded memory whatever comes.
+
+The text is scanned in blocks of about a megabyte that end at a newline; only lines in which a signature matched are
+looked at in Python. A line without end is cut into blocks too. What is kept is bounded: one tally per signature and
+label, a few thousand GPU events, the last lines of the text. Fed at once or byte by byte, the reading is the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from failures.diagnosis import catalogue, cleaning, gpu_events, lines
+from failures.diagnosis.scan import Scanner, shipped
+from failures.diagnosis.signatures import DCGM, GENERIC, SXID, XID, Signature
+from failures.diagnosis.table import exceptions
+from failures.diagnosis.values import Finding, Line, Role
+
+BLOCK = 1 << 20
+CARRY = 8 << 10
+TAIL = 16 << 10
+MOST_EVENTS = 4096
+MOST_RANKS = 4096
+MOST_PLACES = 16384
+DETAILED = 300  # sightings of one tally that are read in full; later ones are counted
+NEAR = 6  # lines between the two ends of one thought
+MOST_MORE = 3
+SHAPE = re.compile(r"\d+")
+XID_QUOTED = "xid-quoted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    rank: int
+    host: str
+    pci: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    findings: tuple[Finding, ...]
+    gpu_events: tuple[gpu_events.GpuEvent, ...]
+    places: tuple[Place, ...]
+    lines: int
+    size: int
+    sentence: str
+    tail: tuple[Line, ...]
+    rules_version: str
+
+
+@dataclass
+class Tally:
+    """One signature under one label, as the log goes by."""
+
+    finding: Finding
+    weak: bool
+    more: list[Line] = field(default_factory=list)
+    count: int = 0
+    last_number: int = 0
+    ranks: set[int] = field(default_factory=set)
+
+    def again(self, number: int) -> None:
+        self.count += 1
+        self.last_number = number
+
+    def keep(self, line: Line) -> None:
+        """A few further lines of other words: a reader wants to see what else was said, not the same from 40 ranks."""
+        if len(self.more) < MOST_MORE and line.number != self.finding.line.number:
+            words = SHAPE.sub("#", line.message)
+            if all(words != SHAPE.sub("#", other.message) for other in (self.finding.line, *self.more)):
+                self.more.append(line)
+
+    def closed(self) -> Finding:
+        return replace(
+            self.finding, count=self.count, last_number=self.last_number, ranks=tuple(sorted(self.ranks)),
+            more=tuple(self.more),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sighting:
+    """A signature on a line, with the label and weight that this very line gives it."""
+
+    signature: Signature
+    label: str
+    specificity: int
+    weak: bool
+
+
+def sighted(signature: Signature, line: Line) -> Sighting | None:
+    if signature.name == GENERIC:
+        return _exception(signature, line)
+    if signature.name == DCGM:
+        return _health_code(signature, line)
+    weak = signature.specificity < SURE_AT_ANY_LEVEL and line.level in ("DEBUG", "INFO", "NOTICE")
+    return Sighting(signature=signature, label=signature.label, specificity=signature.specificity, weak=weak)
+
+
+def _health_code(signature: Signature, line: Line) -> Sighting | None:
+    code = HEALTH_CODE.search(line.text)
+    label, _ = catalogue.dcgm().get(code[0] if code else "", (signature.label, ""))
+    if not label:
+        return None
+    return Sighting(signature=signature, label=label, specificity=signature.specificity, weak=False)
+
+
+def _exception(signature: Signature, line: Line) -> Sighting | None:
+    named = exceptions.named(line.message)
+    if named is None:
+        return None
+    label, specificity, column = named
+    before = line.message[:column]
+    weak = line.level in lines.MUTED or CAUTION.search(before) is not None
+    if column and not weak and line.level not in ("ERROR", "FATAL", "CRITICAL") and not REPORTED.search(before):
+        weak = True
+    return Sighting(signature=signature, label=label, specificity=specificity, weak=weak)
+
+
+class Reader:
+    """feed() as the bytes come, reading() whenever an answer is wanted."""
+
+    def __init__(self, scanner: Scanner | None = None) -> None:
+        self._scanner = scanner or shipped()
+        self._signatures = self._scanner.signatures
+        self._unless = [re.compile(row.unless) if row.unless else None for row in self._signatures]
+        self._pending = bytearray()
+        self._head = b""
+        self._before = b""
+        self._line = 1
+        self._size = 0
+        self._sentence = ""
+        self._judged = False
+        self._tallies: dict[tuple[str, str], Tally] = {}
+        self._sightings: dict[int, int] = {}
+        self._events: list[gpu_events.GpuEvent] = []
+        self._places: dict[int, Place] = {}
+
+    def feed(self, chunk: bytes) -> None:
+        self._size += len(chunk)
+        if self._sentence:
+            return
+        if len(self._head) < cleaning.SAMPLE:
+            self._head += chunk[: cleaning.SAMPLE - len(self._head)]
+        view = memoryview(chunk)
+        while view.nbytes:
+            part = view[: BLOCK - len(self._pending)] if len(self._pending) < BLOCK else view[:0]
+            self._pending += part
+            view = view[part.nbytes :]
+            if len(self._pending) >= BLOCK:
+                self._scan_whole_lines()
+
+    def _scan_whole_lines(self) -> None:
+        """Up to the last newline; a line longer than a block is cut at a carriage return, or anywhere."""
+        self._judge()
+        if self._sentence:
+            self._pending.clear()
+            return
+        cut = self._pending.rfind(b"\n") + 1 or self._pending.rfind(b"\r") + 1 or len(self._pending)
+        block = bytes(self._pending[:cut])
+        del self._pending[:cut]
+        self._scan(block)
+
+    def _judge(self) -> None:
+        """Once, before anything is scanned: is this a log at all?"""
+        if not self._judged:
+            self._judged, self._sentence = True, cleaning.what_else(self._head)
+
+    def look_now(self) -> None:
+        """Scan the whole lines that have come, for a follower that cannot wait for a megabyte."""
+        if b"\n" in self._pending:
+            self._scan_whole_lines()
+
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(tally.closed() for tally in self._tallies.values() if tally.count)
+
+    def reading(self) -> Reading:
+        """What is known so far; an unfinished last line is taken as it stands."""
+        self._judge()
+        if self._pending and not self._sentence:
+            block = bytes(self._pending)
+            self._pending.clear()
+            self._scan(block)
+        sentence = self._sentence or ("The log is empty." if not self._before.strip() else "")
+        return Reading(
+            findings=self.findings(),
+            gpu_events=tuple(self._events), places=tuple(self._places.values()), lines=self._lines_so_far(),
+            size=self._size, sentence=sentence, tail=self._tail(), rules_version=self._scanner.version,
+        )  # fmt: skip
+
+    def _lines_so_far(self) -> int:
+        return self._line - 1 + (1 if self._before and not self._before.endswith(b"\n") else 0)
+
+    def _tail(self) -> tuple[Line, ...]:
+        rows = self._before.replace(b"\r", b"\n").decode("utf-8", "replace").splitlines()
+        first = self._lines_so_far() - len(rows) + 1
+        return tuple(lines.parse(max(1, first + at), row) for at, row in enumerate(rows) if row.strip())
+
+    def _scan(self, block: bytes) -> None:
+        text = cleaning.folded(block)
+        counted, number = 0, self._line
+        for start, end, ids in self._lines_with_hits(text):
+            number += text.count(b"\n", counted, start)
+            counted = start
+            self._look(text, start, end, ids, number)
+        self._line += block.count(b"\n")
+        self._before = (self._before + text)[-TAIL:] if len(text) < TAIL else text[-TAIL:]
+
+    def _lines_with_hits(self, text: bytes) -> list[tuple[int, int, list[int]]]:
+        """Hits grouped by the line they are on; a carriage return begins a line of its own, as on a terminal."""
+        found: list[tuple[int, int, list[int]]] = []
+        edge = -1
+        for at, index in self._scanner.hits(text):
+            if at <= edge and found:
+                if index not in found[-1][2]:
+                    found[-1][2].append(index)
+                continue
+            start = max(text.rfind(b"\n", 0, at), text.rfind(b"\r", 0, at - 1), at - lines.LONGEST) + 1
+            edge = _end(text, at)
+            found.append((start, edge, [index]))
+        return found
+
+    def _look(self, text: bytes, start: int, end: int, ids: list[int], number: int) -> None:
+        if all(self._often(index) for index in ids):
+            for index in ids:
+                self._count(self._signatures[index], number)
+            return
+        line = lines.parse(number, text[start:end].decode("utf-8", "replace"))
+        for index in ids:
+            self._sightings[index] = self._sightings.get(index, 0) + 1
+        winner = self._winner(ids, line)
+        if winner is None:
+            return
+        if winner.signature.role is Role.PLACE:
+            self._place(line)
+        elif winner.signature.name in (XID, SXID, XID_QUOTED):
+            self._gpu(winner.signature, line)
+        else:
+            self._note(winner, line, text, start)
+
+    def _often(self, index: int) -> bool:
+        name = self._signatures[index].name
+        most = 20 * DETAILED if name in (GENERIC, XID, SXID) or self._signatures[index].role is Role.PLACE else DETAILED
+        return self._sightings.get(index, 0) > most
+
+    def _count(self, signature: Signature, number: int) -> None:
+        if tally := self._tallies.get((signature.name, signature.label)):
+            tally.again(number)
+
+    def _winner(self, ids: list[int], line: Line) -> Sighting | None:
+        """The most specific sighting of a line, unless something harmless explains it as well."""
+        if SOURCE.match(line.message):
+            return None
+        rows = [self._signatures[index] for index in ids if not self._excused(index, line.text)]
+        hidden = max((row.specificity for row in rows if row.role is Role.BENIGN), default=-1)
+        seen = [sighting for row in rows if row.role is not Role.BENIGN and (sighting := sighted(row, line))]
+        if any(row.name in CODES for row in rows):  # a code says more than the words around it
+            seen = [sighting for sighting in seen if sighting.signature.name in CODES]
+        best = max(seen, key=lambda sighting: sighting.specificity, default=None)
+        return best if best and best.specificity > hidden else None
+
+    def _excused(self, index: int, text: str) -> bool:
+        unless = self._unless[index]
+        return unless is not None and unless.search(text) is not None
+
+    def _note(self, seen: Sighting, line: Line, text: bytes, start: int) -> None:
+        key = (seen.signature.name, seen.label)
+        tally = self._tallies.get(key)
+        if tally and tally.last_number == line.number:
+            return
+        if tally is None or (tally.weak and not seen.weak):
+            tally = self._replaced(key, tally, self._opened(seen, line, text, start))
+        tally.again(line.number)
+        tally.keep(line)
+        if line.rank is not None and len(tally.ranks) < MOST_RANKS:
+            tally.ranks.add(line.rank)
+
+    def _opened(self, seen: Sighting, line: Line, text: bytes, start: int) -> Tally:
+        frames = self._frames(text, start, line)
+        weak = IGNORED in frames or (seen.weak and not frames)
+        finding = Finding(
+            signature=seen.signature.name, label=seen.label, role=seen.signature.role,
+            specificity=seen.specificity // 2 if weak else seen.specificity, blame=seen.signature.blame,
+            restart=seen.signature.restart, line=line, frames=frames, note=MENTIONED if weak else "",
+        )  # fmt: skip
+        return Tally(finding=finding, weak=weak)
+
+    def _replaced(self, key: tuple[str, str], old: Tally | None, new: Tally) -> Tally:
+        """A later sighting that is meant seriously takes the place of one that was only mentioned."""
+        if old is not None:
+            if new.weak:
+                return old
+            new.count, new.ranks = old.count, old.ranks
+        self._tallies[key] = new
+        return new
+
+    def _frames(self, text: bytes, start: int, line: Line) -> tuple[str, ...]:
+        """The traceback above a line, of the same rank, as far as the block and what was kept of the last one reach."""
+        above = text[max(0, start - CARRY) : start]
+        if start < CARRY:
+            above = self._before[-CARRY:] + above
+        rows = above.decode("utf-8", "replace").splitlines()
+        return tuple(traceback_above(rows, line))
+
+    def _gpu(self, signature: Signature, line: Line) -> None:
+        event = gpu_events.read(line)
+        if event is None:
+            return
+        if len(self._events) < MOST_EVENTS:
+            self._events.append(event)
+        key = (f"{event.kind.lower()}-{event.code}", event.label)
+        tally = self._tallies.get(key)
+        if tally is None:
+            finding = Finding(
+                signature=key[0], label=event.label, role=event.role, specificity=event.specificity,
+                blame=signature.blame, restart=None, line=line, note=event.note,
+            )  # fmt: skip
+            tally = self._tallies[key] = Tally(finding=finding, weak=False)
+        elif event.specificity > tally.finding.specificity:
+            tally.finding = replace(tally.finding, specificity=event.specificity, line=line, note=event.note)
+        tally.again(line.number)
+
+    def _place(self, line: Line) -> None:
+        if (place := place_of(line)) and len(self._places) < MOST_PLACES:
+            self._places.setdefault(place.rank, place)
+
+
+MENTIONED = "mentioned"
+IGNORED = "(ignored)"
+OVERLOOKED = re.compile(r"Exception ignored in|Error in atexit|Error in sys\.excepthook")
+CODES = frozenset({XID, SXID, DCGM})
+HEALTH_CODE = re.compile(r"DCGM_FR_[A-Z0-9_]+")
+# lines of source that tracebacks quote: they name errors that were not raised there
+SOURCE = re.compile(r"\s*(?:raise \w|except\b.*:$|File \"[^\"]+\", line \d+|warnings\.warn\()")
+SURE_AT_ANY_LEVEL = 44
+CAUTION = re.compile(r"(?i)\bwarn|\bnote\b|\bignor|\boptional|\bskip|\bdebug\b")
+REPORTED = re.compile(
+    r"(?i)^\W*$|(?:message|what\(\)|errors?|exceptions?|caused by|causes?|raised?|fail(?:ed|ure)|reason|died|with|"
+    r"traceback|<class)\W*$"
+)
+NCCL_PLACE = re.compile(r"\brank (\d+) nranks \d+ cudaDev \d+ (?:nvmlDev \d+ )?busId ([0-9a-fA-F:]+)")
+TEST_PLACE = re.compile(r"Rank +(\d+) .*? on +(\S+) +device +\d+ \[([^\]]*)\]")
+FRAME = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
+
+
+def _end(text: bytes, at: int) -> int:
+    """End of the line that holds `at`, cut where nobody reads on."""
+    newline = text.find(b"\n", max(0, at - 1), at + lines.LONGEST)
+    stop = newline if newline >= 0 else min(len(text), at + lines.LONGEST)
+    turn = text.find(b"\r", at, stop)
+    return turn if turn >= 0 else stop
+
+
+def place_of(line: Line) -> Place | None:
+    if (match := NCCL_PLACE.search(line.text)) and line.host:
+        return Place(rank=int(match[1]), host=line.host, pci=match[2].lower())
+    if match := TEST_PLACE.search(line.text):
+        return Place(rank=int(match[1]), host=match[2], pci=match[3].lower())
+    return None
+
+
+def traceback_above(rows: list[str], line: Line) -> list[str]:
+    """Frames as `file:function`, innermost last. Lines of other ranks in between are stepped over.
+
+    A traceback that Python itself ignored (in a destructor, at exit) begins with the frame IGNORED.
+    """
+    frames: list[str] = []
+    header = False
+    for row in reversed(rows[-200:]):
+        above = lines.parse(0, row)
+        if above.rank != line.rank and line.rank is not None and above.rank is not None:
+            continue
+        if header:
+            return [*([IGNORED] if OVERLOOKED.search(above.message) else []), *frames[::-1]]
+        if match := FRAME.search(above.message):
+            frames.append(f"{match[1]}:{match[2]}")
+        header = "Traceback (most recent" in above.message
+        if not header and (not above.message.startswith((" ", "\t")) or len(frames) > 60):
+            break
+    return frames[::-1]
+
+
+def read(chunks: Iterable[bytes], scanner: Scanner | None = None) -> Reading:
+    reader = Reader(scanner)
+    for chunk in chunks:
+        reader.feed(chunk)
+    return reader.reading()

@@ -1,0 +1,77 @@
+"""What a signature is, and the one list of them. Pure.
+
+A signature recognises one line. Its pattern is for the multi-pattern scanner: Hyperscan's dialect, linear in the text,
+without look-around or back-references. `unless` and everything that reads numbers out of a line is Python's `re`, and
+runs only on lines that a signature has already found.
+
+To add one: a row in `table/`, with an example line in your own words. `specificity` says how sure the line alone makes
+us (0 to 100); it orders causes among themselves, and never lifts a symptom above a cause.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from failures.diagnosis.values import Blame, Restart, Role
+
+GENERIC = "python-exception"
+XID = "xid"
+SXID = "sxid"
+DCGM = "dcgm"
+EXIT = "child-exit"
+TRACEBACK = "traceback"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    name: str
+    label: str
+    role: Role
+    specificity: int
+    pattern: str
+    example: str
+    blame: Blame = Blame.JOB
+    restart: Restart | None = None
+    unless: str = ""
+
+
+# One alternative, or several: any of them recognises the line.
+Words = str | tuple[str, ...]
+
+
+def cause(name: str, label: str, specificity: int, pattern: Words, example: str, **more: object) -> Signature:
+    return _row(Role.INITIATING, name, label, specificity, pattern, example, more)
+
+
+def symptom(name: str, label: str, specificity: int, pattern: Words, example: str, **more: object) -> Signature:
+    return _row(Role.CASCADE, name, label, specificity, pattern, example, more)
+
+
+def teardown(name: str, specificity: int, pattern: Words, example: str, **more: object) -> Signature:
+    return _row(Role.TEARDOWN, name, "", specificity, pattern, example, more)
+
+
+def benign(name: str, pattern: Words, example: str, specificity: int = 90, **more: object) -> Signature:
+    return _row(Role.BENIGN, name, "", specificity, pattern, example, more)
+
+
+def place(name: str, pattern: Words, example: str) -> Signature:
+    return _row(Role.PLACE, name, "", 0, pattern, example, {})
+
+
+def _row(
+    role: Role, name: str, label: str, specificity: int, pattern: Words, example: str, more: dict[str, object]
+) -> Signature:
+    words = pattern if isinstance(pattern, str) else "|".join(pattern)
+    restart = more.get("restart")
+    return Signature(
+        name=name,
+        label=label,
+        role=role,
+        specificity=specificity,
+        pattern=f"(?i){words}" if more.get("caseless") else words,
+        example=example,
+        blame=Blame(str(more.get("blame", Blame.JOB))),
+        restart=Restart(str(restart)) if restart else None,
+        unless=str(more.get("unless", "")),
+    )

@@ -1,0 +1,97 @@
+"""Which nodes and GPUs to look at: hosts and PCI addresses in the evidence, ranks mapped to hosts. Pure.
+
+A suspicion, never a verdict: the node test decides. Failures that the job brought on itself suspect nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from failures.diagnosis.reader import Place, Reading
+from failures.diagnosis.values import Blame, Finding, SuspectGpu, SuspectNode
+
+PHYSICAL = frozenset({Blame.NODE, Blame.GPU, Blame.NETWORK})
+HOST = r"([A-Za-z0-9][\w.-]*\w)"
+NAMED = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"Node failure on {HOST}",
+        rf"hostname: +{HOST}",
+        rf"failed on node {HOST}",
+        rf"error: [Nn]odes? {HOST} not responding",
+        rf"\bon host:? {HOST}",
+        rf"host +: +{HOST}",
+        rf"srun: error: {HOST}: task",
+        rf"(?:STEP|JOB) \S+ ON {HOST} CANCELLED",
+        rf"The node '{HOST}' has failed",
+        rf"(?:from|to) peer {HOST}",
+        rf"connect to host {HOST}",
+    )
+)  # fmt: skip
+PCI = re.compile(r"\b(?:PCI:|GPU |PCI )((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)")
+WORLD = re.compile(r"world_size=(\d+), worker_count=(\d+)|\bworld[_ ]size[=: ]+(\d+)")
+MOST = 16
+
+
+def nodes(root: Finding | None, same_label: Iterable[Finding], reading: Reading) -> tuple[SuspectNode, ...]:
+    if root is None or root.blame not in PHYSICAL:
+        return ()
+    found: dict[str, str] = {}
+    homes = {place.rank: place for place in reading.places}
+    for finding in (root, *same_label):
+        for host in _hosts(finding, homes):
+            found.setdefault(host, f"line {finding.line.number}: {finding.signature}")
+    for event in reading.gpu_events:
+        if event.line.host and event.label == root.label:
+            found.setdefault(event.line.host, f"line {event.line.number}: {event.kind} {event.code}")
+    for place in silent(root, reading.places):
+        found.setdefault(place.host, f"rank {place.rank} reported nothing while the others timed out")
+    return tuple(SuspectNode(host=host, why=why) for host, why in list(found.items())[:MOST])
+
+
+def _hosts(finding: Finding, homes: dict[int, Place]) -> list[str]:
+    named = [match[1] for pattern in NAMED if (match := pattern.search(finding.line.text))]
+    own = [finding.line.host] if finding.line.host and not named else []
+    rank = finding.line.rank
+    mapped = [homes[rank].host] if rank in homes and not named and finding.signature != "nccl-timeout" else []
+    return named + own + mapped
+
+
+def gpus(root: Finding | None, reading: Reading) -> tuple[SuspectGpu, ...]:
+    """By PCI address where the kernel names one, else by the rank that met the error."""
+    if root is None or root.blame is not Blame.GPU:
+        return ()
+    ranks = {(_short(place.pci), place.host): place.rank for place in reading.places if place.pci}
+    found: dict[tuple[str, str], SuspectGpu] = {}
+    for event in reading.gpu_events:
+        if event.label == root.label or event.kind == "Xid":
+            pci, host = event.pci, event.line.host
+            why = f"{event.kind} {event.code} on line {event.line.number}"
+            found.setdefault((host, pci), SuspectGpu(host=host, pci=pci, rank=ranks.get((_short(pci), host)), why=why))
+    if not found:
+        found = _by_rank(root, reading)
+    return tuple(gpu for gpu in list(found.values())[:MOST] if gpu.pci or gpu.rank is not None)
+
+
+def _by_rank(root: Finding, reading: Reading) -> dict[tuple[str, str], SuspectGpu]:
+    homes = {place.rank: place for place in reading.places}
+    place = homes.get(root.line.rank) if root.line.rank is not None else None
+    match = PCI.search(root.line.text)
+    pci = match[1].lower() if match else place.pci if place else ""
+    host = root.line.host or (place.host if place else "")
+    why = f"{root.signature} on line {root.line.number}"
+    return {(host, pci): SuspectGpu(host=host, pci=pci, rank=root.line.rank, why=why)}
+
+
+def _short(pci: str) -> str:
+    """0000:3b:00.0, 0000:3b:00 and NCCL's 3b000 are one address."""
+    return pci.lower().removeprefix("00000000:").removeprefix("0000:").replace(":", "").replace(".", "")[:4]
+
+
+def silent(root: Finding, places: tuple[Place, ...]) -> list[Place]:
+    """In a collective time-out the healthy ranks complain; the sick one hangs and says nothing."""
+    if root.signature != "nccl-timeout" or len(root.ranks) < 2:
+        return []
+    quiet = [place for place in places if place.rank not in root.ranks]
+    return quiet if quiet and len(quiet) * 4 <= len(places) else []

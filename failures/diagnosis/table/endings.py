@@ -1,0 +1,76 @@
+"""What launchers print once something else has failed, and which rank lives where. Never a cause. Pure."""
+
+from __future__ import annotations
+
+from failures.diagnosis.signatures import EXIT, Signature, place, symptom, teardown
+
+ROWS: tuple[Signature, ...] = (
+    teardown(
+        "closing-signal",
+        10,
+        (
+            r"Sending process [0-9]+ closing signal",
+            r"Killing subprocess [0-9]+",
+            r"sent to (?:all )?(?:child|worker)",
+            r"Terminating (?:process|worker)s?",
+        ),
+        (
+            "W0301 04:00:12.0 88 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 91 "
+            "closing signal SIGTERM"
+        ),
+    ),
+    teardown(
+        "child-failed",
+        12,
+        (
+            r"ChildFailedError",
+            r"Root Cause \(first observed failure\)",
+            r"failed \(exitcode: -?[0-9]+\)",
+            r"exits with return code = -?[0-9]+",
+            r"Primary job  terminated normally",
+            r"mpirun noticed",
+            r"MPI_ABORT",
+            r"Process group watchdog",
+            r"exited with non-zero status",
+        ),
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    ),
+    symptom(
+        EXIT,
+        "",
+        8,
+        (
+            (
+                r"\bexit(?:ed)?(?: ?code| with exit code| with code| status|"
+                r" with status)? *[:=]? *-?[1-9][0-9]{0,2}\b"
+            ),
+            r"\bexitcode *[:=] *-?[1-9]",
+            r"return code *[:=]? *-?[1-9]",
+        ),
+        "srun: error: tern-3: task 3: Exited with exit code 1",
+    ),
+    teardown(
+        "traceback",
+        4,
+        r"Traceback \(most recent call last\)",
+        "Traceback (most recent call last):",
+    ),
+    place(
+        "nccl-init",
+        r"comm 0x[0-9a-f]+ rank [0-9]+ nranks [0-9]+ cudaDev [0-9]+",
+        "heron-5:20:61 [1] NCCL INFO comm 0x55d0 rank 9 nranks 16 cudaDev 1 busId 3b000 - Init COMPLETE",
+    ),
+    place(
+        "elastic-host",
+        r"^\s*(?:\[[\w:]+\] ?:? ?)?host +: +\S+",
+        "  host      : tern-3",
+    ),
+    place(
+        "megatron-host",
+        (
+            r"\bRank +[0-9]+ Group +[0-9]+ Pid",
+            r"Rank +[0-9]+ Pid +[0-9]+ on +\S+",
+        ),
+        "#   Rank  2 Pid  118 on heron-5 device  1 [0x1b] NVIDIA H100",
+    ),
+)

@@ -1,0 +1,138 @@
+"""Python's exceptions by name. One row finds them all; the name decides the label. Pure.
+
+The name is what is left when no signature knows better, so its specificity is below theirs.
+"""
+
+from __future__ import annotations
+
+import re
+
+from failures.diagnosis.signatures import GENERIC, Signature, cause
+
+ROWS: tuple[Signature, ...] = (
+    cause(GENERIC, "", 50, r"[a-zA-Z](?:Error|Exception|Interrupted|Failure|Fault)\b|\bStopIteration\b|\bArrowInvalid\b|\bDistributionNotFound\b",
+          "AssertionError: heads must be divisible by tensor parallel size"),
+)  # fmt: skip
+
+# class name (last part) → label. What is not here and ends in Error is judged by `by_name`.
+NAMES: dict[str, str] = {
+    "AttributeError": "AttributeError", "ConfigAttributeError": "AttributeError",
+    "AssertionError": "AssertionError",
+    "ValueError": "ValueError", "ValidationError": "ValueError", "JSONDecodeError": "ValueError", "ConfigValueError": "ValueError",
+    "UnicodeDecodeError": "ValueError", "UnicodeEncodeError": "ValueError", "ArrowInvalid": "ValueError",
+    "MisconfigurationException": "ValueError", "DeepSpeedConfigError": "ValueError", "LinAlgError": "RuntimeError",
+    "ZeroDivisionError": "ZeroDivisionError",
+    "FileNotFoundError": "FileNotFoundError", "NotADirectoryError": "OSError", "IsADirectoryError": "OSError",
+    "FileExistsError": "OSError", "OSError": "OSError", "IOError": "OSError", "EnvironmentError": "OSError",
+    "BlockingIOError": "OSError", "InterruptedError": "OSError", "UnidentifiedImageError": "DatasetLoadingError",
+    "SameFileError": "OSError", "Error": "RuntimeError", "LockException": "OSError",
+    "TypeError": "TypeError", "ConfigTypeError": "TypeError",
+    "NameError": "NameError", "UnboundLocalError": "NameError",
+    "PermissionError": "PermissionError",
+    "ImportError": "ImportError", "ModuleNotFoundError": "ImportError", "DistributionNotFound": "ImportError",
+    "PackageNotFoundError": "ImportError", "VersionConflict": "ImportError",
+    "KeyError": "KeyError", "ConfigKeyError": "KeyError", "MissingMandatoryValue": "ArgumentError",
+    "SyntaxError": "SyntaxError", "IndentationError": "SyntaxError", "TabError": "SyntaxError",
+    "ParserError": "SyntaxError", "ScannerError": "SyntaxError",
+    "ArgumentError": "ArgumentError", "ArgumentTypeError": "ArgumentError", "UsageError": "ArgumentError",
+    "ConfigCompositionException": "ArgumentError", "OverrideParseException": "ArgumentError",
+    "CalledProcessError": "CalledProcessError",
+    "IndexError": "IndexError",
+    "MemoryError": "HostOOMKilled", "OutOfMemoryError": "OutOfMemoryError",
+    "ConnectionError": "ConnectionError", "ConnectionRefusedError": "ConnectionError", "TimeoutError": "ConnectionError",
+    "ConnectionResetError": "ConnectionError", "ConnectionAbortedError": "ConnectionError",
+    "BrokenPipeError": "ConnectionError", "TimeoutExpired": "ConnectionError", "gaierror": "ConnectionError",
+    "RendezvousConnectionError": "ConnectionError", "RendezvousTimeoutError": "ConnectionError", "HTTPError": "ConnectionError",
+    "URLError": "ConnectionError", "CommError": "ConnectionError", "ServerDisconnectedError": "ConnectionError",
+    "AcceleratorError": "CUDAError", "CudaError": "CUDAError", "CUDARuntimeError": "CUDAError", "CUDADriverError": "CUDAError",
+    "CudaAPIError": "CUDAError", "CudaSupportError": "CUDAError", "NVMLError": "CUDAError",
+    "RuntimeError": "RuntimeError", "NotImplementedError": "RuntimeError", "RecursionError": "RuntimeError",
+    "StopIteration": "RuntimeError", "CompilationError": "RuntimeError", "BackendCompilerFailed": "RuntimeError",
+    "InternalTorchDynamoError": "RuntimeError", "TorchRuntimeError": "RuntimeError", "InductorError": "RuntimeError",
+    "Unsupported": "RuntimeError", "OverflowError": "ValueError", "FloatingPointError": "LossNaNOrSpike", "EOFError": "RuntimeError",
+    "UnpicklingError": "CheckpointCorrupt", "PicklingError": "RuntimeError", "SafetensorError": "CheckpointCorrupt",
+    "NodeDiedError": "NodeFailure", "ProxyError": "ConnectionError", "DataLossError": "CheckpointCorrupt", "DistNetworkError": "ConnectionError", "DistStoreError": "ConnectionError",
+}  # fmt: skip
+
+# Wrappers: they report somebody else's end.
+WRAPPERS = frozenset(
+    [
+        "ChildFailedError",
+        "SignalException",
+        "ProcessExitedException",
+        "ProcessRaisedException",
+        "RayTaskError",
+        "RayActorError",
+        "ActorDiedError",
+        "WorkerCrashedError",
+        "EngineDeadError",
+        "AsyncEngineDeadError",
+        "DistBackendError",
+        "BrokenProcessPool",
+        "TaskError",
+        "TrainingFailedError",
+        "TuneError",
+        "ActorUnavailableError",
+        "KeyboardInterrupt",
+        "RemoteError",
+        "FailedJobError",
+        "UncompletedJobError",
+        "ClosedResourceError",
+        "HTTPException",
+        "MultiprocessingError",
+        "MultiprocessException",
+        "RetryError",
+        "ExecutionError",
+        "EndOfStream",
+        "CancelledError",
+        "GeneratorExit",
+        "Exception",
+        "Failure",
+        "ExceptionGroup",
+        "BaseExceptionGroup",
+        "StopAsyncIteration",
+    ]
+)
+WEAK = {"RuntimeError": 40, "NotImplementedError": 46, "StopIteration": 30, "CalledProcessError": 36, "BrokenPipeError": 26, "TimeoutError": 44,
+        "EOFError": 34, "ConnectionResetError": 36, "ConnectionRefusedError": 44, "Error": 20}  # fmt: skip
+
+NAME = re.compile(
+    r"(?:^|[\s\"'(\[:>|=])((?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupted|Failure|Fault)|gaierror|StopIteration|ArrowInvalid|DistributionNotFound))"
+    r"(?=$|[:\s('\"\\,.\])])"
+)
+INSIDE = re.compile(r"(?:RayTaskError|RemoteError)\((\w+)\)|Caught (\w+) in ")
+ERRNO = re.compile(r"\[?\bErrno (\d+)\]?")
+ERRNOS = {
+    "2": "FileNotFoundError", "12": "HostOOMKilled", "13": "PermissionError", "1": "PermissionError", "28": "DiskFull",
+    "122": "DiskFull", "32": "ConnectionError", "104": "ConnectionError", "110": "ConnectionError", "111": "ConnectionError",
+    "101": "ConnectionError", "113": "ConnectionError", "-2": "ConnectionError", "-3": "ConnectionError",
+}  # fmt: skip
+
+
+def named(message: str) -> tuple[str, int, int] | None:
+    """(label, specificity, column) of the exception a message names; None when the word is only a word."""
+    inside = INSIDE.search(message)
+    match = NAME.search(message)
+    if match is None:
+        return None
+    name = match[2]
+    if inside and (inner := (inside[1] or inside[2])) and inner not in WRAPPERS:
+        return by_name(inner), WEAK.get(inner, 50), match.start(1)
+    if name in WRAPPERS:
+        return None
+    label = by_name(name)
+    if label == "OSError" and (errno := ERRNO.search(message)):
+        label = ERRNOS.get(errno[1], label)
+    unknown = name not in NAMES and label == "RuntimeError"
+    return label, WEAK.get("RuntimeError" if unknown else name, 50), match.start(1)
+
+
+def by_name(name: str) -> str:
+    """Unknown names fall to the family their last words belong to."""
+    if name in NAMES:
+        return NAMES[name]
+    for ending in ("NotFoundError", "ImportError", "KeyError", "TypeError", "ValueError", "IndexError", "AttributeError",
+                   "AssertionError", "PermissionError", "SyntaxError", "OSError", "ConnectionError", "TimeoutError"):  # fmt: skip
+        if name.endswith(ending):
+            return NAMES.get(ending, "FileNotFoundError" if ending == "NotFoundError" else "RuntimeError")
+    return "RuntimeError"

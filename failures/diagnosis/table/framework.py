@@ -1,0 +1,281 @@
+"""What training frameworks, tokenisers and data libraries say when model, data or numbers do not fit. Pure."""
+
+from __future__ import annotations
+
+from failures.diagnosis.signatures import Signature, cause, symptom
+
+ROWS: tuple[Signature, ...] = (
+    cause(
+        "state-dict",
+        "ModelLoadingError",
+        86,
+        (
+            r"Error\(s\) in loading state_dict",
+            r"size mismatch for \S+: copying a param",
+            r"(?:Missing|Unexpected) key\(s\) in state_dict",
+            r"does not appear to have a file named",
+            r"Error no file named",
+            r"is not a local folder and is not a valid model identifier",
+            r"is not the path to a directory containing",
+            (
+                r"Can't load (?:tokenizer|the configuration|the model|config|weights|feature extractor|"
+                r"image processor|processor) (?:for|of)"
+            ),
+            r"Unable to load weights from",
+            r"is not a valid model identifier",
+            r"Cannot load .{0,80}checkpoint",
+            (
+                r"(?i:fail(?:ed|ure)? (?:to|in|while) load(?:ing)? .{0,40}(?:model|weights|checkpoint|"
+                r"tokenizer)\b|error (?:in )?loading (?:the )?(?:model|weights|tokenizer)\b|"
+                r"unable to load (?:the )?(?:model|weights|tokenizer|vocabulary)\b)"
+            ),
+            r"Model architectures .{0,80}(?:are not supported|failed to be inspected)",
+            r"Unrecognized (?:model|configuration class)",
+            r"The checkpoint you are trying to load has model type",
+            r"RepositoryNotFoundError",
+            r"GatedRepoError",
+            r"You are trying to access a gated repo",
+            r"EntryNotFoundError",
+            r"RevisionNotFoundError",
+            r"CheckpointingException",
+            r"checkpoint.{0,60}(?:shape|size|key)s? mismatch",
+            r"Global shape mismatch",
+            r"Keys? .{0,80}not found in (?:the )?(?:checkpoint|state|weight)",
+            r"Trying to set a tensor of shape",
+            r"weights of .{0,40}not initialized from.{0,60}mismatched",
+            r"is not a supported wrapped model",
+            r"unable to load.{0,40}safetensors",
+            r"Tokenizer class \S+ does not exist",
+            r"Couldn't instantiate the backend tokenizer",
+            r"Unable to load vocabulary",
+        ),
+        "RuntimeError: Error(s) in loading state_dict for TernForCausalLM:",
+        unless=r"(?i)Some weights of|this is expected|LocalEntryNotFound|\bWARNING\b",
+    ),
+    cause(
+        "dataset",
+        "DatasetLoadingError",
+        82,
+        (
+            r"Couldn't infer the same data file format",
+            r"Loading a dataset cached in",
+            (
+                r"\b(?:DatasetGenerationError|DatasetNotFoundError|DataFilesNotFoundError|SchemaInferenceError|"
+                r"DatasetBuildError|ManualDownloadError|NonMatchingSplitsSizesError|NonMatchingChecksumError|"
+                r"ExpectedMoreSplits|UnexpectedSplits\w*|DatasetGenerationCastError|"
+                r"DatasetWithScriptNotSupportedError|CastError|DatasetInfosLoadError|EmptyDatasetError)\b"
+            ),
+            r"An error occurred while generating the dataset",
+            r"Couldn't find (?:a )?dataset",
+            r"Couldn't reach .{0,120}\bdataset",
+            r"doesn't exist on the Hub or cannot be accessed",
+            r"Dataset scripts are no longer supported",
+            (
+                r"(?i:(?:fail(?:ed|ure)?|error|unable|cannot|could not) (?:to |in |while |when )?(?:load|build|"
+                r"generat|prepar|pars)\w* (?:the )?(?:[\w./'-]+ )?data ?set\b)"
+            ),
+            r"Parquet magic bytes not found|Invalid flatbuffers message|ArrowInvalid: JSON parse error",
+            r"Unknown split",
+            r"BuilderConfig .{0,60} not found",
+            r"No \(supported\) data files",
+            r"Unable to find .{0,80} in dataset",
+            r"Column .{0,40} not in the dataset",
+            r"index file .{0,60}doesn't match",
+            r"IndexedDataset",
+            r"index map.{0,40}fail",
+        ),
+        "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
+        unless=r"\bWARNING\b",
+    ),
+    symptom(
+        "grad-norm-nan",
+        "LossNaNOrSpike",
+        45,
+        r"(?i:grad(?:ient)?[_ ]norm['\"]? *[:=] *(?:nan|inf)\b)",
+        "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.2}",
+    ),
+    cause(
+        "loss-nan",
+        "LossNaNOrSpike",
+        76,
+        (
+            r"\bloss (?:is|was|became|becomes|turned|=|:) ?(?:nan|inf)\b",
+            r"found (?:nan|inf)\w* in (?:local )?(?:grad|loss|the loss|gradient)",
+            r"nan (?:or inf )?(?:loss|detected|encountered|found)",
+            r"(?:nan|inf)(?:/nan|/inf)? (?:loss|values?) (?:detected|encountered|found)",
+            r"non-?finite (?:loss|grad)",
+            r"loss is (?:not finite|non-?finite|infinite|diverg)",
+            r"Loss scale already at minimum",
+            r"(?:minimum|lowest) loss scale",
+            r"loss scale (?:has )?reached.{0,20}(?:minimum|min)",
+            r"loss (?:diverged|exploded|spike (?:detected|did not))",
+            r"loss spike",
+            r"unexpected result .{0,40}(?:nan|inf|spiky)",
+            r"""['\"]?(?:lm[ _])?(?:train[_ ]|total[_ ])?loss['\"]?[ =:]{1,8}(?:nan|-?inf)\b""",
+            r"number of nan iterations: +[1-9]",
+            r"got nan",
+            r"contains? (?:nan|inf)\b",
+            r"gradient overflow.{0,60}(?:abort|stop|exit)",
+            r"FloatingPointError: (?:Minimum loss|Loss)",
+            r"returned (?:nan|inf)\b.{0,30}(?:output|values|in its)",
+            r"probability tensor contains",
+            r"AnomalyMode.{0,60}nan",
+            r"training (?:has )?diverged",
+        ),
+        "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.",
+        caseless=True,
+        unless=(
+            r"(?i)loss[_ ]scal\w*[ =:]+(?:nan|inf)|check[_ ]for[_ ]nan|skip(?:ping)? (?:nan|inf)|--check|check_nan|"
+            r"nan[_ ]check|reducing to|dropping|found in input tensor"
+        ),
+    ),
+    cause(
+        "loss-scale-floor",
+        "LossNaNOrSpike",
+        77,
+        (
+            r"Attempted loss scale: (?:0?\.[0-9]+|1(?:\.0+)?|0|[0-9.]+e-[0-9]+), reducing to",
+            r"loss scale .{0,40}below .{0,20}threshold",
+        ),
+        "[deepspeed] OVERFLOW! Rank 3 Skipping step. Attempted loss scale: 1.0, reducing to 1.0",
+    ),
+    cause(
+        "device-assert",
+        "RuntimeError",
+        81,
+        (
+            r"device-side assert",
+            r"Assertion `.{1,200}` failed\.?",
+            r"cudaErrorAssert",
+            r"index out of bounds: 0 <= ",
+            r"IndexKernel\.cu.{0,120}Assert",
+            r"Loss\.cu.{0,120}[Aa]ssert",
+        ),
+        "[rank0]: torch.AcceleratorError: CUDA error: device-side assert triggered",
+        unless=r"Compile with|TORCH_USE_CUDA_DSA",
+    ),
+    cause(
+        "nccl-usage",
+        "RuntimeError",
+        79,
+        (
+            r"Duplicate GPU detected",
+            r"ncclInvalidUsage",
+            r"ncclInvalidArgument",
+            r"NCCL .{0,60}invalid (?:usage|argument)",
+            r"mismatch(?:ed)? collective",
+            r"Detected mismatch between collectives",
+            r"NCCL WARN .{0,80}(?:Invalid config|invalid argument)",
+            r"Tensors must be (?:CUDA|contiguous)",
+            r"Expected all tensors to be on the same device",
+        ),
+        "[rank0]: Duplicate GPU detected : rank 2 and rank 3 both on CUDA device 3b000",
+    ),
+    symptom(
+        "nccl-internal",
+        "RuntimeError",
+        42,
+        (
+            r"ncclInternalError",
+            r"NCCL .{0,60}internal error - please report",
+        ),
+        "ncclInternalError: Internal check failed.",
+    ),
+    symptom(
+        "segfault",
+        "RuntimeError",
+        26,
+        (
+            r"Segmentation fault",
+            r"\bSIGSEGV\b",
+            r"(?i:segfault at|exitcode *: *-11\b|\(signal: 11\)|exit code 139\b)",
+            r"SIGABRT",
+            r"exitcode *: *-6\b",
+            r"Aborted \(core dumped\)",
+            r"terminate called after throwing an instance of",
+            r"Fatal Python error",
+        ),
+        "Fatal Python error: Segmentation fault",
+        unless=r"Fatal Python error: (?:Aborted|Init)",
+    ),
+    cause(
+        "bad-arguments",
+        "ArgumentError",
+        84,
+        (
+            (
+                r"error: (?:unrecognized arguments|the following arguments are required|argument \S+: |"
+                r"ambiguous option|invalid choice|one of the arguments|too few arguments|unrecognized option)"
+            ),
+            r"argparse\.ArgumentError",
+            (
+                r"(?:^|: )(?:Error: )?(?:No such option|Missing option|Missing argument|Invalid value for|"
+                r"Got unexpected extra argument)"
+            ),
+            r"Could not override",
+            r"unrecognized option '",
+            r"unknown option:? ['-]",
+            r"invalid option -- ",
+            r"Some specified arguments are not used by the HfArgumentParser",
+            r"Unused \w+ arguments",
+            (
+                r"(?i:flags parsing error|unknown command line flag|unknown (?:argument|flag|"
+                r"""parameter)s?:? ['\"-])"""
+            ),
+            r"UsageError",
+            r"UnrecognizedFlagError",
+            r"IllegalFlagValueError",
+        ),
+        "pretrain.py: error: unrecognized arguments: --lr-warmup-stepz 100",
+    ),
+    cause(
+        "import-told",
+        "ImportError",
+        57,
+        r"Failed to import \S+ because of the following error|No module named '[\w.]+'$|undefined symbol: _Z",
+        "RuntimeError: Failed to import tern.models because of the following error (look up to see its traceback):",
+    ),
+    cause(
+        "build-failed",
+        "CalledProcessError",
+        62,
+        (
+            r"CalledProcessError: Command '\['(?:ninja|nvcc|gcc|g\+\+|make|cmake|which|git|where|pip|apt)",
+            (
+                r"CalledProcessError: Command '(?:\[)?'?(?:/\S+/)?(?:ninja|nvcc|gcc|cc|g\+\+|make|cmake|which|git|"
+                r"pip)\b"
+            ),
+            r"CalledProcessError: Command '\['/\S+/(?:gcc|cc|nvcc|ninja)'",
+        ),
+        "subprocess.CalledProcessError: Command '['make', '-j8', 'helpers']' returned non-zero exit status 2.",
+    ),
+    symptom(
+        "engine-dead",
+        "",
+        22,
+        (
+            r"EngineDeadError",
+            r"EngineCore (?:encountered|failed|died)",
+            r"Engine core (?:initialization failed|proc.{0,20}died)",
+            r"RayActorError",
+            r"ActorDiedError",
+            r"RayTaskError",
+            r"WorkerCrashedError",
+            r"ActorUnavailableError",
+            r"BrokenProcessPool",
+            r"ProcessExitedException",
+            r"ProcessRaisedException",
+            r"worker .{0,30}died unexpectedly",
+            r"AsyncEngineDeadError",
+        ),
+        "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.",
+    ),
+    cause(
+        "attribute-module",
+        "AttributeError",
+        58,
+        r"AttributeError: (?:module|partially initialized module|type object|'\w+' object) ",
+        "AttributeError: 'TernConfig' object has no attribute 'rope_theta'",
+        unless=r"Can't get attribute.*Exception ignored",
+    ),
+)

@@ -1,0 +1,149 @@
+"""Lines that frighten and mean nothing. Each hides weaker findings on its own line. Pure."""
+
+from __future__ import annotations
+
+from failures.diagnosis.signatures import Signature, benign
+
+ROWS: tuple[Signature, ...] = (
+    benign(
+        "loss-scale-search",
+        (
+            r"OVERFLOW! Rank [0-9]+ Skipping step",
+            r"Gradient overflow\.  ?Skipping step",
+            r"grad overflow.{0,40}skipping",
+            r"Attempted loss scale",
+        ),
+        "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1024, reducing to 512",
+        specificity=74,
+    ),
+    benign(
+        "process-group-left",
+        (
+            r"process group has NOT been destroyed",
+            r"destroy_process_group\(\) was not called",
+            r"Producer process has been terminated before all shared CUDA tensors",
+        ),
+        (
+            "[rank4]:[W301 ProcessGroupNCCL.cpp:1200] WARNING: process group has NOT been destroyed before it is "
+            "being destructed"
+        ),
+    ),
+    benign(
+        "no-ipv6",
+        r"errno: 97 - Address family not supported",
+        (
+            "[W socket.cpp:600] [c10d] The client socket cannot be initialized to connect to [tern-1]:29400 "
+            "(errno: 97 - Address family not supported by protocol)."
+        ),
+    ),
+    benign(
+        "optional-library",
+        (
+            r"Failed to open libibverbs",
+            r"NET/Plugin ?: ?(?:No|Could not find|Plugin load)",
+            r"NET/IB : No device found",
+            r"libnccl-net\.so",
+            r"No plugin found",
+            r"Could not load dynamic library",
+            r"cuda drivers on your machine",
+            r"Unable to register cu",
+            r"Cannot dlopen some GPU libraries",
+            r"TF-TRT Warning",
+            r"dlerror",
+            r"Could not initialize NNPACK",
+            r"libnccl-tuner",
+            r"ncclNetPlugin",
+        ),
+        "heron-5:20:20 [0] misc/ibvwrap.cc:70 NCCL WARN Failed to open libibverbs.so[.1]",
+    ),
+    benign(
+        "deprecation",
+        (
+            r"(?:Deprecation|Future|User|Runtime|Resource|Import|Pending\w+|Syntax|Convergence|Optimize|"
+            r"Undefined\w*|Lightning\w*|Experimental\w*)Warning\b"
+        ),
+        "lib/x.py:8: FutureWarning: `torch.load` with `weights_only=False`; a ValueError will be raised",
+        specificity=89,
+    ),
+    benign(
+        "advice",
+        (
+            r"CUDA_LAUNCH_BLOCKING",
+            r"TORCH_USE_CUDA_DSA",
+            r"CUDA kernel errors might be asynchronously",
+            r"This typically indicates a NCCL/CUDA API hang.{0,20}$",
+            r"TORCH_NCCL_ASYNC_ERROR_HANDLING",
+            r"set to 1 by default",
+            r"NCCL_ASYNC_ERROR_HANDLING is deprecated",
+            r"For more information.{0,40}error",
+            r"max_split_size_mb",
+            r"expandable_segments",
+            r"PYTORCH_CUDA_ALLOC_CONF",
+        ),
+        "For debugging pass CUDA_LAUNCH_BLOCKING=1",
+        specificity=60,
+    ),
+    benign(
+        "ignored-exception",
+        (
+            r"Exception ignored (?:in|on)",
+            r"Error in atexit",
+            r"Error in sys\.excepthook",
+            r"ignored exception",
+        ),
+        "Exception ignored in: <function Worker.__del__ at 0x7f00>",
+    ),
+    benign(
+        "zero-errors",
+        (
+            r"\b(?:0|no|zero) (?:errors?|failures?|nan iterations)\b",
+            r"errors?[ =:]+0\b",
+            r"fault[- ]tolerance",
+            r"error[_ -]handl",
+            r"on_error",
+            r"error_file *: *<N/A>",
+            r"error_file: None",
+        ),
+        "link check: 0 errors, 0 NVLink error counters",
+        specificity=72,
+        caseless=True,
+    ),
+    benign(
+        "retrying",
+        (
+            r"(?i:entering retry loop)",
+            r"\bretry(?:ing)? (?:in|after|with|[0-9])",
+            r"Retrying \(Retry\(",
+            r"will (?:be )?retr(?:y|ied)",
+            r"falling back to",
+            r"fallback to",
+            r"attempt [0-9]+ ?(?:/|of) ?[0-9]+.{0,40}retry",
+        ),
+        "WARNING urllib3: Retrying (Retry(total=4)) after connection broken by 'ReadTimeoutError'",
+        specificity=65,
+        caseless=True,
+    ),
+    benign(
+        "default-config",
+        (
+            r"Config file not found at .{0,200}",
+            r"Using default MoE config",
+            r"Performance might be sub-optimal",
+        ),
+        "[TP1] Using default MoE config. Config file not found at tuned/E=8.json",
+    ),
+    benign(
+        "launcher-words",
+        (
+            r"(?:--|\b)max[_-]restarts",
+            r"monitor_interval",
+            r"--exit-",
+            r"exit_duration",
+            r"exit_interval",
+            r"exit_on_missing",
+            r"exit_signal_handler",
+            r"error_injection",
+        ),
+        "  exit_on_missing_checkpoint ...................... False",
+    ),
+)

@@ -1,0 +1,167 @@
+"""Nouns of the trade beside words of trouble, for what no signature knows by heart. Pure.
+
+Weak on purpose: every signature and every exception beats a hint, a warning is none, and one line of progress after it
+silences it. Without them a new wording of an old failure would read as a healthy log.
+"""
+
+from __future__ import annotations
+
+from failures.diagnosis.signatures import Signature, symptom
+from failures.diagnosis.values import Blame
+
+CALM = (
+    r"(?i)\bwarn|\bno (?:\w+ ){0,2}(?:errors?|failures?)\b|\b(?:0|zero) (?:\w+ )?(?:errors?|failures?)|"
+    r"retrying|fallback|falling back|\bverified\b|\bnothing\b|\bcounters?: 0|\b(?:passed|succeeded|successful(?:ly)?)\b"
+)
+
+ROWS: tuple[Signature, ...] = (
+    symptom(
+        "hint-nvlink",
+        "NVLinkError",
+        42,
+        r"\b(?:NV(?:Link|Switch)|knvlink|nvlink)\w*\b.{0,100}(?:error|[Ff]ail|fatal|above threshold|uncorrectable)",
+        "gpu-doctor: NVLink lane 2 of GPU 6 failed its loopback",
+        caseless=True,
+        blame=Blame.GPU,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-node",
+        "NodeFailure",
+        42,
+        (
+            (
+                r"\b(?:node|host|machine|instance)(?:\(s\)|s)? .{0,60}\b(?:unreachable|rebooted|crashed|"
+                r"gone down|powered off|dead|unresponsive)"
+            ),
+            r"lost contact with .{0,30}\b(?:host|node)",
+            r"stopped posting node status|NodeStatusUnknown|stateDown|SISTER_EOF",
+            r"agent heartbeat lost|left the rendezvous unexpectedly",
+        ),
+        "fleet: machine tern-6 rebooted by itself during the run",
+        caseless=True,
+        blame=Blame.NODE,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-fabric",
+        "NetworkError",
+        42,
+        (
+            (
+                r"\b(?:InfiniBand|RoCE|RDMA|EFA|HCA|irdma|mlx[45]\w*|OpenIB|verbs|"
+                r"subnet manager)\b.{0,120}(?:error|fail|fatal|lost|down|exceeded|timed? ?out|unreachable)"
+            ),
+            r"\bport [0-9]+ link lost|got completion with error",
+        ),
+        "fleet: RDMA device 3 failed its loopback",
+        caseless=True,
+        blame=Blame.NETWORK,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-store",
+        "S3StorageError",
+        43,
+        (
+            (
+                r"\b(?:s3|bucket|minio|rados|ceph|object ?stor(?:e|age)|gcs|oss|blob storage|"
+                r"rclone)\b.{0,160}(?:error|fail|denied|timed? ?out|unavailable|slow ?down|throttl)"
+            ),
+            (
+                r"(?:error|fail\w*|denied|timed? ?out|unavailable|slow ?down|throttl\w*)\b.{0,160}\b(?:s3|bucket|"
+                r"minio|rados|ceph|object ?stor(?:e|age)|gcs|oss|blob storage)\b"
+            ),
+            r"(?:googleapis\.com/storage|storage\.googleapis)",
+        ),
+        "copier: object store said unavailable while shard 7 was written",
+        caseless=True,
+        blame=Blame.STORAGE,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-ended-from-outside",
+        "Preempted/TimeLimit",
+        42,
+        (
+            r"\b(?:was|been|being|be|got) (?:evicted|preempted|reclaimed)\b",
+            (
+                r"(?:wall ?clock|wall ?time|time|run ?time) ?(?:limit|time)? (?:limit )?(?:was |is |"
+                r"has been )?(?:reached|exceeded|exhausted|expired)"
+            ),
+            r"exceeded .{0,20}(?:wall ?clock|wall ?time|time limit)",
+            r"TERMINATE_ON_HOST_MAINTENANCE|maintenance event",
+        ),
+        "broker: the job was evicted to make room for queue gold",
+        caseless=True,
+        blame=Blame.SCHEDULER,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-gpu-gone",
+        "GPUFallenOffBus",
+        43,
+        (
+            r"fell off the bus|pciehp: Slot\(\w+\): (?:Card not present|Link Down)|GPU .{0,40}(?:disappeared|"
+            r"is missing|not detected|vanished)"
+        ),
+        "gpu-doctor: GPU 3 disappeared from the list of devices",
+        blame=Blame.NODE,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-xid",
+        "XidOther",
+        42,
+        r"\bxid\b.{0,30}(?:error|\b[0-9]{1,3}\b)",
+        "gpu-doctor: xid event 61 seen on GPU 3",
+        caseless=True,
+        blame=Blame.GPU,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-hang",
+        "Hang",
+        41,
+        (
+            r"\b(?:task|job|rank|process|worker|collective)\b.{0,40}\b(?:hung|is hanging|hangs)\b",
+            r"py-spy dump|\bdumping stacks\b|flight recorder dump",
+        ),
+        "trainer: rank 4 hung in all_gather for 20 minutes",
+        caseless=True,
+        blame=Blame.NODE,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-connection",
+        "ConnectionError",
+        41,
+        (
+            r"(?:cannot|could not|couldn't|unable to|failed to) (?:connect|reach|fetch url|resolve)\b|"
+            r"connection (?:error|failed|lost|closed)\b"
+        ),
+        "sidecar: could not reach the parameter server",
+        caseless=True,
+        blame=Blame.NETWORK,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-checkpoint",
+        "CheckpointCorrupt",
+        42,
+        r"\b(?:checkpoint|ckpt|weights|shard)\b.{0,80}\b(?:corrupt\w*|truncated|damaged|incomplete|checksum|bad magic)",
+        "loader: shard 7 of the weights is damaged",
+        caseless=True,
+        blame=Blame.STORAGE,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-memory",
+        "HostOOMKilled",
+        41,
+        r"\bout[- ]of[- ]memory\b|\boom\b.{0,30}(?:kill|event)|ran out of (?:host |system )?(?:memory|RAM)",
+        "srun: error: tern-3: task 4: Out Of Memory",
+        caseless=True,
+        unless=CALM,
+    ),
+)

@@ -1,0 +1,139 @@
+"""GPU memory, host memory, shared memory, and the signals that their lack sends. Pure."""
+
+from __future__ import annotations
+
+from failures.diagnosis.signatures import Signature, cause, symptom
+from failures.diagnosis.values import Blame
+
+ROWS: tuple[Signature, ...] = (
+    cause(
+        "cuda-oom",
+        "OutOfMemoryError",
+        88,
+        (
+            r"larger than the available KV cache memory",
+            r"OutOfResources: out of resource",
+            r"CUDA out of memory",
+            r"HIP out of memory",
+            r"torch(?:\.cuda)?\.OutOfMemoryError",
+            r"(?i:CUDA error:? (?:\(?2\)?:? )?out of memory|CUDA(?: runtime)? error.{0,40}out of memory)",
+            r"cudaErrorMemoryAllocation",
+            r"CUDA_ERROR_OUT_OF_MEMORY",
+            r"CUBLAS_STATUS_ALLOC_FAILED",
+            r"CUDNN_STATUS_ALLOC_FAILED",
+            r"RESOURCE_EXHAUSTED.{0,40}(?:[Oo]ut of memory|OOM|allocat)",
+            r"OOM when allocating tensor",
+            (
+                r"(?i:cuda failure.{0,20}out of memory|failed to allocate.{0,40}GPU memory|"
+                r"No available memory for the cache blocks|not enough GPU memory)"
+            ),
+            r"Free memory on device .{0,80}is less than",
+            r"larger than the maximum number of tokens that can be stored in KV cache",
+            r"XPU out of memory",
+            r"NPU out of memory",
+        ),
+        (
+            "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 96.00 MiB. GPU 1 has a total "
+            "capacity of 31.7 GiB"
+        ),
+        unless=r"(?i)if reserved.*only|WARNING.{0,80}(?:retry|retrying|fallback|falling back)|retrying with",
+    ),
+    cause(
+        "kernel-oom",
+        "HostOOMKilled",
+        93,
+        (
+            r"\boom[-_]kill\b",
+            r"Out of memory: Kill(?:ed)? process",
+            r"Memory cgroup out of memory",
+            r"invoked oom-killer",
+            r"oom_reaper",
+            r"Detected [0-9]+ oom[-_]kill",
+            r"\bOOMKilled\b",
+            r"OOM Killed",
+            r"out-of-memory handler",
+            r"Exceeded (?:job )?memory limit",
+            r"exceeded memory limit",
+            r"TERM_MEMLIMIT",
+            r"killed .{0,40}out of memory",
+            r"ray\.exceptions\.OutOfMemoryError",
+            r"killed due to the node running low on memory",
+            r"Some of the step tasks have been OOM Killed",
+            r"memory pressure.{0,40}kill",
+            r"using [0-9.]+ ?[kMG]i?B.{0,60}of its memory limit",
+            r"oom_kill event",
+        ),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7005.0. Some of the step tasks have been OOM Killed."),
+        caseless=True,
+    ),
+    cause(
+        "host-alloc",
+        "HostOOMKilled",
+        74,
+        (
+            r"DefaultCPUAllocator: (?:can't|not enough)",
+            (
+                r"(?i:Cannot allocate memory|std::bad_alloc|MemoryError\b|Unable to allocate [0-9.]+ [KMGT]iB|"
+                r"cannot pin memory|cudaHostAlloc.{0,40}fail)"
+            ),
+            r"ENOMEM",
+        ),
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:114] data. DefaultCPUAllocator: can't allocate memory: "
+            "you tried to allocate 8589934592 bytes."
+        ),
+    ),
+    cause(
+        "data-worker-killed",
+        "DataloaderKilled",
+        90,
+        (
+            r"Unexpected (?:segmentation fault|floating-point exception) encountered in worker",
+            r"DataLoader worker \(pid.{0,60}(?:is killed by signal|exited unexpectedly)",
+            r"DataLoader timed out after",
+            r"Unexpected bus error encountered in worker",
+            r"worker .{0,30}killed by signal: (?:Bus|Killed|Segm|Abort|Terminated|Float)",
+            r"data ?loader worker.{0,60}(?:killed|died)",
+            r"(?i:dataloader.{0,40}workers? .{0,40}(?:was|were|got|is) killed)",
+        ),
+        "RuntimeError: DataLoader worker (pid 5150) is killed by signal: Killed.",
+    ),
+    cause(
+        "bus-error",
+        "DataloaderKilled",
+        50,
+        (
+            r"Bus error(?: \(core dumped\))?",
+            r"\bSIGBUS\b",
+            r"Signals\.SIGBUS",
+            r"\(signal: 7\)",
+            r"exitcode *: *-7\b",
+        ),
+        "run.sh: line 12: 88 Bus error               (core dumped) python pretrain.py",
+    ),
+    symptom(
+        "sigkill",
+        "HostOOMKilled",
+        40,
+        (
+            r"\b[0-9]+ Killed +\S",
+            r"exitcode *: *-9\b",
+            r"\(signal: 9\)",
+            r"Signal 9 \(SIGKILL\)",
+            r"Signals\.SIGKILL",
+            (
+                r"(?i:killed by signal 9|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)?:? *(?:137|-9)\b|"
+                r"signal 9 \(Killed\)|return code[ =:]+-9\b|exits with return code = -9|received SIGKILL|"
+                r"Terminated by signal 9|exit code.{0,6}137)"
+            ),
+            r"\bcode[ =:]+137\b",
+            r": Killed +\S",
+            r"\bKilled[ \t\r]*$",
+            r"已杀死|WTERMSIG 9\b",
+            r"task [0-9,-]+: Killed",
+        ),
+        "torch.distributed.elastic.multiprocessing.errors: exitcode  : -9 (pid: 4242)",
+        blame=Blame.NODE,
+        unless=r"Sending|escalat|Unable to shutdown",
+    ),
+)

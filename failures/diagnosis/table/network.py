@@ -1,0 +1,385 @@
+"""Fabric, sockets, rendezvous and collectives. Most of these are symptoms: a peer is gone, its log says why. Pure."""
+
+from __future__ import annotations
+
+from failures.diagnosis.signatures import Signature, cause, symptom
+from failures.diagnosis.values import Blame
+
+ROWS: tuple[Signature, ...] = (
+    cause(
+        "ib-async-event",
+        "NetworkError",
+        87,
+        (
+            r"NET/IB ?: .{0,60}(?:[Aa]sync (?:fatal )?event|port error)",
+            r"IBV_EVENT_(?:PORT_ERR|DEVICE_FATAL|QP_FATAL)",
+            r"(?i:local catastrophic error|\bGID table changed)",
+        ),
+        "heron-2:81:95 [3] transport/net_ib.cc:101 NCCL WARN NET/IB : mlx5_3:1 Got async event : port error",
+        blame=Blame.NETWORK,
+        unless=r"(?i)GID table changed",
+    ),
+    cause(
+        "ib-completion",
+        "NetworkError",
+        85,
+        (
+            r"NET/IB ?: .{0,60}(?:Got completion|unable to|fail)",
+            r"completion (?:from peer .{0,60})?with (?:status|error)[ =]?(?:[1-9]|\w+ err)",
+            r"IBV_WC_(?:RETRY_EXC|RNR_RETRY|REM_|LOC_|WR_FLUSH)",
+            r"transport retry counter exceeded",
+            (
+                r"\bibv_(?:modify_qp|reg_mr|reg_mr_iova2|create_qp|create_cq|poll_cq|open_device|post_send|"
+                r"query_port|alloc_pd)\w*.{0,30}\bfailed"
+            ),
+            r"vendor err(?:or)? [0-9]+",
+        ),
+        (
+            "heron-2:81:95 [3] transport/net_ib.cc:1301 NCCL WARN NET/IB : Got completion from peer 10.9.0.4 "
+            "with status=12 opcode=1 len=0 vendor err 129"
+        ),
+        caseless=True,
+        blame=Blame.NETWORK,
+    ),
+    cause(
+        "nic-down",
+        "NetworkError",
+        82,
+        (
+            r"link status (?:definitely )?down",
+            r"NIC Link is Down",
+            (
+                r"\b(?:mlx[45]_core|bnxt_en|ib[0-9]+|enp\w+|eth[0-9]+|bond[0-9]+|roce\w*|"
+                r"irdma)\b.{0,80}(?:link (?:is )?down|port (?:is )?down|health compromised|device's health|"
+                r"NETDEV WATCHDOG|tx timeout|firmware (?:fatal|internal) error|lost carrier|not ready)"
+            ),
+            r"port_state.{0,20}down",
+            r"link_state.{0,10}down",
+            r"NIC .{0,30}(?:down|flap|reset)",
+            r"InfiniBand.{0,60}(?:down|failed|error)",
+        ),
+        "kernel: mlx5_core 0000:3b:00.0 ib2: Link down",
+        caseless=True,
+        blame=Blame.NETWORK,
+    ),
+    cause(
+        "no-fabric",
+        "NetworkError",
+        76,
+        (
+            r"no socket interface found",
+            r"no (?:IB|RDMA|EFA|usable|InfiniBand) (?:device|interface|HCA)s? (?:found|available)",
+            r"network .{0,20} not found\b",
+            r"Failed to initialize any NET plugin",
+            r"Error: network \w+ not found",
+            r"no usable interface",
+            r"fi_(?:getinfo|endpoint|av_insert|domain|fabric)\b.{0,60}(?:fail|error)",
+            r"\bOFI\b.{0,80}(?:fail|error|unable)",
+            r"\bEFA\b.{0,80}(?:fail|error|unable|down)",
+            r"libfabric.{0,40}(?:fail|error)",
+            r"UCX +(?:ERROR|FATAL)",
+            r"unable to (?:find|resolve|detect) .{0,40}(?:network )?interface",
+            r"Unable to find address for",
+            r"Could not find a suitable (?:NIC|interface)",
+            r"open_hca",
+            r"openib.{0,60}(?:error|fail)",
+        ),
+        "heron-5:20:20 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
+        caseless=True,
+        blame=Blame.NETWORK,
+        unless=r"(?i)No plugin found|using internal|falling back",
+    ),
+    cause(
+        "gdr-registration",
+        "NetworkError",
+        68,
+        (
+            r"Call to ibv_\w+ failed",
+            r"NET/\w+ ?: .{0,60}(?:errno|failed)",
+            r"nv_peer_mem.{0,40}(?:fail|error)",
+            r"GPU ?Direct RDMA.{0,40}(?:fail|error)",
+            r"AF_INET6? .{0,20}no route",
+            r"Network is unreachable",
+            r"No route to host",
+            r"Network is down",
+            r"ENETUNREACH",
+            r"EHOSTUNREACH",
+        ),
+        "heron-5:20:61 [1] misc/ibvwrap.cc:160 NCCL WARN Call to ibv_reg_mr failed",
+        caseless=True,
+        blame=Blame.NETWORK,
+        unless=r"(?i)huggingface|https?://|NET/IB : No device found|libibverbs\.so|urllib3|requests\.",
+    ),
+    symptom(
+        "nccl-system-error",
+        "NetworkError",
+        50,
+        (
+            r"ncclSystemError",
+            r"unhandled system error",
+        ),
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+        blame=Blame.NETWORK,
+    ),
+    symptom(
+        "nccl-connect",
+        "NetworkError",
+        66,
+        (
+            r"NCCL WARN .{0,60}(?:[Cc]onnect to \S+ .{0,20}failed|Call to connect|connect(?:ion)? (?:failed|"
+            r"timed out|refused))"
+        ),
+        (
+            "heron-2:81:95 [3] misc/socket.cc:510 NCCL WARN socketPollConnect: Connect to 10.9.0.4<41000> failed "
+            ": No route"
+        ),
+        blame=Blame.NETWORK,
+    ),
+    symptom(
+        "nccl-remote",
+        "NCCLRemoteError",
+        60,
+        (
+            r"ncclRemoteError",
+            r"remote process exited or there was a network error",
+            r"NCCL WARN .{0,80}(?:Connection closed by remote peer|Connection reset by peer|Call to recv from)",
+            r"[Cc]onnection closed by remote peer",
+            r"received errors while waiting for send/recv from rank",
+            r"Please check rank [0-9]+ logs for faulty rank",
+            r"Connection closed by peer.{0,80}rank",
+            r"peer (?:rank|process) .{0,30}(?:exited|died|is gone)",
+        ),
+        ("ncclRemoteError: A call failed possibly due to a network error or a remote process exiting early."),
+        blame=Blame.NETWORK,
+    ),
+    symptom(
+        "nccl-socket",
+        "NCCLRemoteError",
+        54,
+        r"NCCL WARN .{0,60}(?:[Ss]ocket (?:recv|send) failed|[Tt]imeout waiting for connection)",
+        "heron-5:20:61 [1] proxy.cc:1201 NCCL WARN [Service thread] Socket recv failed while polling for opId=0x7a",
+        blame=Blame.NETWORK,
+    ),
+    symptom(
+        "nccl-timeout",
+        "NCCLTimeoutError",
+        64,
+        (
+            r"NCCL error.{0,40}timed? ?out",
+            r"[Tt]imed out (?:in monitoredBarrier|waiting for ranks)",
+            r"Timeout at NCCL work",
+            r"Watchdog caught collective operation timeout",
+            r"collective operation timeout: WorkNCCL",
+            r"[Ss]ome NCCL operations have failed or timed out",
+            r"NCCL (?:operation|collective|communicator).{0,60}timed? ?out",
+            r"WorkNCCL\(.{0,300}(?:ran for|timed out)",
+            r"\bALLREDUCE\b.{0,60}timed out",
+            r"Timeout\(ms\)=[0-9]+.{0,40}ran for",
+            r"ncclTimeout",
+            r"NCCL[ _]timeout",
+            r"exceeded the timeout.{0,40}collective",
+            r"monitoredBarrier.{0,80}(?:timed out|did not pass|failed to pass)",
+            r"Rank [0-9]+ failed to pass monitoredBarrier",
+        ),
+        (
+            "[rank2]:[E ProcessGroupNCCL.cpp:607] [Rank 2] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=88, OpType=ALLREDUCE, NumelIn=1) ran for 1800345 milliseconds before timing out."
+        ),
+        unless=r"(?i)timeout (?:is |was )?set (?:to|as)",
+        blame=Blame.NODE,
+    ),
+    symptom(
+        "nccl-watchdog-exception",
+        "",
+        20,
+        (
+            r"watchdog thread terminated with exception",
+            r"NCCL watchdog thread",
+            r"taking the entire process down",
+        ),
+        ("[rank2]:[E ProcessGroupNCCL.cpp:916] To avoid data inconsistency, we are taking the entire process down."),
+    ),
+    symptom(
+        "hang-heartbeat",
+        "Hang",
+        56,
+        (
+            r"(?i:(?:job|run|training|process) (?:is |looks |seems |appears )(?:to be )?(?:stuck|hung|hanging))",
+            r"[Nn]o (?:iteration|step|progress)\b.{0,60}(?:in|for) the last",
+            r"[Hh]eartbeat monitor timed out",
+            r"watchdog got stuck for",
+            r"NCCL/CUDA API hang",
+            r"workMetaList_\.size",
+            r"no progress for [0-9]+",
+            r"\bhang detected\b",
+            r"detected (?:a )?hang",
+            r"stuck for more than [0-9]+",
+            r"blocked for more than [0-9]+ seconds",
+            r"\bsoft lockup\b",
+            r"deadlock detected",
+            r"appears to be (?:hung|stuck)",
+            r"may hang in polling",
+            r"Stalled ops|waiting for remainder of ranks|submitted to be reduced, gathered or broadcasted by subset",
+        ),
+        (
+            "[rank5]:[F ProcessGroupNCCL.cpp:1301] [PG 0 Rank 5] ProcessGroupNCCL's watchdog got stuck for 480 "
+            "seconds without making progress"
+        ),
+        blame=Blame.NODE,
+        unless=r"(?i)avoid (?:a )?(?:hang|deadlock)|may cause|could lead",
+    ),
+    symptom(
+        "store-barrier",
+        "Hang",
+        46,
+        (
+            r"Waiting in store based barrier",
+            r"Timed out initializing process group in store based barrier",
+        ),
+        (
+            "Waiting in store based barrier to initialize process group for rank: 3, key: "
+            "store_based_barrier_key:1 (world_size=16, worker_count=15)"
+        ),
+        blame=Blame.NODE,
+    ),
+    symptom(
+        "interrupted-by-hand",
+        "Hang",
+        12,
+        (
+            r"^(?:.{0,60}\b)?KeyboardInterrupt\b",
+            r"got signal: 2\b",
+            r"\^CWARNING",
+        ),
+        "^CTraceback of worker 3: KeyboardInterrupt",
+    ),
+    symptom(
+        "store-gone",
+        "ConnectionError",
+        48,
+        (
+            r"DistStoreError",
+            r"DistNetworkError",
+            r"TCPStore.{0,80}(?:fail|timed out|timeout|closed|reset|Broken pipe|unexpected)",
+            r"client socket has (?:failed to connect|timed out)",
+            r"server socket has failed to (?:listen|bind)",
+            r"RendezvousConnectionError",
+            r"RendezvousTimeoutError",
+            r"RendezvousClosedError",
+            r"Rendezvous timeout",
+            r"rendezvous.{0,60}(?:timed out|failed|not joined)",
+            r"\bstore->get\b",
+            r"failed to recv, got 0 bytes",
+            r"EADDRINUSE",
+            r"connect\(\) timed out",
+            r"Failed to check the \"should dump\" flag on TCPStore",
+            r"Socket Timeout",
+        ),
+        (
+            "[E socket.cpp:1024] [c10d] The client socket has timed out after 300s while trying to connect to "
+            "(10.9.0.1, 29400)."
+        ),
+        blame=Blame.NETWORK,
+        unless=r"errno: 97|Address family not supported",
+    ),
+    symptom(
+        "gloo-peer",
+        "ConnectionError",
+        46,
+        (
+            (
+                r"gloo/transport/tcp.{0,160}(?:Connection closed by peer|Connection reset|Connection refused|"
+                r"timed out|Timed out)"
+            ),
+            r"Gloo connectFullMesh failed",
+        ),
+        (
+            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
+            "[10.9.0.7]:18023"
+        ),
+        blame=Blame.NETWORK,
+    ),
+    cause(
+        "http-client",
+        "ConnectionError",
+        58,
+        (
+            (
+                r"requests\.exceptions\.(?:\w*Connect\w*|\w*Timeout|SSLError|ProxyError|HTTPError|"
+                r"ChunkedEncodingError)"
+            ),
+            r"urllib3\.exceptions\.\w+",
+            r"MaxRetryError",
+            r"NewConnectionError",
+            r"NameResolutionError",
+            r"ReadTimeoutError",
+            r"(?:Connect|Read)Timeout(?:Error)?\b",
+            r"httpx\.\w*(?:Error|Timeout)",
+            r"httpcore\.\w+",
+            r"aiohttp\.[\w.]*(?:Error|Disconnected)",
+            r"HfHubHTTPError",
+            r"[45][0-9]{2} (?:Server|Client) Error",
+            r"HTTP Error (?:429|5[0-9]{2})",
+            r"Temporary failure in name resolution",
+            r"Name or service not known",
+            r"nodename nor servname",
+            r"Could not resolve host",
+            r"""couldn't connect to ['\"]?https?://""",
+            r"SSL: CERTIFICATE_VERIFY_FAILED",
+            r"SSLCertVerificationError",
+            r"SSLEOFError",
+            r"Max retries exceeded with url",
+            r"RemoteDisconnected",
+            r"IncompleteRead",
+            r"LocalEntryNotFoundError",
+            r"wandb\.(?:sdk\.lib\.mailbox|errors)\.\S*(?:Comm|Timeout)\w*",
+            r"Network error \((?:Connect|Read|Proxy|HTTP|SSL)\w*\)",
+            r"grpc.{0,40}UNAVAILABLE",
+            r"StatusCode\.UNAVAILABLE",
+            r"failed to connect to all addresses",
+            r"OfflineModeIsEnabled",
+        ),
+        (
+            "requests.exceptions.ConnectTimeout: HTTPSConnectionPool(host='models.invalid', port=443): Max "
+            "retries exceeded with url: /api"
+        ),
+        blame=Blame.NETWORK,
+        unless=(
+            r"(?i)\bs3[.:/]|amazonaws|storage\.googleapis|blob\.core\.windows|404 Client Error|"
+            r"401 Client Error|403 Client Error|\bretry(?:ing)? (?:in|[0-9]+/)|Retrying \(Retry"
+        ),
+    ),
+    cause(
+        "ssh-connect",
+        "ConnectionError",
+        58,
+        (
+            r"ssh: connect to host",
+            r"ssh_exchange_identification",
+            r"Host key verification failed",
+            r"kex_exchange_identification",
+            r"Connection (?:to \S+ )?closed by remote host",
+            r"ssh: Could not resolve hostname",
+        ),
+        "kite-7: ssh: connect to host kite-7 port 22: Connection refused",
+        blame=Blame.NETWORK,
+    ),
+    symptom(
+        "connection-word",
+        "ConnectionError",
+        44,
+        (
+            r"\bConnection (?:refused|reset by peer|timed out|aborted|closed by (?:peer|remote))",
+            r"ECONNREFUSED",
+            r"ECONNRESET",
+            r"ETIMEDOUT",
+            r"Broken pipe",
+            r"Failed to (?:connect|register).{0,60}(?:GCS|raylet|redis|master|server)",
+            r"address already in use",
+        ),
+        "ray: Failed to connect to GCS at address 10.9.0.1:6379",
+        caseless=True,
+        blame=Blame.NETWORK,
+        unless=r"MESSAGE_TASK_EXIT|Failed to send MESSAGE_|(?i:retrying|shepherd)",
+    ),
+)

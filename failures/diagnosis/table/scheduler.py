@@ -1,0 +1,141 @@
+"""What Slurm, Kubernetes, PBS, LSF and Ray say about the jobs they end. Pure."""
+
+from __future__ import annotations
+
+from failures.diagnosis.signatures import Signature, cause, symptom, teardown
+from failures.diagnosis.values import Blame
+
+ROWS: tuple[Signature, ...] = (
+    cause(
+        "slurm-time-limit",
+        "Preempted/TimeLimit",
+        97,
+        (
+            r"DUE TO TIME LIMIT",
+            (
+                r"(?i:job reached (?:the )?time limit|time limit exhausted|TIMEOUT signal|exceeded (?:its |"
+                r"the )?(?:wall ?time|time limit|walltime limit|run ?limit)|TERM_RUNLIMIT|DeadlineExceeded|"
+                r"was active on the node longer than the specified deadline|=>> PBS: job killed: walltime)"
+            ),
+        ),
+        "slurmstepd: error: *** JOB 7001 ON tern-1 CANCELLED AT 2025-03-01T04:00:12 DUE TO TIME LIMIT ***",
+        blame=Blame.SCHEDULER,
+    ),
+    cause(
+        "slurm-preempted",
+        "Preempted/TimeLimit",
+        97,
+        (
+            r"(?i:spot (?:instance|vm|node) .{0,40}(?:reclaim|terminat|interrupt|preempt))",
+            r"DUE TO PREEMPTION",
+            r"DUE TO JOB REQUEUE",
+            (
+                r"(?i:this job is preempted|job .{0,40}\bpreempted\b|was preempted|Preempted by|preemption notice|"
+                r"Preempting|spot (?:instance )?(?:interruption|termination|reclaim)|"
+                r"instance-action.{0,30}terminate|TERM_PREEMPT|TERM_OWNER|got preempted)"
+            ),
+        ),
+        "slurmstepd: error: *** JOB 7002 ON tern-1 CANCELLED AT 2025-03-01T04:00:12 DUE TO PREEMPTION ***",
+        blame=Blame.SCHEDULER,
+        unless=(
+            r"(?i)\(node failure\)|preemption (?:handler|callback|check|enabled)|preempted (?:by|"
+            r"because).{0,60}(?:PreemptionMode|KV cache|RECOMPUTE)|Sequence group"
+        ),
+    ),
+    cause(
+        "pod-evicted",
+        "Preempted/TimeLimit",
+        95,
+        (
+            r"\bEvicted\b",
+            (
+                r"(?i:pod .{0,60}\bevict(?:ed|ion)|TaintManagerEviction|The node was low on resource|evicting pod|"
+                r"DisruptionTarget|TerminationByKubelet|PreemptionByScheduler|Stopping container.{0,40}preempt)"
+            ),
+        ),
+        "Warning  Evicted  pod/llm-7b-worker-3  The node had condition: [DiskPressure]",
+        blame=Blame.SCHEDULER,
+        unless=r"Cancelling deletion",
+    ),
+    symptom(
+        "slurm-cancelled",
+        "Preempted/TimeLimit",
+        30,
+        (
+            r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT [0-9T:-]+ \*\*\*",
+            r"(?i:job (?:deleted|cancelled|canceled) (?:at request|by))",
+        ),
+        "slurmstepd: error: *** STEP 7003.0 ON tern-1 CANCELLED AT 2025-03-01T04:00:12 ***",
+        blame=Blame.SCHEDULER,
+    ),
+    cause(
+        "slurm-node-fail",
+        "SlurmNodeFail",
+        96,
+        (
+            r"(?i:update_node: node \S+ (?:reason set to|state set to (?:DOWN|DRAIN|FAIL)))",
+            r"(?i:\bnodes? \S+ (?:marked|setting|set|is now)(?: to| state)? (?:DOWN|DRAIN\w*|FAIL\w*)\b)",
+            r"due to failure of node",
+            r"error: .{0,80}: Node down\b",
+            r"DUE TO (?:A )?NODE FAILURE",
+            r"(?:srun|salloc|sbatch): error: Node failure on",
+            r"\bNODE_FAIL\b",
+            (
+                r"(?i:DUE TO NODE FAIL|error: Nodes? \S+ not responding|Killing job_id .{0,40} on failed node|"
+                r"slurm.{0,60}node_fail|not responding, setting DOWN|_slurm_rpc_\w+.{0,60}node fail)"
+            ),
+        ),
+        "srun: error: Node failure on tern-9",
+        blame=Blame.NODE,
+    ),
+    symptom(
+        "slurm-node-lost",
+        "SlurmNodeFail",
+        60,
+        (
+            r"slurm_receive_msgs?:.{0,80}(?:Zero Bytes|timed out|timeout)",
+            r"Unable to contact slurm controller",
+            r"srun: error: .{0,60}(?:Communication connection failure|launch failed)",
+            r"Prolog error",
+            r"Batch JobId=\S+ missing from (?:batch )?node",
+            r"slurmd.{0,40}(?:not responding|unresponsive)",
+            r"error: Job credential",
+            r"BOOT_FAIL",
+            r"Unable to create TMPDIR",
+            r"requeued due to failure of node",
+        ),
+        "srun: error: Task launch for StepId=7004.0 failed on node tern-9: Communication connection failure",
+        caseless=True,
+        blame=Blame.NODE,
+    ),
+    symptom(
+        "sigterm-outside",
+        "Preempted/TimeLimit",
+        14,
+        (
+            r"Received (?:1 )?(?:death signal|SIGTERM|signal 15)",
+            r"Received [0-9]+ death signal",
+            r"got signal: (?:15|1)\b",
+            r"SIGTERM received",
+            r"[Cc]aught SIGTERM",
+            r"Caught signal SIG(?:TERM|USR[12])",
+            r"Terminated by signal 15",
+            r"(?i:received shutdown signal|exiting on SIGTERM)",
+            r"Signals\.SIG(?:TERM|HUP)",
+        ),
+        "torch.distributed.elastic.agent.server.api: Received 15 death signal, shutting down workers",
+        blame=Blame.SCHEDULER,
+    ),
+    teardown(
+        "srun-aborted",
+        10,
+        (
+            (
+                r"srun: (?:Job step aborted|Force Terminated|forcing job termination|Terminating|"
+                r"error: .{0,60}: task)"
+            ),
+            r"slurmstepd: error: Failed to send",
+        ),
+        "srun: Job step aborted: Waiting up to 17 seconds for job step to finish.",
+    ),
+)

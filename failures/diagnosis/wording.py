@@ -1,0 +1,70 @@
+"""A Diagnosis as JSON and as text for a terminal. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from failures.diagnosis.labels import NONE, UNKNOWN
+from failures.diagnosis.values import ChainLink, Diagnosis, Role
+
+WIDTH = 160
+
+
+def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
+    return asdict(diagnosis)
+
+
+def as_json(name: str, diagnosis: Diagnosis) -> str:
+    """One object on one line; control characters of the log are escaped by JSON itself."""
+    return json.dumps({"file": name, **as_dict(diagnosis)}, ensure_ascii=True)
+
+
+def as_text(name: str, diagnosis: Diagnosis) -> str:
+    rows = [_headline(name, diagnosis), *(f"  {note}" for note in diagnosis.notes)]
+    if diagnosis.root_cause not in (NONE, UNKNOWN):
+        rows += ["", "  because", *(f"    {_shown(link)}" for link in diagnosis.chain[:1])]
+        rows += _following(diagnosis)
+        rows += _suspects(diagnosis)
+        rows += ["", f"  restart helps: {diagnosis.restart_helps} ({diagnosis.restart_reason})"]
+    if diagnosis.root_cause != NONE:
+        rows.append(f"  what to do:    {diagnosis.action}")
+    if diagnosis.alternatives:
+        rivals = ", ".join(f"{other.root_cause} {other.score:.2f}" for other in diagnosis.alternatives)
+        rows.append(f"  or else:       {rivals}")
+    return "\n".join(rows)
+
+
+def _headline(name: str, diagnosis: Diagnosis) -> str:
+    if diagnosis.root_cause == NONE:
+        return f"{name}: nothing failed ({diagnosis.lines} lines)"
+    if diagnosis.root_cause == UNKNOWN:
+        return f"{name}: the cause is not in this text ({diagnosis.lines} lines)"
+    return f"{name}: {diagnosis.root_cause} ({diagnosis.category}, confidence {diagnosis.confidence:.2f})"
+
+
+def _following(diagnosis: Diagnosis) -> list[str]:
+    rest = diagnosis.chain[1:]
+    return ["  then", *(f"    {_shown(link)}" for link in rest)] if rest else []
+
+
+def _shown(link: ChainLink) -> str:
+    where = f"line {link.line}" if link.line else "its end"
+    times = f" (x{link.count})" if link.count > 1 else ""
+    text = plain(link.text)
+    words = text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
+    return f"{where}{times}: {words}" if link.role is Role.INITIATING else f"{where}{times} [{link.role}]: {words}"
+
+
+def plain(text: str) -> str:
+    """Without control characters: a log must not move the reader's cursor."""
+    return "".join(letter if letter.isprintable() or letter == "\t" else "·" for letter in text)
+
+
+def _suspects(diagnosis: Diagnosis) -> list[str]:
+    rows = [f"    node {node.host}: {plain(node.why)}" for node in diagnosis.suspect_nodes]
+    for gpu in diagnosis.suspect_gpus:
+        at = " ".join(part for part in (gpu.host, gpu.pci, f"rank {gpu.rank}" if gpu.rank is not None else "") if part)
+        rows.append(f"    GPU {at}: {gpu.why}")
+    return ["", "  suspects", *rows] if rows else []

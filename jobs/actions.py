@@ -1,0 +1,464 @@
+"""The only code that changes a job.
+
+Every verb expects a state, changes it in one guarded UPDATE, and writes the Event of it in the same transaction; when
+somebody else was faster it raises `Moved` and has changed nothing. What a cluster must be told is left as a Deed; no
+verb here talks to a cluster or to a queue.
+
+    JobError
+    ├── Moved        the job is not in the state that the verb expects
+    └── BadSpec      (jobs.spec) what was asked cannot be
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import Q
+
+from acmeweb import live
+from jobs import clock, copying, ending, journal, lifecycle
+from jobs.ending import Ended
+from jobs.hostlist import compress
+from jobs.journal import Author
+from jobs.lifecycle import FINAL, LIVE, Flag, State
+from jobs.models import Allocation, Attempt, Cluster, Deed, DeedKind, Dependency, Hold, Job, Mode, Node, Team
+from jobs.publicid import public_id, task_id
+from jobs.spec import BadSpec, DependsOn, JobSpec
+
+
+class JobError(Exception):
+    pass
+
+
+class Moved(JobError):
+    """The job is somewhere else by now; the message says where."""
+
+
+MOST_DEPENDENCY_ROWS = 100_000
+NOT_LOOKED_YET = "The scheduler has not looked at it yet."
+
+# What the row keeps of a JobSpec under the same name.
+KEPT_FIELDS = (
+    *("name", "kind", "command", "workdir", "environment", "nodes", "gpus_per_node", "cpus_per_node"),
+    *("memory_per_node_mb", "gpu_model", "nic_type", "time_limit", "priority", "preemptible", "requeue_limit"),
+    *("begin_at", "array_limit", "checkpoint_dir", "checkpoint_interval", "labels", "comment"),
+)
+
+
+# --- submit
+
+
+@transaction.atomic
+def submit(specs: Sequence[JobSpec], *, cluster: Cluster, team: Team, author: Author, now: datetime) -> list[Job]:
+    """All of them or none. An array becomes one row a task; the rows come back in the order asked."""
+    if cluster.mode == Mode.OBSERVE:
+        raise BadSpec("cluster", f"{cluster} is only observed: Acme starts nothing there")
+    numbers = iter(_sequence(len(specs)))
+    groups = [_rows(spec, public_id(now, next(numbers)), cluster, team, author, now) for spec in specs]
+    jobs = [job for group in groups for job in group]
+    copying.insert(jobs)
+    _depend(list(zip(specs, groups, strict=True)), team)
+    copying.insert([journal.of_job("job.submitted", author, job, to_state=State.PENDING) for job in jobs])
+    live.changed("queue")
+    return jobs
+
+
+def _sequence(count: int) -> list[int]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nextval('jobs_public_id') FROM generate_series(1, %s)", [count])
+        return [row[0] for row in cursor.fetchall()]
+
+
+def _rows(spec: JobSpec, name: str, cluster: Cluster, team: Team, author: Author, now: datetime) -> list[Job]:
+    common = {field: getattr(spec, field) for field in KEPT_FIELDS} | {
+        "cluster": cluster,
+        "team": team,
+        "user_id": author.user_id,
+        "submitted_at": now,
+        "hold": Hold.USER if spec.hold else Hold.NONE,
+        "reason": "JobHeldUser" if spec.hold else "None",
+        "why": "Its owner holds it." if spec.hold else NOT_LOOKED_YET,
+    }
+    if not spec.array:
+        return [Job(public_id=name, **common)]
+    return [Job(public_id=task_id(name, index), array_id=name, array_index=index, **common) for index in spec.array]
+
+
+def _depend(asked: list[tuple[JobSpec, list[Job]]], team: Team) -> None:
+    """Turn `afterok:ID` into rows; every task of an array that is named must have ended that way."""
+    by_key = {f"@{spec.key}": group for spec, group in asked if spec.key}
+    outside = {d.on for spec, _ in asked for d in spec.dependencies if d.on not in by_key}
+    known = _named_jobs(outside, team)
+    # Every task of one array waits for every task of the other: two large arrays would be millions of rows
+    count = sum(
+        len(group) * len(by_key.get(wish.on) or known.get(wish.on) or _unknown(wish))
+        for spec, group in asked
+        for wish in spec.dependencies
+    )
+    if count > MOST_DEPENDENCY_ROWS:
+        raise BadSpec("dependencies", f"come to {count} pairs of jobs, more than the {MOST_DEPENDENCY_ROWS} allowed")
+    after: dict[tuple[int, int], str] = {}
+    for spec, group in asked:
+        for wish in spec.dependencies:
+            for on in by_key.get(wish.on) or known.get(wish.on) or _unknown(wish):
+                for job in group:
+                    if after.setdefault((job.pk, on.pk), wish.after) != wish.after:
+                        raise BadSpec("dependencies", f"asks two different ends of {on}")
+    copying.insert([Dependency(job_id=job, on_id=on, after=wish) for (job, on), wish in after.items()])
+
+
+def _named_jobs(names: set[str], team: Team) -> dict[str, list[Job]]:
+    """Each name with its jobs: one job, or every task of an array; a task may be meant by both of its names."""
+    found: dict[str, list[Job]] = {}
+    wanted = Q(public_id__in=names) | Q(array_id__in=names)
+    for job in Job.objects.filter(wanted, team=team) if names else ():
+        for name in {job.public_id, job.array_id} & names:
+            found.setdefault(name, []).append(job)
+    return found
+
+
+def known_ids(names: set[str], team: Team) -> set[str]:
+    """Which of these ids, of jobs or of arrays, the team has."""
+    wanted = Q(public_id__in=names) | Q(array_id__in=names)
+    rows = Job.objects.filter(wanted, team=team).values_list("public_id", "array_id") if names else ()
+    return names.intersection(name for row in rows for name in row)
+
+
+def _unknown(wish: DependsOn) -> list[Job]:
+    raise BadSpec("dependencies", f"the team has no job {wish.on!r}")
+
+
+# --- what people do to a job
+
+
+@transaction.atomic
+def hold(job: Job, *, author: Author, why: str = "", operator: bool = False) -> None:
+    if job.hold == Hold.ADMIN and not operator:
+        raise Moved(f"{job} is held by an operator already")
+    kind = Hold.ADMIN if operator else Hold.USER
+    reason, sentence = ("JobHeldAdmin", "An operator holds it") if operator else ("JobHeldUser", "Its owner holds it")
+    _change_waiting(job, "hold", hold=kind, reason=reason, why=f"{sentence}: {why}" if why else f"{sentence}.")
+    journal.of_job("job.held", author, job, why=why).save()
+    _tell(job)
+
+
+@transaction.atomic
+def release(job: Job, *, author: Author, why: str = "", operator: bool = False) -> None:
+    """An operator's hold is lifted by an operator only."""
+    if job.hold == Hold.ADMIN and not operator:
+        raise Moved(f"{job} is held by an operator; only an operator can release it")
+    flags = [flag for flag in job.flags if flag not in (Flag.REQUEUE_HOLD, Flag.LAUNCH_FAILED)]
+    _change_waiting(job, "release", hold=Hold.NONE, flags=flags, reason="None", why=NOT_LOOKED_YET)
+    journal.of_job("job.released", author, job, why=why).save()
+    _tell(job)
+
+
+@transaction.atomic
+def reprioritise(job: Job, priority: int, *, author: Author, why: str = "") -> None:
+    before = job.priority
+    _change_waiting(job, "reprioritise", priority=priority)
+    journal.of_job("job.reprioritised", author, job, why=why, detail={"from": before, "to": priority}).save()
+    _tell(job)
+
+
+def _change_waiting(job: Job, verb: str, **fields: object) -> None:
+    # The hold is part of the guard: an operator's hold that came meanwhile must not be overwritten or lifted
+    expected = Job.objects.filter(pk=job.pk, state=State.PENDING, hold=job.hold)
+    if expected.update(**fields) != 1:
+        raise _moved(job, f"{verb} needs a job that waits", held="somebody held or released it a moment ago")
+    job.refresh_from_db()
+
+
+@transaction.atomic
+def cancel(job: Job, *, author: Author, why: str = "") -> None:
+    """Waiting jobs end at once; a live one is stopped by its cluster, which has the last word on how it ended."""
+    if job.state == State.PENDING:
+        _move(job, State.CANCELLED, author=author, why=why or "Cancelled.", ended_at=clock.now())
+    else:
+        _stop(job, State.CANCELLED, "cancel", author=author, why=why)
+
+
+@transaction.atomic
+def requeue(job: Job, *, author: Author, why: str = "") -> None:
+    """Stop it and put it back at its old place in the queue."""
+    _stop(job, State.PENDING, "requeue", author=author, why=why)
+
+
+@transaction.atomic
+def preempt(job: Job, *, author: Author, why: str) -> None:
+    _stop(job, State.PREEMPTED, "preempt", author=author, why=why)
+
+
+def _stop(job: Job, wanted: State, verb: str, *, author: Author, why: str) -> None:
+    attempt = Attempt.objects.select_for_update().filter(job=job, ended_at__isnull=True).first()
+    if attempt is None:
+        raise _moved(job, f"{verb} needs a job that {'waits or ' if verb == 'cancel' else ''}runs")
+    if job.cluster.mode != Mode.DRIVE:
+        raise Moved(f"{job} runs on {job.cluster}, which Acme does not drive; {verb} it there")
+    if attempt.stop_as == State.CANCELLED:
+        raise Moved(f"{job} is being cancelled already")
+    Attempt.objects.filter(pk=attempt.pk).update(stop_as=wanted, stop_why=why)
+    # The flags of now, not those the caller has seen: the cluster may have confirmed it meanwhile
+    now = Job.objects.select_for_update().get(pk=job.pk)
+    Job.objects.filter(pk=job.pk).update(flags=sorted({*now.flags, Flag.SIGNALING}))
+    # One open deed is enough: a cancel that is on its way serves a second wish too
+    Deed.objects.get_or_create(
+        attempt=attempt, kind=DeedKind.CANCEL, done_at=None, defaults={"cluster_id": job.cluster_id, "reason": why}
+    )
+    journal.of_job(f"job.{verb}_asked", author, job, attempt=attempt, why=why).save()
+    job.refresh_from_db()
+    _tell(job)
+
+
+# --- what the loops do to a job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where on one node."""
+
+    node_id: int
+    name: str
+    gpus: tuple[int, ...]
+
+
+@transaction.atomic
+def promise(job: Job, places: Sequence[Place], *, author: Author, why: str, log_path: str) -> Attempt:
+    """Intent before deed: the job is CONFIGURING, its GPUs are taken, and the cluster is going to be told.
+
+    A second live holder of a GPU, or a second live attempt, is refused by the database (IntegrityError). What people
+    did since the scheduler looked is respected: a hold, and a drain of any of the nodes.
+    """
+    if Job.objects.select_for_update().get(pk=job.pk).hold != Hold.NONE:
+        raise Moved(f"{job} was held a moment ago")
+    asked = {place.node_id for place in places}
+    open_now = Node.objects.usable().filter(pk__in=asked).select_for_update(no_key=True).order_by("pk")
+    if {node.pk for node in open_now} != asked:
+        raise Moved(f"a node promised to {job} was closed a moment ago")
+    number = job.attempts.count() + 1
+    attempt = Attempt.objects.create(
+        job=job,
+        number=number,
+        key=f"{job.public_id}.{number}",
+        nodelist=compress(place.name for place in places),
+        log_path=log_path,
+    )
+    Allocation.objects.bulk_create(
+        [Allocation(attempt=attempt, node_id=p.node_id, gpu=gpu) for p in places for gpu in (p.gpus or (None,))]
+    )
+    Deed.objects.create(cluster_id=job.cluster_id, kind=DeedKind.SUBMIT, attempt=attempt)
+    held = {place.name: list(place.gpus) for place in places}
+    _move(
+        job,
+        State.RUNNING,
+        author=author,
+        why=why,
+        attempt=attempt,
+        detail={"gpus": held},
+        flags=[Flag.CONFIGURING],
+        reason="",
+    )
+    return attempt
+
+
+def accepted(attempt: Attempt, backend_id: str) -> None:
+    """The cluster took it under an id of its own."""
+    Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).update(backend_id=backend_id, missing_since=None)
+
+
+def missing(attempt: Attempt, since: datetime | None) -> None:
+    """The cluster does not know it (any more), or knows it again."""
+    Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).update(missing_since=since)
+
+
+@transaction.atomic
+def confirm(attempt: Attempt, *, started_at: datetime, author: Author) -> None:
+    """The cluster runs it."""
+    if Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True, confirmed_at__isnull=True).update(
+        confirmed_at=started_at
+    ):
+        job = Job.objects.select_for_update().get(pk=attempt.job_id)
+        job.flags = [flag for flag in job.flags if flag != Flag.CONFIGURING]
+        job.started_at, job.why = started_at, ""
+        job.save(update_fields=["flags", "started_at", "why"])
+        journal.of_job("job.started", author, job, attempt=attempt, to_state=State.RUNNING).save()
+        _tell(job)
+
+
+@transaction.atomic
+def suspend(attempt: Attempt, *, suspended: bool, author: Author) -> None:
+    """The cluster stopped its processes, or lets them go on; the GPUs stay held."""
+    job = Job.objects.get(pk=attempt.job_id)
+    target = State.SUSPENDED if suspended else State.RUNNING
+    if job.state in LIVE and job.state != target:
+        Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).update(state=target)
+        _move(job, target, author=author, why="The cluster reports it.", attempt=attempt)
+
+
+@transaction.atomic
+def finish(attempt: Attempt, ended: Ended, *, author: Author) -> None:
+    """Close the attempt, give its GPUs back, and move the job to what follows from this end."""
+    attempt = _as_of_now(attempt)
+    job = attempt.job
+    budget = job.requeue_limit - job.requeues
+    becomes = ending.after(ended, wanted=attempt.stop_as, budget=budget)
+    _close(attempt, ended, becomes, author=author)
+
+
+def _as_of_now(attempt: Attempt) -> Attempt:
+    """Locked and read again: what a person asked since the loop looked decides what becomes of the job."""
+    return Attempt.objects.select_for_update(of=("self",)).select_related("job").get(pk=attempt.pk)
+
+
+@transaction.atomic
+def refuse(attempt: Attempt, why: str, *, now: datetime, author: Author) -> None:
+    """The cluster would not take it: the promise is void and the job waits for a person."""
+    attempt = _as_of_now(attempt)
+    ended = Ended(state=State.BOOT_FAIL, at=now, reason=why)
+    cancelled = attempt.stop_as == State.CANCELLED
+    becomes = ending.after(ended, wanted=attempt.stop_as, budget=0) if cancelled else ending.refused(why)
+    _close(attempt, ended, becomes, author=author)
+
+
+@transaction.atomic
+def withdraw(attempt: Attempt, *, now: datetime, author: Author) -> None:
+    """It was to be stopped before the cluster heard of it."""
+    attempt = _as_of_now(attempt)
+    wanted = State(attempt.stop_as)
+    ended = Ended(state=State.CANCELLED, at=now, reason=attempt.stop_why or "stopped before it was sent")
+    _close(attempt, ended, ending.after(ended, wanted=wanted, budget=1), author=author)
+
+
+@transaction.atomic
+def _close(attempt: Attempt, ended: Ended, becomes: ending.Next, *, author: Author) -> None:
+    closed = Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).update(
+        state=becomes.state if becomes.state in FINAL else ended.state,
+        ended_at=ended.at,
+        exit_code=ended.exit_code,
+        signal=ended.signal,
+        reason=ended.reason,
+    )
+    if not closed:
+        raise Moved(f"attempt {attempt} has ended already")
+    Allocation.objects.filter(attempt=attempt, released_at__isnull=True).update(released_at=ended.at)
+    job = Job.objects.select_for_update().get(pk=attempt.job_id)
+    fields = _final_fields(ended) if becomes.state in FINAL else _waiting_fields(job, becomes)
+    # A refusal's sentence quotes the reason already
+    why = becomes.why if ended.reason in becomes.why else f"{becomes.why} {ended.reason}"
+    detail = {"ended": ended.state, "exit_code": ended.exit_code, "signal": ended.signal}
+    _move(job, becomes.state, author=author, why=why, attempt=attempt, detail=detail, **fields)
+
+
+def _final_fields(ended: Ended) -> dict[str, Any]:
+    return {"ended_at": ended.at, "exit_code": ended.exit_code, "signal": ended.signal, "reason": ""}
+
+
+def _waiting_fields(job: Job, becomes: ending.Next) -> dict[str, Any]:
+    held = Flag.REQUEUE_HOLD in becomes.flags
+    return {
+        "flags": list(becomes.flags),
+        "started_at": None,
+        "requeues": job.requeues + becomes.spends_budget,
+        # Its owner may release it, once the cause is mended
+        "hold": Hold.USER if held else Hold.NONE,
+        "reason": "JobHeldUser" if held else "None",
+    }
+
+
+def explain_waits(reasons: Sequence[tuple[int, str, str]]) -> int:
+    """Job id, Slurm's word, the sentence: kept as the page shows them, in one statement that writes only what changed.
+
+    No Event: this is an answer, not a change of state.
+    """
+    ids, words, sentences = zip(*reasons, strict=True) if reasons else ((), (), ())
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobs_job j SET reason = v.reason, why = v.why"
+            " FROM unnest(%s::bigint[], %s::text[], %s::text[]) v (id, reason, why)"
+            # Whoever holds a job has said why; a look from before the hold must not talk over it
+            " WHERE j.id = v.id AND j.state = 'PENDING' AND j.hold = ''"
+            " AND (j.reason, j.why) IS DISTINCT FROM (v.reason, v.why)",
+            [list(ids), list(words), list(sentences)],
+        )
+        changed: int = cursor.rowcount
+    if changed:
+        live.changed("queue")
+    return changed
+
+
+def give_up(job: Job, why: str, *, now: datetime, author: Author) -> None:
+    """It can never start."""
+    with transaction.atomic():
+        _move(job, State.FAILED, author=author, why=why, ended_at=now, reason="DependencyNeverSatisfied")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """The cluster gave another GPU of the node than the one we promised."""
+
+    attempt_id: int
+    node_id: int
+    promised: int
+    given: int
+
+
+@transaction.atomic
+def correct_gpus(corrections: Sequence[Correction]) -> None:
+    """All in one statement, because attempts may swap places and the database looks at the end of each statement."""
+    if not corrections:
+        return
+    values = ", ".join(["(%s::bigint, %s::bigint, %s::int, %s::int)"] * len(corrections))
+    numbers = [number for c in corrections for number in (c.attempt_id, c.node_id, c.promised, c.given)]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE jobs_allocation a SET gpu = v.given FROM (VALUES {values}) v (attempt, node, promised, given)"  # noqa: S608
+            " WHERE a.attempt_id = v.attempt AND a.node_id = v.node AND a.gpu = v.promised AND a.released_at IS NULL",
+            numbers,
+        )
+
+
+# --- one move
+
+
+def _move(
+    job: Job,
+    target: State,
+    *,
+    author: Author,
+    why: str,
+    attempt: Attempt | None = None,
+    detail: Mapping[str, object] | None = None,
+    flags: Iterable[str] = (),
+    **fields: Any,
+) -> None:
+    source = State(job.state)
+    lifecycle.check_move(source, target)
+    updated = Job.objects.filter(pk=job.pk, state=source).update(state=target, flags=list(flags), why=why, **fields)
+    if updated != 1:
+        raise _moved(job, f"it was {source} a moment ago")
+    journal.of_job(
+        "job.moved",
+        author,
+        job,
+        attempt=attempt,
+        why=why,
+        from_state=source,
+        to_state=target,
+        detail=dict(detail or {}),
+    ).save()
+    job.refresh_from_db()
+    _tell(job)
+
+
+def _moved(job: Job, why: str, held: str = "") -> Moved:
+    """`held` is the reason where the state was right after all."""
+    state = Job.objects.values_list("state", flat=True).get(pk=job.pk)
+    return Moved(f"{job} is {state}; {held if held and state == State.PENDING else why}")
+
+
+def _tell(job: Job) -> None:
+    live.changed("queue", f"job:{job.public_id}")

@@ -1,0 +1,226 @@
+"""Clusters and nodes: their configuration and topology may be edited, what they reported may not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.utils import flatten_fieldsets
+from django.db.models import Count, IntegerField, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.http import HttpRequest
+
+from jobs import clock, node_actions
+from jobs.admin import looks
+from jobs.admin.event import EventInline, ShowsEvents
+from jobs.admin.record import AcmeAdmin, CappedPaginator, KeepsHistory
+from jobs.admin.verbs import Asked, Verb, WithVerbs, many
+from jobs.models import Allocation, Attempt, Cluster, Node
+from jobs.notation import format_memory
+
+
+@admin.register(Cluster)
+class ClusterAdmin(ShowsEvents, KeepsHistory, AcmeAdmin):
+    history = ("jobs", "events", "deeds", "nodes")
+    list_display = (
+        "name",
+        "title",
+        "mode",
+        "policy",
+        "node_count",
+        "closed_count",
+        "product",
+        "heard",
+        "short_trouble",
+    )
+    list_filter = ("mode", "policy")
+    search_fields = ("name__startswith", "title")
+    search_help_text = "Begin of the name, or any part of the title."
+    date_hierarchy = "created_at"
+    readonly_fields = ("product", "api", "heard_long", "trouble", "wanted", "created")
+    fieldsets = (
+        (None, {"fields": ("name", "title", "mode", "policy")}),
+        ("How it is reached", {"fields": ("address", "api_user", "token_file", "metrics_address", "log_root")}),
+        ("What it said", {"fields": ("product", "api", "heard_long", "trouble", "wanted", "created")}),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Cluster]:
+        closed = Q(nodes__in=Node.objects.troubled().values("pk"))
+        return (
+            super().get_queryset(request).annotate(node_total=Count("nodes"), node_closed=Count("nodes", filter=closed))
+        )
+
+    @admin.display(description="nodes")
+    def node_count(self, cluster: Cluster) -> int:
+        return cluster.node_total
+
+    @admin.display(description="take no work")
+    def closed_count(self, cluster: Cluster) -> int:
+        return cluster.node_closed
+
+    @admin.display(description="heard", ordering="heard_at")
+    def heard(self, cluster: Cluster) -> str:
+        return looks.when(cluster.heard_at)
+
+    @admin.display(description="trouble")
+    def short_trouble(self, cluster: Cluster) -> str:
+        return looks.clipped(cluster.trouble)
+
+    @admin.display(description="heard")
+    def heard_long(self, cluster: Cluster) -> str:
+        return looks.moment(cluster.heard_at)
+
+    @admin.display(description="turn of its loop asked for")
+    def wanted(self, cluster: Cluster) -> str:
+        return looks.moment(cluster.wanted_at)
+
+    @admin.display(description="created")
+    def created(self, cluster: Cluster) -> str:
+        return looks.moment(cluster.created_at)
+
+
+# --- nodes
+
+
+def _running_on(nodes: Sequence[Node]) -> int:
+    live = Attempt.objects.filter(ended_at__isnull=True, allocations__released_at__isnull=True)
+    return live.filter(allocations__node__in=nodes).distinct().count()
+
+
+def _drain_effect(nodes: Sequence[Node]) -> str:
+    return f"drain: no new jobs on {many(len(nodes), 'node')}, {many(_running_on(nodes), 'running job', 'finish')}."
+
+
+def _resume_effect(nodes: Sequence[Node]) -> str:
+    closed = many(sum(not node.takes_work for node in nodes), "closed node", "take")
+    return f"resume: {closed} new jobs again as soon as the cluster agrees; the reasons for the drain are cleared."
+
+
+def _drain(node: Node, asked: Asked) -> None:
+    node_actions.drain(node, author=asked.author, why=asked.why, now=clock.now())
+
+
+def _resume(node: Node, asked: Asked) -> None:
+    node_actions.resume(node, author=asked.author, why=asked.why, now=clock.now())
+
+
+NODE_VERBS = (
+    Verb(name="drain", act=_drain, effect=_drain_effect, fits=lambda node: not node.is_drained, needs_reason=True),
+    Verb(name="resume", act=_resume, effect=_resume_effect, fits=lambda node: node.is_drained or not node.takes_work),
+)
+
+
+class TakesWork(admin.SimpleListFilter):
+    title = "takes work"
+    parameter_name = "takes_work"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "takes new jobs"), ("no", "closed to new jobs")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Node]) -> QuerySet[Node]:
+        if self.value() == "yes":
+            return queryset.usable()
+        if self.value() == "no":
+            return queryset.troubled()
+        return queryset
+
+
+@admin.register(Node)
+class NodeAdmin(WithVerbs, ShowsEvents, KeepsHistory, AcmeAdmin):
+    verbs = NODE_VERBS
+    verb_permission = "jobs.operate_cluster"
+    touched_columns = ("state", "node", "cluster", "GPUs used", "reason")
+    history = ("events", "allocations", "deeds", "samples")
+    paginator = CappedPaginator
+    show_full_result_count = False
+    list_display = (
+        *("name", "cluster", "st", "gpus_used", "short_reason", "reason_by", "in_state"),
+        *("gpu_model", "cpus", "memory", "rack", "seen"),
+    )
+    list_select_related = ("cluster",)
+    list_filter = (TakesWork, "state", "cluster", "gpu_model", "nic_type")
+    date_hierarchy = "since"
+    search_fields = ("name__startswith", "rack__startswith", "leaf__startswith", "gpu_uuids__icontains")
+    search_help_text = "Begin of a node's, rack's or leaf switch's name, or a GPU's UUID."
+    topology = ("rack", "leaf", "pod", "nic_type", "nic_count")  # what a cluster does not report
+    inlines = (EventInline,)
+    fieldsets = (
+        (
+            None,
+            {"fields": (("long_st", "work", "cluster"), "reason", "reason_who", ("in_state_long", "seen_long"))},
+        ),
+        ("Topology", {"fields": (topology[:3], topology[3:])}),
+        ("Hardware", {"fields": (("gpus_used", "gpu_model", "cpus", "memory"), "uuids", "pci")}),
+    )
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Node | None = None) -> list[str]:
+        return [name for name in flatten_fieldsets(self.fieldsets) if name not in self.topology]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """A node appears when its cluster reports it."""
+        return False
+
+    def has_view_permission(self, request: HttpRequest, obj: Node | None = None) -> bool:
+        return self.may_use_verbs(request) or super().has_view_permission(request, obj)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
+        live = Allocation.objects.filter(node=OuterRef("pk"), released_at__isnull=True, gpu__isnull=False)
+        count = live.order_by().values("node").annotate(count=Count("pk")).values("count")
+        used = Coalesce(Subquery(count, output_field=IntegerField()), 0)
+        return super().get_queryset(request).annotate(used=used)
+
+    def touched_cells(self, node: Node) -> tuple[Any, ...]:
+        return (looks.badge(node.badge), looks.link(node), node.cluster, self.gpus_used(node), node.reason)
+
+    @admin.display(description="state", ordering="state")
+    def st(self, node: Node) -> str:
+        return looks.badge(node.badge)
+
+    @admin.display(description="state")
+    def long_st(self, node: Node) -> str:
+        return looks.long_badge(node.badge)
+
+    @admin.display(description="takes work", boolean=True)
+    def work(self, node: Node) -> bool:
+        return node.takes_work
+
+    @admin.display(description="GPUs used")
+    def gpus_used(self, node: Node) -> str:
+        return f"{node.used}/{node.gpus}"
+
+    @admin.display(description="memory", ordering="memory_mb")
+    def memory(self, node: Node) -> str:
+        return format_memory(node.memory_mb)
+
+    @admin.display(description="reason")
+    def short_reason(self, node: Node) -> str:
+        return looks.clipped(node.reason, 50)
+
+    @admin.display(description="reason given")
+    def reason_who(self, node: Node) -> str:
+        return looks.beside(looks.moment(node.reason_at), node.reason_by and f"by {node.reason_by}")
+
+    @admin.display(description="since", ordering="since")
+    def in_state(self, node: Node) -> str:
+        return looks.when(node.since)
+
+    @admin.display(description="since")
+    def in_state_long(self, node: Node) -> str:
+        return looks.moment(node.since)
+
+    @admin.display(description="seen", ordering="seen_at")
+    def seen(self, node: Node) -> str:
+        return looks.when(node.seen_at)
+
+    @admin.display(description="seen")
+    def seen_long(self, node: Node) -> str:
+        return looks.moment(node.seen_at)
+
+    @admin.display(description="GPU UUIDs")
+    def uuids(self, node: Node) -> str:
+        return looks.numbered(node.gpu_uuids)
+
+    @admin.display(description="GPU PCI addresses")
+    def pci(self, node: Node) -> str:
+        return looks.numbered(node.gpu_pci)

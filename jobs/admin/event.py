@@ -1,0 +1,158 @@
+"""What happened (Event) and what clusters are asked to do (Deed): to be read, never to be edited."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.http import urlencode
+
+from jobs.admin import looks
+from jobs.admin.record import Open, RecordAdmin, RecordInline
+from jobs.models import Deed, Event, Job, Node
+
+
+class EventInline(RecordInline):
+    model = Event
+    fields = readonly_fields = ("happened", "opens", "by", "why")
+    verbose_name_plural = "latest events"
+
+    @admin.display(description="at")
+    def happened(self, event: Event) -> str:
+        return looks.when(event.at)
+
+
+class ShowsEvents(admin.ModelAdmin):
+    """Mixed into the admin of a row that events tell of: a button leads to all of them."""
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        extra = {"events_url": events_of(self.opts.model_name, object_id)} | (extra_context or {})
+        return super().change_view(request, object_id, form_url, extra)
+
+
+def events_of(model_name: str, object_id: str) -> str:
+    return f"{reverse('admin:jobs_event_changelist')}?{urlencode({f'{model_name}__id__exact': object_id})}"
+
+
+class About(admin.SimpleListFilter):
+    title = "subject"
+    parameter_name = "about"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("job", "jobs"), ("node", "nodes")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Event]) -> QuerySet[Event]:
+        if self.value() not in ("job", "node"):
+            return queryset
+        return queryset.filter(**{f"{self.value()}__isnull": False})
+
+
+class ByPerson(admin.SimpleListFilter):
+    title = "author"
+    parameter_name = "done_by"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("person", "a person"), ("loop", "a loop")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Event]) -> QuerySet[Event]:
+        if self.value() not in ("person", "loop"):
+            return queryset
+        return queryset.filter(user__isnull=self.value() == "loop")
+
+
+@admin.register(Event)
+class EventAdmin(RecordAdmin):
+    list_display = ("happened", "what", "subject", "cluster", "moved", "by", "short_why", "request")
+    list_select_related = ("cluster", "job", "node")
+    list_filter = (About, ByPerson, "cluster")
+    date_hierarchy = "at"
+    search_fields = ("request_id__exact", "by__exact", "what__startswith")
+    search_help_text = "Begin of a job id, a node's name; or a request id, a user's name, the begin of what happened."
+    fields = (
+        *("happened_long", "what", "subject", "attempt", "cluster", "from_state", "to_state", "why"),
+        *("by", "user", "source", "request_id", "details"),
+    )
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Event], search_term: str
+    ) -> tuple[QuerySet[Event], bool]:
+        """A job or a node first: their events have an index, the other columns have none."""
+        term = search_term.strip()
+        if term:
+            jobs = list(Job.objects.filter(public_id__startswith=term).values_list("pk", flat=True)[:100])
+            nodes = list(Node.objects.filter(name=term).values_list("pk", flat=True))
+            if jobs or nodes:
+                return queryset.filter(Q(job__in=jobs) | Q(node__in=nodes)), False
+        return super().get_search_results(request, queryset, search_term)
+
+    @admin.display(description="at")
+    def happened(self, event: Event) -> str:
+        return looks.when(event.at)
+
+    @admin.display(description="at")
+    def happened_long(self, event: Event) -> str:
+        return looks.moment(event.at)
+
+    @admin.display(description="job or node")
+    def subject(self, event: Event) -> str:
+        return looks.link(event.job or event.node)
+
+    @admin.display(description="moved")
+    def moved(self, event: Event) -> str:
+        return f"{event.from_state} → {event.to_state}".strip() if event.to_state else looks.NOTHING
+
+    @admin.display(description="request")
+    def request(self, event: Event) -> str:
+        return looks.clipped(event.request_id, 9)
+
+    @admin.display(description="why")
+    def short_why(self, event: Event) -> str:
+        return looks.clipped(event.why)
+
+    @admin.display(description="detail")
+    def details(self, event: Event) -> str:
+        return looks.block(json.dumps(event.detail, indent=2, sort_keys=True)) if event.detail else looks.NOTHING
+
+
+class Undone(Open):
+    """Whether the cluster still has to be told."""
+
+    title = "open"
+    parameter_name = "open"
+    ends = "done_at"
+
+
+@admin.register(Deed)
+class DeedAdmin(RecordAdmin):
+    list_display = ("id", "kind", "subject", "cluster", "created", "due", "tries", "done", "short_outcome")
+    list_select_related = ("cluster", "attempt", "node")
+    list_filter = (Undone, "kind", "cluster")
+    date_hierarchy = "created_at"
+    search_fields = ("attempt__key__startswith", "node__name__exact")
+    search_help_text = "Begin of a job id, or the name of a node."
+
+    @admin.display(description="attempt or node")
+    def subject(self, deed: Deed) -> str:
+        return looks.link(deed.attempt or deed.node)
+
+    @admin.display(description="created")
+    def created(self, deed: Deed) -> str:
+        return looks.when(deed.created_at)
+
+    @admin.display(description="not before")
+    def due(self, deed: Deed) -> str:
+        return looks.NOTHING if deed.done_at else looks.when(deed.due_at)
+
+    @admin.display(description="done")
+    def done(self, deed: Deed) -> str:
+        return looks.when(deed.done_at)
+
+    @admin.display(description="outcome")
+    def short_outcome(self, deed: Deed) -> str:
+        return looks.clipped(deed.outcome)

@@ -1,0 +1,179 @@
+"""What hangs on a job: attempts, the GPUs they hold, checkpoints, dependencies."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+
+from jobs.admin import looks
+from jobs.admin.record import Open, RecordAdmin, RecordInline
+from jobs.models import Allocation, Attempt, Checkpoint, Dependency
+
+
+def _lasted(attempt: Attempt) -> timedelta | None:
+    began = attempt.confirmed_at
+    return (attempt.ended_at or timezone.now()) - began if began else None
+
+
+# --- on the page of a job
+
+
+class AttemptInline(RecordInline):
+    model = Attempt
+    fields = readonly_fields = ("opens", "badge", "backend_id", "nodelist", "began", "lasted", "exit_text", "reason")
+    verbose_name_plural = "attempts, newest first"
+
+    @admin.display(description="ST")
+    def badge(self, attempt: Attempt) -> str:
+        return looks.badge(attempt.badge)
+
+    @admin.display(description="began")
+    def began(self, attempt: Attempt) -> str:
+        return looks.when(attempt.confirmed_at or attempt.promised_at)
+
+    @admin.display(description="time")
+    def lasted(self, attempt: Attempt) -> str:
+        return looks.duration(_lasted(attempt))
+
+
+class DependencyInline(RecordInline):
+    model = Dependency
+    fk_name = "job"
+    fields = readonly_fields = ("opens", "on", "on_state")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Dependency]:
+        return super().get_queryset(request).select_related("on")
+
+    @admin.display(description="ST")
+    def on_state(self, dependency: Dependency) -> str:
+        return looks.badge(dependency.on.badge)
+
+
+class CheckpointInline(RecordInline):
+    model = Checkpoint
+    ordering = ("-step",)
+    fields = readonly_fields = ("opens", "path", "saved", "durable", "verdict", "verdict_why")
+    verbose_name_plural = "newest checkpoints"
+
+    @admin.display(description="saved")
+    def saved(self, checkpoint: Checkpoint) -> str:
+        return looks.when(checkpoint.saved_at)
+
+    @admin.display(description="durable")
+    def durable(self, checkpoint: Checkpoint) -> str:
+        return looks.when(checkpoint.durable_at)
+
+
+# --- pages of their own
+
+
+class Held(Open):
+    ends = "released_at"
+
+
+@admin.register(Attempt)
+class AttemptAdmin(RecordAdmin):
+    list_display = ("key", "cluster", "name", "st", "time", "backend_id", "nodes", "exit_text", "promised", "stop_as")
+    list_select_related = ("job__cluster",)
+    list_filter = (Open, "state", "job__cluster")
+    date_hierarchy = "promised_at"
+    search_fields = ("key__startswith", "backend_id__startswith")
+    search_help_text = "Begin of a job id, or of the cluster's own job id."
+
+    @admin.display(description="cluster")
+    def cluster(self, attempt: Attempt) -> str:
+        return attempt.job.cluster.name
+
+    @admin.display(description="name")
+    def name(self, attempt: Attempt) -> str:
+        return attempt.job.name
+
+    @admin.display(description="ST")
+    def st(self, attempt: Attempt) -> str:
+        return looks.badge(attempt.badge)
+
+    @admin.display(description="time")
+    def time(self, attempt: Attempt) -> str:
+        return looks.duration(_lasted(attempt))
+
+    @admin.display(description="nodelist")
+    def nodes(self, attempt: Attempt) -> str:
+        return looks.clipped(attempt.nodelist, 40)
+
+    @admin.display(description="promised")
+    def promised(self, attempt: Attempt) -> str:
+        return looks.when(attempt.promised_at)
+
+
+@admin.register(Allocation)
+class AllocationAdmin(RecordAdmin):
+    list_display = ("id", "attempt", "node", "cluster", "gpu", "held", "released")
+    list_select_related = ("attempt", "node__cluster")
+    list_filter = (Held, "node__cluster")
+    search_fields = ("attempt__key__startswith", "node__name__exact")
+    search_help_text = "Begin of a job id, or the name of a node."
+
+    @admin.display(description="cluster")
+    def cluster(self, allocation: Allocation) -> str:
+        return allocation.node.cluster.name
+
+    @admin.display(description="held")
+    def held(self, allocation: Allocation) -> str:
+        return looks.when(allocation.held_at)
+
+    @admin.display(description="released")
+    def released(self, allocation: Allocation) -> str:
+        return looks.when(allocation.released_at)
+
+
+class Durable(Open):
+    """A checkpoint that has not reached remote storage is no help when its node dies."""
+
+    title = "durable"
+    parameter_name = "durable"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() not in ("yes", "no"):
+            return queryset
+        return queryset.filter(durable_at__isnull=self.value() == "no")
+
+
+@admin.register(Checkpoint)
+class CheckpointAdmin(RecordAdmin):
+    list_display = ("job", "step", "path", "saved", "durable", "verdict", "verdict_why")
+    list_display_links = ("step",)
+    list_select_related = ("job",)
+    list_filter = ("verdict", Durable)
+    date_hierarchy = "saved_at"
+    search_fields = ("job__public_id__startswith", "path__startswith")
+    search_help_text = "Begin of a job id or of a path."
+
+    @admin.display(description="saved")
+    def saved(self, checkpoint: Checkpoint) -> str:
+        return looks.when(checkpoint.saved_at)
+
+    @admin.display(description="durable")
+    def durable(self, checkpoint: Checkpoint) -> str:
+        return looks.when(checkpoint.durable_at)
+
+
+@admin.register(Dependency)
+class DependencyAdmin(RecordAdmin):
+    list_display = ("job", "st", "after", "on", "on_st")
+    list_select_related = ("job", "on")
+    list_filter = ("after",)
+    search_fields = ("job__public_id__startswith", "on__public_id__startswith")
+    search_help_text = "Begin of the id of either job."
+
+    @admin.display(description="ST")
+    def st(self, dependency: Dependency) -> str:
+        return looks.badge(dependency.job.badge)
+
+    @admin.display(description="ST of the other")
+    def on_st(self, dependency: Dependency) -> str:
+        return looks.badge(dependency.on.badge)

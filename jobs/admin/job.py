@@ -1,0 +1,201 @@
+"""Jobs as squeue shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import timezone
+
+from jobs.admin import looks
+from jobs.admin.event import EventInline, events_of
+from jobs.admin.execution import AttemptInline, CheckpointInline, DependencyInline
+from jobs.admin.job_verbs import JOB_VERBS
+from jobs.admin.record import RecordAdmin
+from jobs.admin.verbs import WithVerbs
+from jobs.lifecycle import FINAL, LIVE, State
+from jobs.models import Attempt, Hold, Job
+from jobs.notation import format_duration, format_memory
+
+
+class Stage(admin.SimpleListFilter):
+    title = "stage"
+    parameter_name = "stage"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [
+            ("unfinished", "waiting or live"),
+            ("waiting", "waiting"),
+            ("held", "held"),
+            ("live", "live"),
+            ("finished", "finished"),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        # Lists of states, not of what they are not: that is what the partial indexes are made for
+        wanted = {
+            "unfinished": Q(state__in=sorted({State.PENDING, *LIVE})),
+            "waiting": Q(state=State.PENDING),
+            "held": Q(state=State.PENDING) & ~Q(hold=Hold.NONE),
+            "live": Q(state__in=sorted(LIVE)),
+            "finished": Q(state__in=sorted(FINAL)),
+        }
+        return queryset.filter(wanted[self.value()]) if self.value() in wanted else queryset
+
+
+@admin.register(Job)
+class JobAdmin(WithVerbs, RecordAdmin):
+    verbs = JOB_VERBS
+    verb_permission = "jobs.change_job"
+    touched_columns = ("ST", "job", "name", "user", "team", "time", "nodes", "GPUs")
+    list_display = (
+        *("jobid", "cluster", "name", "user", "st", "time", "nodes", "nodelist_reason"),
+        *("gpu_count", "team", "priority", "submitted"),
+    )
+    sortable_by = ("jobid", "priority", "nodes")
+    list_select_related = ("cluster", "user", "team")
+    list_filter = (Stage, "state", "kind", "cluster", "team", "preemptible")
+    date_hierarchy = "submitted_at"
+    # Prefixes, so that an index can serve them; an id is looked up on its own (get_search_results)
+    search_fields = ("name__startswith", "user__username__startswith")
+    search_help_text = "Begin of a job id, of the cluster's own job id, of a name, or of a user's name."
+    inlines = (AttemptInline, DependencyInline, CheckpointInline, EventInline)
+    fieldsets = (
+        (
+            None,
+            {
+                "fields": (
+                    "long_st",
+                    "waits_for",
+                    ("elapsed", "limit"),
+                    ("submitted_long", "started", "ended"),
+                    ("name", "kind"),
+                    ("cluster", "team", "user"),
+                    ("array", "comment"),
+                )
+            },
+        ),
+        (
+            "Needs",
+            {"fields": (("nodes", "gpus_per_node", "gpu_model"), ("cpus_per_node", "memory", "nic_type"))},
+        ),
+        (
+            "Order",
+            {"fields": (("priority", "preemptible", "hold"), ("begin_at", "requeued"))},
+        ),
+        (
+            "What runs",
+            {
+                "fields": (
+                    *("command_block", "workdir", "variables"),
+                    ("checkpoint_dir", "checkpoint_interval"),
+                    "labels",
+                )
+            },
+        ),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        newest = Attempt.objects.filter(job=OuterRef("pk")).order_by("-number")
+        return super().get_queryset(request).annotate(last_nodelist=Subquery(newest.values("nodelist")[:1]))
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
+    ) -> tuple[QuerySet[Job], bool]:
+        """Ids first, by their indexes: OR-ed with names they would cost a look at every job there ever was."""
+        term = search_term.strip()
+        for by_id in (
+            Q(public_id__startswith=term),
+            Q(pk__in=Attempt.objects.filter(backend_id=term).values("job")),
+        ):
+            if term and (found := queryset.filter(by_id)).exists():
+                return found, False
+        return super().get_search_results(request, queryset, search_term)
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """A job's history is its events."""
+        return HttpResponseRedirect(events_of("job", object_id))
+
+    def touched_cells(self, job: Job) -> tuple[Any, ...]:
+        time = looks.duration(job.elapsed(timezone.now()))
+        return (looks.badge(job.badge), looks.link(job), job.name, job.user, job.team, time, job.nodes, job.gpus)
+
+    @admin.display(description="JOBID", ordering="public_id")
+    def jobid(self, job: Job) -> str:
+        return job.public_id
+
+    @admin.display(description="reason")
+    def waits_for(self, job: Job) -> str:
+        return f"({job.reason}) {job.why}" if job.reason else job.why or looks.NOTHING
+
+    @admin.display(description="requeues")
+    def requeued(self, job: Job) -> str:
+        return f"{job.requeues} of {job.requeue_limit}"
+
+    @admin.display(description="ST", ordering="state")
+    def st(self, job: Job) -> str:
+        return looks.badge(job.badge)
+
+    @admin.display(description="state")
+    def long_st(self, job: Job) -> str:
+        return looks.long_badge(job.badge)
+
+    @admin.display(description="time")
+    def time(self, job: Job) -> str:
+        return looks.duration(job.elapsed(timezone.now()))
+
+    @admin.display(description="time")
+    def elapsed(self, job: Job) -> str:
+        ran, waited = job.elapsed(timezone.now()), format_duration(job.waited(timezone.now()))
+        return f"{format_duration(ran)}, after waiting {waited}" if ran is not None else f"waited {waited}"
+
+    @admin.display(description="time limit")
+    def limit(self, job: Job) -> str:
+        return format_duration(job.time_limit)
+
+    @admin.display(description="nodelist (reason)")
+    def nodelist_reason(self, job: Job) -> str:
+        if job.state == State.PENDING:
+            return looks.titled(f"({job.reason or 'None'})", job.why)
+        return looks.clipped(job.last_nodelist or "", 40)
+
+    @admin.display(description="GPUs")
+    def gpu_count(self, job: Job) -> int:
+        return job.gpus
+
+    @admin.display(description="submitted", ordering="submitted_at")
+    def submitted(self, job: Job) -> str:
+        return looks.when(job.submitted_at)
+
+    @admin.display(description="submitted")
+    def submitted_long(self, job: Job) -> str:
+        return looks.moment(job.submitted_at)
+
+    @admin.display(description="started")
+    def started(self, job: Job) -> str:
+        return looks.moment(job.started_at)
+
+    @admin.display(description="ended")
+    def ended(self, job: Job) -> str:
+        code = "" if job.exit_code is None and job.signal is None else f"{job.exit_code or 0}:{job.signal or 0}"
+        return looks.beside(looks.moment(job.ended_at), code and f"exit {code}")
+
+    @admin.display(description="array")
+    def array(self, job: Job) -> str:
+        if job.array_index is None:
+            return looks.NOTHING
+        return f"task {job.array_index} of {job.array_id}, {job.array_limit or 'all'} at once"
+
+    @admin.display(description="memory per node")
+    def memory(self, job: Job) -> str:
+        return format_memory(job.memory_per_node_mb)
+
+    @admin.display(description="command")
+    def command_block(self, job: Job) -> str:
+        return looks.block(job.command)
+
+    @admin.display(description="environment")
+    def variables(self, job: Job) -> str:
+        return looks.environment(job.environment)

@@ -1,0 +1,132 @@
+"""Teams, roles, quotas and tokens. Nobody gives away more than they have, but those who run the site."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from django.db.models import Count, Model, QuerySet
+from django.http import HttpRequest
+
+from jobs.admin import looks
+from jobs.admin.record import AcmeAdmin, KeepsHistory
+from jobs.models import Membership, Quota, Role, Team
+
+# --- roles
+
+
+def rank_in(team: Team | None, user: Any) -> int:
+    """How high the user's role is in the team: -1 without any, above all for whoever runs the site."""
+    if user.is_superuser:
+        return len(Role)
+    if team is None or team.pk is None:
+        return -1
+    own = Membership.objects.filter(team=team, user=user).values_list("role", flat=True).first()
+    return Role(own).rank if own else -1
+
+
+class MembershipForm(forms.ModelForm):
+    asker: Any  # who fills it in; set on the class that is made for each request
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        # Where it is and where it goes: a membership that is moved is taken from one team and given in another
+        teams = [self.instance.team if self.instance.team_id else None, cleaned.get("team")]
+        own = min((rank_in(team, self.asker) for team in teams if team), default=rank_in(None, self.asker))
+        before = self.initial.get("role")
+        if before and Role(before).rank > own:
+            raise ValidationError("This role is higher than yours in the team; you cannot change it.")
+        wanted = cleaned.get("role")
+        if wanted and Role(wanted).rank > own:
+            raise ValidationError({"role": "You cannot give a role that is higher than yours in the team."})
+        return cleaned
+
+
+class MembershipInline(admin.TabularInline):
+    model = Membership
+    form = MembershipForm
+    extra = 0
+    autocomplete_fields = ("user", "team")
+
+    def get_formset(self, request: HttpRequest, obj: Model | None = None, **kwargs: Any) -> Any:
+        formset = super().get_formset(request, obj, **kwargs)
+        formset.form.asker = request.user
+        return formset
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """A ticked box here asks no form; others delete memberships on their own page, which looks at the role."""
+        return request.user.is_superuser and super().has_delete_permission(request, obj)
+
+
+@admin.register(Membership)
+class MembershipAdmin(AcmeAdmin):
+    form = MembershipForm
+    list_display = ("user", "team", "role")
+    list_select_related = ("user", "team")
+    list_filter = ("role", "team")
+    search_fields = ("user__username__startswith", "team__name__startswith")
+    search_help_text = "Begin of a user's or a team's name."
+    autocomplete_fields = ("user", "team")
+
+    def get_form(self, request: HttpRequest, obj: Membership | None = None, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, **kwargs)
+        form.asker = request.user
+        return form
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Membership | None = None) -> tuple[str, ...]:
+        return ("user", "team") if obj else ()
+
+    def has_delete_permission(self, request: HttpRequest, obj: Membership | None = None) -> bool:
+        if obj is not None and Role(obj.role).rank > rank_in(obj.team, request.user):
+            return False
+        return super().has_delete_permission(request, obj)
+
+
+# --- teams and what they own
+
+
+class QuotaInline(admin.TabularInline):
+    model = Quota
+    extra = 0
+
+
+@admin.register(Team)
+class TeamAdmin(KeepsHistory, AcmeAdmin):
+    history = ("jobs",)
+    list_display = ("name", "title", "member_count", "gpus", "created")
+    search_fields = ("name__startswith", "title__icontains", "memberships__user__username__exact")
+    search_help_text = "Begin of the name, any part of the title, or a member's user name."
+    list_filter = ("quotas__cluster",)
+    date_hierarchy = "created_at"
+    inlines = (MembershipInline, QuotaInline)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Team]:
+        # Two joins would multiply each other: the members are counted apart from the GPUs
+        return super().get_queryset(request).annotate(member_total=Count("memberships", distinct=True))
+
+    @admin.display(description="members", ordering="member_total")
+    def member_count(self, team: Team) -> int:
+        return team.member_total
+
+    @admin.display(description="quotas")
+    def gpus(self, team: Team) -> str:
+        return ", ".join(f"{q.gpus} on {q.cluster}{q.kind and f' ({q.kind})'}" for q in team.quotas.all())
+
+    @admin.display(description="created", ordering="created_at")
+    def created(self, team: Team) -> str:
+        return looks.when(team.created_at)
+
+
+@admin.register(Quota)
+class QuotaAdmin(AcmeAdmin):
+    list_display = ("team", "cluster", "kind_or_all", "gpus")
+    list_select_related = ("team", "cluster")
+    list_filter = ("cluster", "kind", "team")
+    search_fields = ("team__name__startswith", "cluster__name__startswith")
+    search_help_text = "Begin of a team's or a cluster's name."
+
+    @admin.display(description="kind", ordering="kind")
+    def kind_or_all(self, quota: Quota) -> str:
+        return quota.kind or "every kind"

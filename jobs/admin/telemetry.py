@@ -1,0 +1,61 @@
+"""Samples of nodes and GPUs. The newest first; there are millions, so nothing here sorts or counts them."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from jobs.admin import looks
+from jobs.admin.record import RecordAdmin
+from jobs.models import Pulse, Sample
+
+
+def _known(values: list[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+@admin.register(Sample)
+class SampleAdmin(RecordAdmin):
+    list_display = ("id", "node", "cluster", "taken", "resolution", "utilisation", "hottest", "power", "xids")
+    list_select_related = ("node__cluster",)
+    # No date hierarchy: the oldest of millions of rows is not cheap to find. The date filter needs no look at them.
+    list_filter = ("resolution", "at", "node__cluster")
+    search_fields = ("node__name__exact",)
+    search_help_text = "The name of a node."
+
+    @admin.display(description="cluster")
+    def cluster(self, sample: Sample) -> str:
+        return sample.node.cluster.name
+
+    @admin.display(description="at")
+    def taken(self, sample: Sample) -> str:
+        return looks.when(sample.at)
+
+    @admin.display(description="mean utilisation")
+    def utilisation(self, sample: Sample) -> str:
+        values = _known(sample.gpu_util)
+        return f"{sum(values) / len(values):.0f} %" if values else looks.NOTHING
+
+    @admin.display(description="hottest GPU")
+    def hottest(self, sample: Sample) -> str:
+        values = _known(sample.gpu_temperature_c)
+        return f"{max(values):.0f} °C" if values else looks.NOTHING
+
+    @admin.display(description="power")
+    def power(self, sample: Sample) -> str:
+        values = _known(sample.gpu_power_w)
+        return f"{sum(values) / 1000:.1f} kW" if values else looks.NOTHING
+
+    @admin.display(description="Xid")
+    def xids(self, sample: Sample) -> str:
+        found = (f"Xid {value:.0f} on GPU {gpu}" for gpu, value in enumerate(sample.xid) if value)
+        return ", ".join(found) or looks.NOTHING
+
+
+@admin.register(Pulse)
+class PulseAdmin(RecordAdmin):
+    list_display = ("attempt", "step", "loss", "grad_norm", "step_time_s", "tokens", "learning_rate", "at", "heard_at")
+    list_select_related = ("attempt",)
+    list_filter = ("at",)
+    ordering = ("-attempt_id",)
+    search_fields = ("attempt__key__exact",)
+    search_help_text = "The key of an attempt."

@@ -1,0 +1,172 @@
+"""Tokens: the secret is shown once, a token does no more than the one who makes it may, and only its hash is kept."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import ValidationError
+from django.db.models import ForeignKey, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+
+from jobs import clock
+from jobs.admin import looks
+from jobs.admin.record import AcmeAdmin
+from jobs.admin.verbs import Asked, Refused, Verb, WithVerbs
+from jobs.models import Membership, Role, Scope, Team, Token
+
+
+def widest_scope(user: Any, team: Team | None) -> Scope:
+    """What a token of theirs may do at most: as much as their role in its team, or their highest role anywhere."""
+    if user.is_superuser:
+        return Scope(Scope.ADMIN)
+    mine = Membership.objects.filter(user=user)
+    roles = (mine.filter(team=team) if team else mine).values_list("role", flat=True)
+    return Scope(Scope.values[max((Role(role).rank for role in roles), default=0)])
+
+
+def network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text.strip()))
+    except ValueError as error:
+        raise ValidationError(f"{text[:50]!r} is no network such as 10.0.0.0/8 or 2001:db8::/32: {error}") from error
+
+
+class TokenForm(forms.ModelForm):
+    asker: Any
+
+    def clean_networks(self) -> list[str]:
+        return [network(text) for text in self.cleaned_data["networks"]]
+
+    def clean_expires_at(self) -> Any:
+        at = self.cleaned_data["expires_at"]
+        if at and "expires_at" in self.changed_data and at <= timezone.now():
+            raise ValidationError("It would have expired already.")
+        return at
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        scope = cleaned.get("scope")
+        if scope and not widest_scope(self.asker, cleaned.get("team")).covers(Scope(scope)):
+            raise ValidationError({"scope": "A token cannot do more than you may do yourself."})
+        return cleaned
+
+
+class Usable(admin.SimpleListFilter):
+    title = "usable"
+    parameter_name = "usable"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "usable"), ("no", "revoked, expired, or its user is inactive")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Token]) -> QuerySet[Token]:
+        usable = Token.objects.usable(timezone.now()).values("pk")
+        if self.value() == "yes":
+            return queryset.filter(pk__in=usable)
+        return queryset.exclude(pk__in=usable) if self.value() == "no" else queryset
+
+
+def _revoke(token: Token, asked: Asked) -> None:
+    if not Token.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=clock.now()):
+        raise Refused(f"{token} is revoked already")
+    said = f"Revoked. {asked.why}".strip()
+    LogEntry.objects.log_actions(asked.author.user_id, [token], CHANGE, change_message=said, single_object=True)
+
+
+def _revoke_effect(tokens: Sequence[Token]) -> str:
+    return f"revoke: programs that carry {_these(len(tokens))} are turned away from their next request on; for good."
+
+
+def _these(count: int) -> str:
+    return "this token" if count == 1 else f"these {count} tokens"
+
+
+REVOKE = Verb(name="revoke", act=_revoke, effect=_revoke_effect, fits=lambda token: token.revoked_at is None)
+
+
+@admin.register(Token)
+class TokenAdmin(WithVerbs, AcmeAdmin):
+    form = TokenForm
+    verbs = (REVOKE,)
+    verb_permission = "jobs.change_token"
+    touched_columns = ("token", "user", "team", "scope", "last used")
+    list_display = ("prefix", "name", "user", "team", "scope", "networks", "state", "used", "expires")
+    list_select_related = ("user", "team")
+    list_filter = (Usable, "scope", "team")
+    date_hierarchy = "created_at"
+    search_fields = ("prefix__startswith", "name__startswith", "user__username__startswith")
+    search_help_text = "Begin of the token itself, of its name, or of its user's name."
+    made_of = ("name", "user", "team", "scope", "networks", "expires_at")
+    fields = (*made_of, "prefix", "state", "created", "used")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Token]:
+        mine = super().get_queryset(request)
+        return mine if request.user.is_superuser else mine.filter(user=request.user)
+
+    def get_fields(self, request: HttpRequest, obj: Token | None = None) -> tuple[str, ...]:
+        return self.fields if obj else self.made_of
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Token | None = None) -> tuple[str, ...]:
+        """What a token may do is decided when it is made; to give it more, make another."""
+        return ("user", "team", "scope", "prefix", "state", "created", "used") if obj else ()
+
+    def get_form(self, request: HttpRequest, obj: Token | None = None, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, **kwargs)
+        form.asker = request.user
+        return form
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        return {"user": request.user.pk} | super().get_changeform_initial_data(request)
+
+    def formfield_for_foreignkey(self, db_field: ForeignKey, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name == "user" and not request.user.is_superuser:
+            kwargs["queryset"] = db_field.related_model.objects.filter(pk=request.user.pk)
+        if db_field.name == "team":
+            kwargs["queryset"] = Team.objects.where(request.user)
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: Token, form: Any, change: bool) -> None:
+        if not change:
+            made, obj.secret = Token.make()
+            obj.prefix, obj.digest = made.prefix, made.digest
+        super().save_model(request, obj, form, change)
+
+    def response_add(self, request: HttpRequest, obj: Token, post_url_continue: str | None = None) -> HttpResponse:
+        """The secret is in this answer and nowhere else: a message that outlives it would lie in a cookie or a row."""
+        context = self.admin_site.each_context(request) | {
+            "title": f"Token {obj.name}",
+            "opts": self.opts,
+            "media": self.media,
+            "token": obj,
+            "secret": obj.secret,
+        }
+        response = TemplateResponse(request, "admin/jobs/token_secret.html", context)
+        response["Cache-Control"] = "no-store"
+        return response
+
+    def touched_cells(self, token: Token) -> tuple[Any, ...]:
+        return (token, token.user, token.team or looks.NOTHING, token.scope, self.used(token))
+
+    @admin.display(description="state")
+    def state(self, token: Token) -> str:
+        if token.revoked_at:
+            return looks.beside("revoked", looks.when(token.revoked_at))
+        return "expired" if token.expires_at and token.expires_at <= timezone.now() else "usable"
+
+    @admin.display(description="last used", ordering="last_used_at")
+    def used(self, token: Token) -> str:
+        return looks.when(token.last_used_at)
+
+    @admin.display(description="expires", ordering="expires_at")
+    def expires(self, token: Token) -> str:
+        return looks.when(token.expires_at) if token.expires_at else "never"
+
+    @admin.display(description="created")
+    def created(self, token: Token) -> str:
+        return looks.moment(token.created_at)

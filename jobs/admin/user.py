@@ -1,0 +1,51 @@
+"""Django's users, with their teams; whoever does not run the site cannot make somebody who does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.auth import get_user_model
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin  # importing it registers Django's own first
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from jobs.admin.people import MembershipInline
+from jobs.admin.record import KeepsHistory
+
+User = get_user_model()
+
+admin.site.unregister(User)
+
+
+@admin.register(User)
+class UserAdmin(KeepsHistory, DjangoUserAdmin):
+    history = ("acme_jobs", "acme_tokens")
+    list_display = (*DjangoUserAdmin.list_display, "is_active", "in_teams")
+    list_filter = (*DjangoUserAdmin.list_filter, "teams")
+    search_help_text = "Any part of a user's name, first name, last name or e-mail address."
+    date_hierarchy = "date_joined"
+    inlines = (MembershipInline,)
+    powers = ("is_superuser", "is_staff", "groups", "user_permissions")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).prefetch_related("memberships__team")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        own = tuple(super().get_readonly_fields(request, obj))
+        return own if request.user.is_superuser else (*own, *self.powers)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A new password for a superuser would be a way to become one; the same goes for other staff."""
+        if obj is not None and not request.user.is_superuser and (obj.is_superuser or obj.is_staff):
+            return False
+        return super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        if obj is not None and not request.user.is_superuser and (obj.is_superuser or obj.is_staff):
+            return False
+        return super().has_delete_permission(request, obj)
+
+    @admin.display(description="teams")
+    def in_teams(self, user: Any) -> str:
+        return ", ".join(f"{m.team} ({m.role})" for m in user.memberships.all())

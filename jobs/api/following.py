@@ -1,0 +1,247 @@
+"""Following a log: server-sent events from the event loop, no thread and no database connection for each follower.
+
+The endpoint runs as every other one: credentials, rights, throttle. What it leaves is a Wish. Under ASGI, `Following`
+(around Django, in acmeweb.asgi) takes the wish up when Django is done with the request and has given its thread and
+connection back; a follower then costs a descriptor and a look at the file each second.
+
+Events: `start` {attempt, offset}; text without a name, cleaned, whose id is the byte after it; `truncated` when the
+file became shorter; `end` {attempt, why} when the attempt is over and all is read; `reconnect` when the time of this
+connection is over: rights are looked at anew with the next one, which resumes where this one ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.core.handlers.asgi import ASGIRequest
+from django.db import close_old_connections
+from django.http import HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+
+from jobs.logs import NoLog, NothingYet, clean, open_beneath
+from jobs.models import Attempt
+
+PLACE = "acme.following"  # where the wish lies in the ASGI scope
+KIND = "text/event-stream; charset=utf-8"
+PIECE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    root: str
+    path: str
+    attempt_id: int
+    number: int
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How often a follower looks, and how long it may."""
+
+    look_s: float = 1.0
+    beat_s: float = 15.0
+    longest_s: float = 300.0
+    settle_s: float = 3.0  # after the end of an attempt its last lines may still be on their way to the file
+
+
+PACE = Pace()
+
+
+def answer(request: Any, wish: Wish) -> HttpResponseBase:
+    headers = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+    if isinstance(request, ASGIRequest) and PLACE in request.scope:
+        request.scope[PLACE].append(wish)
+        return HttpResponse(content_type=KIND, headers=headers)
+    events = follow(wish, has_ended)
+    chunks = events if isinstance(request, ASGIRequest) else _in_turn(events)
+    return StreamingHttpResponse(chunks, content_type=KIND, headers=headers)
+
+
+def _in_turn(events: AsyncIterator[bytes]) -> Iterator[bytes]:
+    """For a server without an event loop: a thread for each follower, which is why ours is another one."""
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                yield runner.run(anext(events))  # type: ignore[arg-type]
+            except StopAsyncIteration:
+                return
+
+
+class Following:
+    """ASGI around Django: what the endpoint granted is streamed here."""
+
+    def __init__(self, django: Any, pace: Pace = PACE) -> None:
+        self.django, self.pace = django, pace
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or not scope["path"].endswith("/log/follow/"):
+            return await self.django(scope, receive, send)
+        wishes: list[Wish] = []
+        head: list[dict[str, Any]] = []
+
+        async def intercept(message: dict[str, Any]) -> None:
+            if not wishes:
+                await send(message)
+            elif message["type"] == "http.response.start":
+                head.append(message)
+
+        await self.django({**scope, PLACE: wishes}, receive, intercept)
+        if wishes and head:
+            await self._stream(wishes[0], head[0], scope["method"], receive, send)
+
+    async def _stream(self, wish: Wish, head: dict[str, Any], method: str, receive: Any, send: Any) -> None:
+        head["headers"] = [pair for pair in head["headers"] if pair[0].lower() != b"content-length"]
+        await send(head)
+        if method == "HEAD":
+            return await send({"type": "http.response.body", "body": b""})
+        gone = asyncio.ensure_future(_gone(receive))
+        writing = asyncio.ensure_future(_write(follow(wish, has_ended, self.pace), send))
+        try:
+            await asyncio.wait({gone, writing}, return_when=asyncio.FIRST_COMPLETED)
+            if writing.done():
+                writing.result()
+        finally:
+            for task in (gone, writing):
+                task.cancel()
+            for task in (gone, writing):
+                with suppress(asyncio.CancelledError, OSError):
+                    await task
+
+
+async def _gone(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _write(events: Any, send: Any) -> None:
+    try:
+        async for event in events:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        await events.aclose()
+
+
+@sync_to_async(thread_sensitive=False)
+def has_ended(attempt_id: int) -> bool:
+    try:
+        return not Attempt.objects.filter(pk=attempt_id, ended_at__isnull=True).exists()
+    finally:
+        close_old_connections()  # back to the pool: this thread has no request that would do it
+
+
+# --- the events
+
+
+Ended = Callable[[int], Awaitable[bool]]
+
+
+async def follow(wish: Wish, ended: Ended, pace: Pace = PACE) -> AsyncIterator[bytes]:
+    began = beaten = time.monotonic()
+    log = _Log(wish.root, wish.path, wish.offset)
+    over_since: float | None = None
+    yield b"retry: 1000\n" + event("start", json.dumps({"attempt": wish.number, "offset": wish.offset}))
+    try:
+        while True:
+            # Asked before the look: what was printed before the end is then in what is read
+            now = time.monotonic()
+            if over_since is None and await ended(wish.attempt_id):
+                over_since = now
+            finished = over_since is not None and now - over_since >= pace.settle_s
+            try:
+                text, truncated = await asyncio.to_thread(log.more, finished)
+            except NoLog as nothing:
+                if finished or not isinstance(nothing, NothingYet):
+                    yield _end(wish, log.at, str(nothing))
+                    return
+                text, truncated = "", False
+            if truncated:
+                yield event("truncated", "", 0)
+            if text:
+                yield event("", text, log.at)
+                beaten = time.monotonic()
+            elif finished:
+                yield _end(wish, log.at, "The attempt has ended.")
+                return
+            now = time.monotonic()
+            if now - began >= pace.longest_s:
+                yield event("reconnect", "This connection has lasted long enough; come back with Last-Event-ID.")
+                return
+            if now - beaten >= pace.beat_s:
+                beaten = now
+                yield b": still here\n\n"
+            if not text:
+                await asyncio.sleep(pace.look_s)
+    finally:
+        log.close()
+
+
+def _end(wish: Wish, at: int, why: str) -> bytes:
+    return event("end", json.dumps({"attempt": wish.number, "why": why}), at)
+
+
+def event(name: str, text: str, at: int | None = None) -> bytes:
+    lines = [f"id: {at}"] if at is not None else []
+    lines += [f"event: {name}"] if name else []
+    lines += [f"data: {line}" for line in text.split("\n")]
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+class _Log:
+    """Reads on from where it was; opens the file when there is one."""
+
+    def __init__(self, root: str, path: str, at: int) -> None:
+        self.root, self.path, self.at = root, path, at
+        self.fd = -1
+        self.waits_with = -1  # bytes of a line without its end, at the last look
+
+    def more(self, finished: bool) -> tuple[str, bool]:
+        """The next text, cleaned, and whether the file became shorter than what was read of it."""
+        if self.fd < 0:
+            self.fd = open_beneath(self.root, self.path)
+        truncated = os.fstat(self.fd).st_size < self.at
+        if truncated:
+            self.at = 0
+        raw = os.pread(self.fd, PIECE_BYTES, self.at)
+        taken = self._whole_part(raw, finished)
+        self.at += len(taken)
+        return clean(taken), truncated
+
+    def _whole_part(self, raw: bytes, finished: bool) -> bytes:
+        """Up to the last newline, so that neither a character nor a terminal sequence is cut in two. A line that does
+        not end is given out when it is as long as a piece, or when nothing was added to it since the last look."""
+        whole = raw.rfind(b"\n") + 1
+        if whole:
+            self.waits_with = -1
+            return raw[:whole]
+        rests = len(raw) == self.waits_with
+        self.waits_with = -1 if rests else len(raw)
+        return raw if finished or len(raw) == PIECE_BYTES else (_characters(raw) if rests else b"")
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def _characters(raw: bytes) -> bytes:
+    """Without a UTF-8 character or an escape sequence that has only begun."""
+    if (escape := raw.rfind(b"\x1b", max(0, len(raw) - 64))) >= 0 and b"m" not in raw[escape:]:
+        raw = raw[:escape]
+    for back in range(1, min(4, len(raw)) + 1):
+        byte = raw[-back]
+        if byte >= 0xC0:
+            needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return raw[:-back] if back < needed else raw
+        if byte < 0x80:
+            break
+    return raw

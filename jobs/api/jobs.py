@@ -1,0 +1,405 @@
+"""Jobs through the programs' door: submit, look, and the verbs on one, on many and on what a filter finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.response import Response
+
+from jobs import actions, readers
+from jobs.api import shapes, submitting
+from jobs.api.submitting import soon
+from jobs.door import pages, query, versions
+from jobs.door.endpoint import Detail, Endpoint, Listing, Verb, found, refuse_unknown
+from jobs.door.errors import BadField
+from jobs.door.rights import Caller, Rule
+from jobs.journal import Author
+from jobs.lifecycle import Forbidden, Kind, State
+from jobs.models import Attempt, Event, Hold, Job, Scope
+from jobs.spec import HIGHEST_PRIORITY
+
+MOST_JOBS = 5000
+MOST_VERBS = 1000
+LONGEST_REASON = 1000
+
+READ = Scope.READ
+SUBMIT = Scope.SUBMIT
+
+FILTERS = {
+    "id": query.text("public_id"),
+    "array_id": query.text("array_id"),
+    "cluster": query.text("cluster__name"),
+    "team": query.text("team__name"),
+    "user": query.text("user__username"),
+    "name": query.text("name", "contains", "startswith"),
+    "kind": query.choice("kind", list(Kind)),
+    "state": query.choice("state", list(State)),
+    "reason": query.text("reason"),
+    "hold": query.choice("hold", Hold.values),
+    "preemptible": query.truth("preemptible"),
+    "priority": query.number("priority"),
+    "nodes": query.number("nodes"),
+    "gpus_per_node": query.number("gpus_per_node"),
+    "gpu_model": query.text("gpu_model"),
+    "exit_code": query.number("exit_code"),
+    "submitted_at": query.moment("submitted_at"),
+    "started_at": query.moment("started_at"),
+    "ended_at": query.moment("ended_at"),
+}
+ORDERINGS = {
+    "id": pages.ID,
+    "name": pages.Sort(column="name"),
+    "priority": pages.Sort(column="priority", kind=int),
+    "submitted_at": pages.Sort(column="submitted_at", kind=datetime),
+    "started_at": pages.Sort(column="started_at", kind=datetime, nullable=True),
+    "ended_at": pages.Sort(column="ended_at", kind=datetime, nullable=True),
+}
+
+
+def with_latest_attempt(jobs: Sequence[Any]) -> None:
+    """One query for the newest attempt of each."""
+    rows = Attempt.objects.filter(job__in=[job.pk for job in jobs]).order_by("job_id", "-number").distinct("job_id")
+    newest = {one.job_id: one for one in rows.only("job_id", "nodelist", "backend_id")}
+    for job in jobs:
+        job.latest_attempt = newest.get(job.pk)
+
+
+class Jobs(Listing, Verb):
+    """List jobs, submit one."""
+
+    tag = "Jobs"
+    what = "jobs"
+    shape = shapes.JOB
+    filters = FILTERS
+    orderings = ORDERINGS
+    rules = {
+        "GET": Rule(scope=READ, says="List the jobs of your teams", answer=shapes.JOB, many=True),
+        "POST": Rule(
+            scope=SUBMIT,
+            says="Submit one job",
+            body=shapes.WISH,
+            answer=shapes.SUBMITTED,
+            status=201,
+            conflicts=True,
+        ),
+    }
+
+    def rows(self) -> QuerySet[Job]:
+        return self.caller.jobs()
+
+    def complete(self, rows: list[Any], names: list[str]) -> None:
+        if shapes.OF_LATEST_ATTEMPT.intersection(names):
+            with_latest_attempt(rows)
+
+    def work(self) -> Response:
+        results = submitting.submit([self.object()], {}, self.caller, self.author)
+        shown = results[0].submitted
+        address = self.request.build_absolute_uri(f"{self.request.path}{shown['jobs'][0]}/")
+        return Response(shown, status=201, headers={"Location": address})
+
+
+class BulkJobs(Verb):
+    """Submit up to 5,000 jobs."""
+
+    tag = "Jobs"
+    rules = {
+        "POST": Rule(
+            scope=SUBMIT,
+            says="Submit up to 5,000 jobs, all or each for itself",
+            body=shapes.BULK,
+            answer=shapes.BULK_DONE,
+            refused=shapes.BULK_DONE,
+            status=201,
+            conflicts=True,
+        )
+    }
+    takes = {
+        "jobs": readers.list_of(readers.an_object, MOST_JOBS),
+        "mode": readers.one_of(("all", "each")),
+        "team": readers.text(40),
+        "cluster": readers.text(40),
+    }
+
+    def work(self) -> Response:
+        asked = self.body(self.takes, "this request")
+        if "jobs" not in asked:
+            raise BadField("jobs", "is missing")
+        defaults: dict[str, Any] = {name: asked[name] for name in ("team", "cluster") if name in asked}
+        each = asked.get("mode") == "each"
+        results = submitting.submit(asked["jobs"], defaults, self.caller, self.author, many=True, each=each)
+        accepted = sum(1 for one in results if not one.errors)
+        answer = {
+            "accepted": accepted,
+            "refused": len(results) - accepted,
+            "results": [one.shown() for one in results],
+        }
+        return Response(answer, status=201 if accepted else 400)
+
+
+class OneJob(Detail):
+    """One job."""
+
+    tag = "Jobs"
+    shape = shapes.JOB
+    rules = {"GET": Rule(scope=READ, says="One job, with all that was asked", answer=shapes.JOB, team=True)}
+
+    def row(self, id: str) -> Job:
+        return whole_job(self.caller, id)
+
+
+def whole_job(caller: Caller, id: str) -> Any:
+    job = found(shapes.JOB.load(caller.jobs(), shapes.JOB.fields), "job", public_id=id)
+    with_latest_attempt([job])
+    return job
+
+
+class OfJob(Listing):
+    """Rows that belong to one job."""
+
+    def job(self, id: str) -> Job:
+        return found(self.caller.jobs().only("id", "public_id"), "job", public_id=id)
+
+
+class JobAttempts(OfJob):
+    """Every execution of it."""
+
+    tag = "Jobs"
+    what = "attempts"
+    shape = shapes.ATTEMPT
+    rules = {"GET": Rule(scope=READ, says="Every execution of a job", answer=shapes.ATTEMPT, many=True, team=True)}
+
+    def rows(self, id: str) -> QuerySet:
+        return self.job(id).attempts.all()
+
+
+class JobEvents(OfJob):
+    """What happened to it."""
+
+    tag = "Jobs"
+    what = "events"
+    shape = shapes.EVENT
+    filters = {"what": query.text("what"), "at": query.moment("at"), "by": query.text("by"), "id": query.number("id")}
+    rules = {
+        "GET": Rule(
+            scope=READ, says="What happened to a job: who, when and why", answer=shapes.EVENT, many=True, team=True
+        )
+    }
+
+    def rows(self, id: str) -> QuerySet:
+        return Event.objects.filter(job=self.job(id))
+
+
+class JobExplanation(Endpoint):
+    """Why it waits."""
+
+    tag = "Jobs"
+    rules = {"GET": Rule(scope=READ, says="Why a job waits", answer=shapes.EXPLANATION, team=True)}
+
+    def get(self, request: Any, id: str) -> Response:
+        refuse_unknown(request)
+        rows = self.caller.jobs().prefetch_related("dependencies__on")
+        return Response(shapes.EXPLANATION.show(found(rows, "job", public_id=id)))
+
+
+# --- verbs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """A verb with what it needs to be carried out."""
+
+    verb: str
+    author: Author
+    why: str = ""
+    priority: int = 0
+
+
+def carry_out(wish: Wish, job: Job, caller: Caller) -> None:
+    """Raises PermissionDenied or Moved."""
+    if not caller.may_change(job):
+        raise PermissionDenied(_why_not(job, caller))
+    # Who acts on another's job does it as an operator: its owner cannot lift that hold
+    operator = caller.may_operate(job) and job.user_id != caller.user.pk
+    match wish.verb:
+        case "cancel":
+            actions.cancel(job, author=wish.author, why=wish.why)
+        case "requeue":
+            actions.requeue(job, author=wish.author, why=wish.why)
+        case "hold":
+            actions.hold(job, author=wish.author, why=wish.why, operator=operator)
+        case "release":
+            actions.release(job, author=wish.author, why=wish.why, operator=caller.may_operate(job))
+        case "priority":
+            if wish.priority > max(0, job.priority) and not caller.may_operate(job):
+                raise PermissionDenied("Only operators of the team raise a priority above 0.")
+            actions.reprioritise(job, wish.priority, author=wish.author, why=wish.why)
+
+
+def _why_not(job: Job, caller: Caller) -> str:
+    if job.user_id == caller.user.pk:
+        return "A viewer changes nothing; this needs the role researcher or above."
+    return f"{job} is somebody else's: this needs the role operator in its team, and a token of scope operate."
+
+
+REASON = readers.text(LONGEST_REASON, lines=True)
+PRIORITY = readers.whole(-HIGHEST_PRIORITY, HIGHEST_PRIORITY)
+
+
+class JobVerb(Verb):
+    """One verb on one job. If-Match guards it; the answer is the job as it is then."""
+
+    tag = "Jobs"
+    verb = ""
+    says = ""
+    takes: Mapping[str, readers.Reader] = {"reason": REASON}
+
+    def work(self, id: str) -> Response:
+        asked = self.body(self.takes, f"the verb {self.verb}")
+        for name in self.takes:
+            if name not in asked and name != "reason":
+                raise BadField(name, "is missing")
+        job = whole_job(self.caller, id)
+        if "If-Match" in self.request.headers:
+            _lock(job)
+            versions.refuse_stale(self.request, shapes.JOB.show(whole_job(self.caller, id)))
+        wish = Wish(verb=self.verb, author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
+        carry_out(wish, self.caller.jobs().get(pk=job.pk), self.caller)
+        soon(job.cluster_id)
+        shown = shapes.JOB.show(whole_job(self.caller, id))
+        return Response(shown, headers={"ETag": versions.etag(shown)})
+
+
+def _lock(job: Job) -> None:
+    """From here to the commit nobody moves it. The attempt first, as the verbs take them."""
+    list(Attempt.objects.select_for_update().filter(job=job, ended_at__isnull=True).values("pk"))
+    list(Job.objects.select_for_update().filter(pk=job.pk).values("pk"))
+
+
+def _verb(name: str, says: str, **more: Any) -> type[JobVerb]:
+    body = more.pop("body", shapes.WHY)
+    rule = Rule(scope=SUBMIT, says=says, body=body, answer=shapes.JOB, conflicts=True, team=True)
+    return type(f"{name.title()}Job", (JobVerb,), {"verb": name, "rules": {"POST": rule}, "__doc__": says, **more})
+
+
+CancelJob = _verb("cancel", "End a job: at once if it waits, otherwise by its cluster")
+HoldJob = _verb("hold", "Keep a waiting job from starting")
+ReleaseJob = _verb("release", "Let a held job start again")
+RequeueJob = _verb("requeue", "Stop a running job and put it back at its place in the queue")
+PriorityJob = _verb(
+    "priority",
+    "Change the priority of a waiting job",
+    body=shapes.PRIORITY,
+    takes={"priority": PRIORITY, "reason": REASON},
+)
+VERBS = {"cancel": CancelJob, "hold": HoldJob, "release": ReleaseJob, "requeue": RequeueJob, "priority": PriorityJob}
+
+
+class ManyVerbs(Verb):
+    """One verb on a list of ids, or on what a filter finds. What cannot be done is told job by job."""
+
+    tag = "Jobs"
+    rules = {
+        "POST": Rule(
+            scope=SUBMIT,
+            says="One verb on many jobs, by ids or by a filter, with a dry run",
+            body=shapes.VERB_REQUEST,
+            answer=shapes.OUTCOMES,
+            conflicts=True,
+        )
+    }
+    takes = {
+        "verb": readers.one_of(shapes.VERBS),
+        "ids": readers.list_of(readers.text(24), MOST_VERBS),
+        "filter": readers.an_object,
+        "dry_run": readers.truth,
+        "priority": PRIORITY,
+        "reason": REASON,
+    }
+
+    def work(self) -> Response:
+        asked = self.body(self.takes, "this request")
+        _check_verb_request(asked)
+        verb, dry = asked["verb"], asked.get("dry_run", False)
+        rows, unknown = self._by_ids(asked["ids"]) if "ids" in asked else (self._by_filter(asked["filter"]), [])
+        # The oldest first, and always in the same order, so that two of these do not wait for each other
+        jobs = list(rows.order_by("id")[: MOST_VERBS + 1])
+        matched = len(jobs) if len(jobs) <= MOST_VERBS else rows.count()
+        wish = Wish(verb=verb, author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
+        outcomes = [_try(wish, job, self.caller, dry) for job in jobs[:MOST_VERBS]]
+        outcomes += [{"id": id, "done": False, "error": f"You have no job {id}."} for id in unknown]
+        done = sum(1 for one in outcomes if one["done"])
+        if done and not dry:
+            for cluster in {job.cluster_id for job in jobs}:
+                soon(cluster)
+        answer = {
+            "verb": verb,
+            "dry_run": dry,
+            "matched": matched,
+            "done": done,
+            "refused": len(outcomes) - done,
+            "left": max(0, matched - MOST_VERBS),
+            "outcomes": outcomes,
+        }
+        return Response(answer)
+
+    def _by_ids(self, ids: list[str]) -> tuple[QuerySet[Job], list[str]]:
+        rows = self.caller.jobs().filter(Q(public_id__in=ids) | (Q(array_id__in=ids) & ~Q(array_id="")))
+        known = {name for pair in rows.values_list("public_id", "array_id") for name in pair}
+        return rows, [id for id in dict.fromkeys(ids) if id not in known]
+
+    def _by_filter(self, asked: Mapping[str, Any]) -> QuerySet[Job]:
+        if not asked:
+            raise BadField("filter", "is empty; name the jobs by at least one filter")
+        words = {name: _words(name, value) for name, value in asked.items()}
+        if refused := query.RESERVED.intersection(words):
+            raise BadField("filter", f"{min(refused)} is no filter")
+        return self.caller.jobs().filter(query.parse(FILTERS, words, "jobs"))
+
+
+def _check_verb_request(asked: Mapping[str, Any]) -> None:
+    if "verb" not in asked:
+        raise BadField("verb", "is missing")
+    if ("ids" in asked) == ("filter" in asked):
+        raise BadField("ids", "give either ids or a filter")
+    if (asked["verb"] == "priority") != ("priority" in asked):
+        raise BadField("priority", "belongs to the verb priority, which cannot do without it")
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """A filter in a body is the same as in an address; there everything is text."""
+    values: Iterable[Any] = value if isinstance(value, list) else [value]
+    return [_word(name, one) for one in values] or readers.bad(name[:40], "is an empty list")
+
+
+def _word(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and abs(value) < 10**20:
+        return str(value)
+    return value if isinstance(value, str) else readers.bad(name[:40], f"is {readers.kind_of(value)}, not text")
+
+
+class _Rehearsed(Exception):
+    """The end of a dry run: what it did is rolled back."""
+
+
+def _try(wish: Wish, job: Job, caller: Caller, dry: bool) -> dict[str, Any]:
+    outcome: Callable[..., dict[str, Any]] = lambda **more: {"id": job.public_id, **more}  # noqa: E731
+    try:
+        with transaction.atomic():
+            carry_out(wish, job, caller)
+            if dry:
+                raise _Rehearsed
+    except _Rehearsed:
+        return outcome(done=True)
+    except (actions.Moved, Forbidden) as error:
+        return outcome(done=False, error=str(error))
+    except PermissionDenied as error:
+        return outcome(done=False, error=str(error.detail))
+    return outcome(done=True)

@@ -1,0 +1,177 @@
+"""Nodes through the programs' door: look at them, close them, open them again."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Count, Q, QuerySet
+from rest_framework.response import Response
+
+from jobs import clock, node_actions, readers
+from jobs.api import shapes
+from jobs.api.jobs import LONGEST_REASON
+from jobs.api.submitting import soon
+from jobs.door import pages, query, versions
+from jobs.door.endpoint import Detail, Listing, Verb, found
+from jobs.door.errors import BadField
+from jobs.door.rights import Rule
+from jobs.door.shapes import plain
+from jobs.lifecycle import NodeState
+from jobs.models import Allocation, Node, Scope
+
+REASON = readers.needed(readers.text(LONGEST_REASON, lines=True))
+
+
+def with_gpus_held(rows: list[Any]) -> None:
+    held = Count("gpu", filter=Q(released_at__isnull=True))
+    counts = dict(
+        Allocation.objects.filter(node__in=[row.pk for row in rows], released_at__isnull=True)
+        .values_list("node")
+        .annotate(held=held)
+        .order_by()
+    )
+    for row in rows:
+        row.gpus_held = counts.get(row.pk, 0)
+
+
+class Nodes(Listing):
+    """List nodes."""
+
+    tag = "Nodes"
+    what = "nodes"
+    shape = shapes.NODE
+    filters = {
+        "cluster": query.text("cluster__name"),
+        "name": query.text("name", "contains", "startswith"),
+        "state": query.choice("state", list(NodeState)),
+        "gpu_model": query.text("gpu_model"),
+        "rack": query.text("rack"),
+        "leaf": query.text("leaf"),
+        "pod": query.text("pod"),
+        "gpus": query.number("gpus"),
+        "drain_asked": query.truth("drain_asked"),
+    }
+    orderings = {
+        "cluster": pages.Sort(column="cluster__name"),
+        "name": pages.Sort(column="name"),
+        "since": pages.Sort(column="since", kind=datetime),
+        "id": pages.ID,
+    }
+    ordering = "cluster,name"
+    rules = {"GET": Rule(scope=Scope.READ, says="List nodes", answer=shapes.NODE, many=True)}
+
+    def rows(self) -> QuerySet[Node]:
+        return Node.objects.all()
+
+    def complete(self, rows: list[Any], names: list[str]) -> None:
+        if "gpus_held" in names:
+            with_gpus_held(rows)
+
+
+def whole_node(cluster: str, name: str) -> Any:
+    node = found(shapes.NODE.load(Node.objects.all(), shapes.NODE.fields), "node", cluster__name=cluster, name=name)
+    with_gpus_held([node])
+    return node
+
+
+class OneNode(Detail):
+    """One node."""
+
+    tag = "Nodes"
+    shape = shapes.NODE
+    rules = {"GET": Rule(scope=Scope.READ, says="One node", answer=shapes.NODE, team=True)}
+
+    def row(self, cluster: str, name: str) -> Any:
+        return whole_node(cluster, name)
+
+
+class NodeVerb(Verb):
+    tag = "Nodes"
+
+    def lock(self, cluster: str, name: str) -> Node:
+        """The node as it stays until the commit; If-Match is held against it."""
+        node = whole_node(cluster, name)
+        list(Node.objects.select_for_update().filter(pk=node.pk).values("pk"))
+        versions.refuse_stale(self.request, shapes.NODE.show(whole_node(cluster, name)))
+        return Node.objects.select_related("cluster").get(pk=node.pk)
+
+
+class DrainNode(NodeVerb):
+    """Close a node."""
+
+    rules = {
+        "POST": Rule(
+            scope=Scope.OPERATE,
+            says="Drain a node: no new jobs, running ones finish. A dry run shows which",
+            body=shapes.DRAIN,
+            answer=shapes.CONSEQUENCES,
+            operator=True,
+            conflicts=True,
+            team=True,
+        )
+    }
+    takes = {"reason": REASON, "mode": readers.one_of(("finish",)), "dry_run": readers.truth}
+
+    def work(self, cluster: str, name: str) -> Response:
+        asked = self.body(self.takes, "the verb drain")
+        if "reason" not in asked:
+            raise BadField("reason", "is missing: operators read it in the list of nodes")
+        node, dry = self.lock(cluster, name), asked.get("dry_run", False)
+        if not dry:
+            node_actions.drain(node, author=self.author, why=asked["reason"], now=clock.now())
+            soon(node.cluster_id)
+        return Response(consequences(node, done=not dry))
+
+
+class ResumeNode(NodeVerb):
+    """Open a node again."""
+
+    rules = {
+        "POST": Rule(
+            scope=Scope.OPERATE,
+            says="Let a node take work again",
+            body=shapes.WHY,
+            answer=shapes.NODE,
+            operator=True,
+            conflicts=True,
+            team=True,
+        )
+    }
+    takes = {"reason": readers.text(LONGEST_REASON, lines=True)}
+
+    def work(self, cluster: str, name: str) -> Response:
+        asked = self.body(self.takes, "the verb resume")
+        node = self.lock(cluster, name)
+        node_actions.resume(node, author=self.author, why=asked.get("reason", ""), now=clock.now())
+        soon(node.cluster_id)
+        shown = shapes.NODE.show(whole_node(cluster, name))
+        return Response(shown, headers={"ETag": versions.etag(shown)})
+
+
+def consequences(node: Node, *, done: bool) -> dict[str, Any]:
+    """Which jobs a drain touches, in any team: whoever operates clusters sees whose they are, not what they do."""
+    rows = (
+        Allocation.objects.filter(node=node, released_at__isnull=True)
+        .values("attempt__job__public_id", "attempt__job__team__name", "attempt__job__user__username")
+        .annotate(gpus=Count("gpu"))
+        .values_list(
+            "attempt__job__public_id",
+            "attempt__job__team__name",
+            "attempt__job__user__username",
+            "gpus",
+            "attempt__confirmed_at",
+            "attempt__job__preemptible",
+        )
+        .order_by("attempt__job__public_id")
+    )
+    jobs = [dict(zip(shapes.HELD.fields, map(plain, row), strict=True)) for row in rows]
+    finish = {0: "nothing runs on it", 1: "1 running job finishes"}.get(len(jobs), f"{len(jobs)} running jobs finish")
+    return {
+        "node": f"{node.cluster.name}/{node.name}",
+        "done": done,
+        "effect": f"No new jobs; {finish}.",
+        "running": len(jobs),
+        "gpus": sum(job["gpus"] for job in jobs),
+        "jobs": jobs,
+    }

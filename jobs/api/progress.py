@@ -1,0 +1,182 @@
+"""What a running job reports of itself, with a token that is good for that one attempt.
+
+Ten thousand attempts come by every few seconds, so a report of heartbeats is one statement and no session, user or
+idempotency key is looked up: the same report twice changes nothing by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.response import Response
+
+from jobs import progress, readers
+from jobs.door.endpoint import Endpoint, refuse_unknown
+from jobs.door.errors import BadField
+from jobs.door.rights import Rule
+from jobs.door.shapes import Field, Shape, either, many, moment, number, text, truth
+from jobs.journal import Author
+from jobs.models import Scope
+
+MOST_BEATS = 1000
+MOST_CHECKPOINTS = 100
+MOST = 2**62
+NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Who reports: an attempt, not a person."""
+
+    key: str
+    is_authenticated: bool = True
+
+    @property
+    def pk(self) -> str:
+        return f"run:{self.key}"
+
+
+class RunToken(BaseAuthentication):
+    def authenticate(self, request: Any) -> tuple[Run, None]:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        key = progress.key_of(token.strip()) if scheme.lower() == "bearer" else None
+        if key is None:
+            raise AuthenticationFailed("This needs the ACME_PROGRESS_TOKEN of a running attempt.")
+        return Run(key=key), None
+
+    def authenticate_header(self, request: Any) -> str:
+        return 'Bearer realm="acme"'
+
+
+def _measure(says: str = "") -> Field:
+    kinds = {"type": "number"}, {"type": "string", "enum": list(NOT_NUMBERS)}
+    return either(*kinds, {"type": "null"}, says=says, required=False)
+
+
+def _count(says: str = "") -> Field:
+    return number(says, low=0, high=MOST, required=False, nullable=True)
+
+
+HEARTBEAT = Shape(
+    "Heartbeat",
+    {
+        "step": _count(),
+        "tokens": _count("Consumed since the beginning of the training."),
+        "loss": _measure("What is no number, JSON has only as text."),
+        "grad_norm": _measure(),
+        "step_time_s": _measure(),
+        "learning_rate": _measure(),
+        "at": moment("When; now, if it is left out, and never later than now.", required=False, nullable=True),
+    },
+)
+SAVED = Shape(
+    "CheckpointSaved",
+    {
+        "path": text(),
+        "step": number(low=0, high=MOST),
+        "saved_at": moment(required=False, nullable=True),
+        "durable": truth("It has reached remote storage.", required=False, nullable=True),
+    },
+)
+REPORT = Shape(
+    "Report",
+    {
+        "heartbeats": many(HEARTBEAT, f"At most {MOST_BEATS}.", required=False),
+        "checkpoints": many(SAVED, f"At most {MOST_CHECKPOINTS}.", required=False),
+    },
+    example={"heartbeats": [{"step": 120, "loss": 2.31, "tokens": 503316480}]},
+)
+TAKEN = Shape(
+    "ReportTaken",
+    {
+        "heartbeats": number("That were new."),
+        "checkpoints": number("That were new."),
+        "stop_as": text("What the attempt is asked to become; empty: go on."),
+    },
+)
+
+
+def measure(name: str, value: Any) -> float:
+    if isinstance(value, str) and value in NOT_NUMBERS:
+        return NOT_NUMBERS[value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        readers.bad(name, f"is {readers.kind_of(value)}, not a number, NaN, Infinity or -Infinity")
+    try:
+        return float(value)
+    except OverflowError:
+        readers.bad(name, "is larger than any number we keep")
+
+
+COUNT = readers.whole(0, MOST)
+BEAT = {
+    "step": COUNT,
+    "tokens": COUNT,
+    "loss": measure,
+    "grad_norm": measure,
+    "step_time_s": measure,
+    "learning_rate": measure,
+    "at": readers.moment,
+}
+CHECKPOINT = {
+    "path": readers.needed(readers.text(500)),
+    "step": COUNT,
+    "saved_at": readers.moment,
+    "durable": readers.truth,
+}
+TAKES = {
+    "heartbeats": readers.list_of(readers.an_object, MOST_BEATS),
+    "checkpoints": readers.list_of(readers.an_object, MOST_CHECKPOINTS),
+}
+
+
+class Progress(Endpoint):
+    """A job's own report."""
+
+    tag = "Progress"
+    own_credentials = True
+    authentication_classes = [RunToken]
+    rules = {
+        "POST": Rule(
+            scope=Scope.READ, says="Heartbeats and checkpoints of a running attempt", body=REPORT, answer=TAKEN
+        )
+    }
+
+    def post(self, request: Any) -> Response:
+        refuse_unknown(request)
+        asked = self.body(TAKES, "a report")
+        beats = [_read("heartbeats", index, one, BEAT) for index, one in enumerate(asked.get("heartbeats", ()))]
+        saved = [_checkpoint(index, one) for index, one in enumerate(asked.get("checkpoints", ()))]
+        key = request.user.key
+        if not saved:
+            noted, news = self._living(progress.note(key, beats)), 0
+        else:
+            author = Author(by=key, request_id=request.acme_id, source=request.META.get("REMOTE_ADDR") or None)
+            with transaction.atomic():
+                noted = self._living(progress.note(key, beats))
+                news = progress.save_checkpoints(noted, saved, author)
+        return Response({"heartbeats": noted.rows, "checkpoints": news, "stop_as": noted.stop_as})
+
+    def _living(self, noted: progress.Noted | None) -> progress.Noted:
+        if noted is None:
+            raise AuthenticationFailed("The attempt of this token has ended.")
+        return noted
+
+
+def _read(field: str, index: int, one: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return readers.read_all(one, table, "it")
+    except readers.BadSpec as error:
+        raise BadField(field, f"number {index}: {error.field}: {error.why}") from None
+
+
+def _checkpoint(index: int, one: dict[str, Any]) -> progress.Saved:
+    found = _read("checkpoints", index, one, CHECKPOINT)
+    for name in ("path", "step"):
+        if name not in found:
+            raise BadField("checkpoints", f"number {index}: {name}: is missing")
+    return progress.Saved(**found)

@@ -1,0 +1,225 @@
+"""Many wishes become jobs: for which team and cluster, which of them can be, and what each is answered with.
+
+However many there are, it is a handful of statements: one look at the cluster, one at what they depend on, and the
+bulk inserts of `actions.submit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from django.db import transaction
+from rest_framework.exceptions import PermissionDenied, ValidationError
+
+from jobs import actions, clock, readers, wishes
+from jobs.door.rights import Caller
+from jobs.journal import Author
+from jobs.models import Cluster, Job, Node, Role, Team
+from jobs.spec import BadSpec, JobSpec, Shape, parse, refuse_circle, refuse_priority
+
+MOST_ROWS = 5000
+PLACES = ("team", "cluster")
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What one wish came to; filled in on the way."""
+
+    spec: JobSpec | None = None
+    submitted: dict[str, Any] = field(default_factory=dict)
+    errors: dict[str, list[str]] = field(default_factory=dict)
+
+    def shown(self) -> dict[str, Any]:
+        if self.errors:
+            return {"status": 400, "errors": self.errors}
+        return {"status": 201, "id": self.submitted["id"], "jobs": self.submitted["jobs"]}
+
+
+Group = tuple[Team, Cluster]
+
+
+def submit(
+    asked: Sequence[Mapping[str, Any]],
+    defaults: Mapping[str, Any],
+    caller: Caller,
+    author: Author,
+    *,
+    many: bool = False,
+    each: bool = False,
+) -> list[Result]:
+    """In the order asked. Without `each` the first that cannot be raises (of many, by its place), nothing is kept."""
+    places = Places(caller)
+    results = [Result() for _ in asked]
+    groups: dict[tuple[int, int], list[int]] = {}
+    for index, one in enumerate(asked):
+        with _Noted(results, index, each, many):
+            team, cluster = places.of({**defaults, **one})
+            wish = {name: value for name, value in one.items() if name not in PLACES}
+            results[index].spec = spec = parse(wish, places.shape(cluster))
+            refuse_priority(spec.priority, caller.has(Role.OPERATOR, team.pk))
+            groups.setdefault((team.pk, cluster.pk), []).append(index)
+    _refuse_too_many(results, many)
+    for (team_id, cluster_id), members in groups.items():
+        team, cluster = places.teams[team_id], places.clusters[cluster_id]
+        _refuse_bad_references(results, members, team, each, many)
+        _submit_group(results, [index for index in members if not results[index].errors], team, cluster, author)
+    return results
+
+
+def _submit_group(results: list[Result], members: list[int], team: Team, cluster: Cluster, author: Author) -> None:
+    if not members:
+        return
+    specs = [spec for index in members if (spec := results[index].spec)]
+    jobs = iter(actions.submit(specs, cluster=cluster, team=team, author=author, now=clock.now()))
+    for index, spec in zip(members, specs, strict=True):
+        results[index].submitted = _submitted([next(jobs) for _ in range(len(spec.array) or 1)])
+    soon(cluster.pk)
+
+
+def _submitted(jobs: list[Job]) -> dict[str, Any]:
+    first = jobs[0]
+    return {
+        "id": first.array_id or first.public_id,
+        "jobs": [job.public_id for job in jobs],
+        "state": first.state,
+        "why": first.why,
+    }
+
+
+def soon(cluster_id: int) -> None:
+    """After the commit: in our transaction it would hold the cluster's row, and all who submit would queue for it."""
+    transaction.on_commit(partial(wishes.want_turn, cluster_id), robust=True)
+
+
+class _Noted:
+    """A wish that cannot be is noted, if each stands for itself; otherwise its place in the list is named."""
+
+    def __init__(self, results: list[Result], index: int, each: bool, many: bool) -> None:
+        self.results, self.index, self.each, self.many = results, index, each, many
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if isinstance(error, BadSpec):
+            return self._noted({error.field: [error.why]})
+        if isinstance(error, PermissionDenied) and self.each:
+            return self._noted({"team": [str(error.detail)]})
+        return False
+
+    def _noted(self, errors: dict[str, list[str]]) -> bool:
+        if not self.each:
+            raise ValidationError(errors if not self.many else {"jobs": [_located(self.index, errors)]})
+        self.results[self.index].errors = errors
+        return True
+
+
+def _located(index: int, errors: dict[str, list[str]]) -> str:
+    return "; ".join(f"job {index}: {field}: {why}" for field, whys in errors.items() for why in whys)
+
+
+def _refuse_too_many(results: list[Result], many: bool) -> None:
+    rows = sum(len(one.spec.array) or 1 for one in results if one.spec)
+    if rows > MOST_ROWS:
+        field = "jobs" if many else "array"
+        raise BadSpec(field, f"come to {rows} jobs, arrays counted by their tasks; at most {MOST_ROWS} are allowed")
+
+
+def _refuse_bad_references(results: list[Result], members: list[int], team: Team, each: bool, many: bool) -> None:
+    """Keys given twice, dependencies on nobody, circles; who waits for a refused job is refused too."""
+    specs = {index: spec for index in members if (spec := results[index].spec)}
+    outside = {d.on for spec in specs.values() for d in spec.dependencies if not d.on.startswith("@")}
+    known = actions.known_ids(outside, team)
+    keys: dict[str, int] = {}
+    for index, spec in specs.items():
+        with _Noted(results, index, each, many):
+            if spec.key in keys:
+                raise BadSpec("key", f"{spec.key!r} is given to another job too")
+            if spec.key:
+                keys[spec.key] = index
+    with _Noted(results, members[0], False, many):
+        refuse_circle({f"@{spec.key}": [d.on for d in spec.dependencies] for spec in specs.values() if spec.key})
+    _spread(results, specs, keys, known, each, many)
+
+
+def _spread(
+    results: list[Result],
+    specs: Mapping[int, JobSpec],
+    keys: Mapping[str, int],
+    known: set[str],
+    each: bool,
+    many: bool,
+) -> None:
+    """A refusal refuses those that wait for it, and so on: as many rounds as the chain is long, no circle is left."""
+    left = [index for index, spec in specs.items() if spec.dependencies]
+    while left:
+        before = len(left)
+        for index in left:
+            with _Noted(results, index, each, many):
+                _check_references(specs[index], keys, known, results)
+        left = [index for index in left if not results[index].errors]
+        if len(left) == before:
+            return
+
+
+def _check_references(spec: JobSpec, keys: Mapping[str, int], known: set[str], results: list[Result]) -> None:
+    for dependency in spec.dependencies:
+        key = dependency.on[1:] if dependency.on.startswith("@") else None
+        if key is None and dependency.on not in known:
+            raise BadSpec("dependencies", f"the team has no job {dependency.on!r}")
+        if key is not None and key not in keys:
+            raise BadSpec("dependencies", f"no job of this request has the key {key!r}")
+        if key is not None and results[keys[key]].errors:
+            raise BadSpec("dependencies", f"the job {key!r}, which it waits for, was refused")
+
+
+class Places:
+    """The teams one may submit for and the clusters there are; each read once a request."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.teams = {team.pk: team for team in caller.teams()}
+        self.clusters = {cluster.pk: cluster for cluster in Cluster.objects.all()}
+        self.shapes: dict[int, Shape] = {}
+
+    def of(self, asked: Mapping[str, Any]) -> Group:
+        return self._team(asked.get("team")), self._cluster(asked.get("cluster"))
+
+    def shape(self, cluster: Cluster) -> Shape:
+        if cluster.pk not in self.shapes:
+            self.shapes[cluster.pk] = Node.objects.shape(cluster)
+        return self.shapes[cluster.pk]
+
+    def _team(self, name: Any) -> Team:
+        if name is None:
+            mine = [team for team in self.teams.values() if self.caller.has(Role.RESEARCHER, team.pk)]
+            return _only("team", mine, "you may submit for")
+        team = _named("team", name, self.teams.values(), "you are in no team")
+        if not self.caller.has(Role.RESEARCHER, team.pk):
+            raise PermissionDenied(f"You are a viewer in {team}; submitting needs the role researcher or above.")
+        return team
+
+    def _cluster(self, name: Any) -> Cluster:
+        if name is None:
+            return _only("cluster", list(self.clusters.values()), "there are")
+        return _named("cluster", name, self.clusters.values(), "there is no cluster")
+
+
+def _only(field: str, choices: Sequence[Any], what: str) -> Any:
+    if len(choices) == 1:
+        return choices[0]
+    if not choices:
+        raise BadSpec(field, f"there is no {field} that you may submit {'for' if field == 'team' else 'to'}")
+    raise BadSpec(field, f"is missing; {what} {', '.join(sorted(str(one) for one in choices)[:10])}")
+
+
+def _named(field: str, name: Any, choices: Any, why: str) -> Any:
+    if not isinstance(name, str):
+        raise BadSpec(field, f"is {readers.kind_of(name)}, not text")
+    for one in choices:
+        if one.name == name:
+            return one
+    raise BadSpec(field, f"{why} {readers.short(name)}")

@@ -1,0 +1,43 @@
+from django.urls import path, register_converter
+
+from jobs.api import jobs, logs, nodes, places, progress
+
+
+class PublicId:
+    regex = "[0-9a-z]{1,16}(?:_[0-9]{1,7})?"
+
+    def to_python(self, value: str) -> str:
+        return value
+
+    to_url = to_python
+
+
+class NodeName(PublicId):
+    regex = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+
+
+register_converter(PublicId, "public_id")
+register_converter(NodeName, "node_name")
+
+urlpatterns = [
+    path("me/", places.Me.as_view()),
+    path("clusters/", places.Clusters.as_view()),
+    path("clusters/<slug:name>/", places.OneCluster.as_view()),
+    path("teams/", places.Teams.as_view()),
+    path("teams/<slug:name>/", places.OneTeam.as_view()),
+    path("jobs/", jobs.Jobs.as_view()),
+    path("jobs/bulk/", jobs.BulkJobs.as_view()),
+    path("jobs/verbs/", jobs.ManyVerbs.as_view()),
+    path("jobs/<public_id:id>/", jobs.OneJob.as_view()),
+    path("jobs/<public_id:id>/attempts/", jobs.JobAttempts.as_view()),
+    path("jobs/<public_id:id>/events/", jobs.JobEvents.as_view()),
+    path("jobs/<public_id:id>/explain/", jobs.JobExplanation.as_view()),
+    path("jobs/<public_id:id>/log/", logs.JobLog.as_view()),
+    path("jobs/<public_id:id>/log/follow/", logs.FollowJobLog.as_view()),
+    *[path(f"jobs/<public_id:id>/{name}/", view.as_view()) for name, view in jobs.VERBS.items()],
+    path("progress/", progress.Progress.as_view()),
+    path("nodes/", nodes.Nodes.as_view()),
+    path("nodes/<node_name:cluster>/<node_name:name>/", nodes.OneNode.as_view()),
+    path("nodes/<node_name:cluster>/<node_name:name>/drain/", nodes.DrainNode.as_view()),
+    path("nodes/<node_name:cluster>/<node_name:name>/resume/", nodes.ResumeNode.as_view()),
+]

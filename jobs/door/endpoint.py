@@ -1,0 +1,150 @@
+"""What every endpoint is: closed by default, strict about what it reads, one transaction for what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from django.db.models import QuerySet
+from rest_framework.exceptions import NotFound
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from jobs import readers
+from jobs.door import pages, query, versions
+from jobs.door.errors import BadField
+from jobs.door.once import once
+from jobs.door.rights import Caller, Rule, caller_of
+from jobs.door.shapes import Shape
+from jobs.journal import Author
+
+
+class Endpoint(APIView):
+    http_method_names = ["get", "head", "post"]
+    rules: ClassVar[dict[str, Rule]] = {}
+    tag: ClassVar[str] = ""
+    own_credentials: ClassVar[bool] = False  # neither a person's token nor a session opens it
+    request: Any
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        if request.method == "POST":
+            # Before anybody takes the stream: an Idempotency-Key is bound to these bytes
+            request.raw_body = request._request.body
+        super().initial(request, *args, **kwargs)
+        for name, values in request.query_params.lists():
+            for text in (name, *values):
+                if "\x00" in text or "\ufffd" in text or any(0xD800 <= ord(char) <= 0xDFFF for char in text):
+                    field = name.encode("ascii", "backslashreplace").decode().replace("\x00", "\\x00")[:40]
+                    raise BadField(field, "contains a NUL byte, or bytes that are no UTF-8")
+
+    @property
+    def caller(self) -> Caller:
+        return caller_of(self.request)
+
+    @property
+    def author(self) -> Author:
+        return Author.of(self.request)
+
+    @property
+    def query(self) -> Mapping[str, list[str]]:
+        return dict(self.request.query_params.lists())
+
+    def body(self, table: Mapping[str, readers.Reader], what: str) -> dict[str, Any]:
+        return readers.read_all(self.object(), table, what)
+
+    def object(self) -> dict[str, Any]:
+        asked = self.request.data
+        if not isinstance(asked, dict) or hasattr(asked, "lists"):
+            raise BadField("detail", "The body is no JSON object.")
+        return asked
+
+
+class Verb(Endpoint):
+    """POST: `work()` runs in one transaction, and once for each Idempotency-Key."""
+
+    def post(self, request: Any, **where: Any) -> Response:
+        return once(request, lambda: self.work(**where))
+
+    def work(self, **where: Any) -> Response:
+        raise NotImplementedError
+
+
+class Listing(Endpoint):
+    shape: ClassVar[Shape]
+    filters: ClassVar[dict[str, query.Filter]] = {}
+    orderings: ClassVar[dict[str, pages.Sort]] = {"id": pages.ID}
+    ordering: ClassVar[str] = "-id"
+    what: ClassVar[str]
+
+    def get(self, request: Any, **where: Any) -> Response:
+        asked = self.query
+        wanted = query.parse(self.filters, asked, self.what)
+        names = query.thin(self.shape, self._fields(asked)) or self.shape.listed
+        placed = [sort.column for sort in self.orderings.values()]
+        rows = self.shape.load(self.rows(**where).filter(wanted), names, placed)
+        page = pages.turn(rows, self.orderings, self.ordering, asked)
+        self.complete(page.rows, names)
+        return Response(
+            {
+                "next": self._address(page.next),
+                "previous": self._address(page.previous),
+                "results": [self.shape.show(row, names) for row in page.rows],
+            }
+        )
+
+    def rows(self, **where: Any) -> QuerySet:
+        raise NotImplementedError
+
+    def complete(self, rows: list[Any], names: list[str]) -> None:
+        """Hang on each row what takes a query of its own for the whole page."""
+
+    def _fields(self, asked: Mapping[str, list[str]]) -> str | None:
+        values = asked.get("fields", [])
+        if len(values) > 1:
+            raise BadField("fields", "is given more than once")
+        return values[0] if values else None
+
+    def _address(self, rest: str | None) -> str | None:
+        return self.request.build_absolute_uri(f"{self.request.path}?{rest}") if rest else None
+
+
+class Detail(Endpoint):
+    shape: ClassVar[Shape]
+
+    def get(self, request: Any, **where: Any) -> Response:
+        refuse_unknown(request, "fields")
+        names = query.thin(self.shape, request.query_params.get("fields"))
+        whole = self.shape.show(self.row(**where))
+        tag = versions.etag(whole)
+        if (held := request.headers.get("If-None-Match")) and versions.matches(held.replace("W/", ""), tag):
+            return Response(status=304, headers={"ETag": tag})
+        shown = whole if names is None else {name: whole[name] for name in names}
+        return Response(shown, headers={"ETag": tag})
+
+    def row(self, **where: Any) -> Any:
+        raise NotImplementedError
+
+
+def refuse_unknown(request: Any, *known: str) -> None:
+    for name in request.query_params:
+        if name not in known:
+            raise BadField(readers.short(name)[1:-1], "is no parameter of this address")
+
+
+def found(rows: QuerySet, what: str, **key: Any) -> Any:
+    """The one row, or 404: whether it does not exist or is not yours is the same answer."""
+    row = rows.filter(**key).first()
+    if row is None:
+        raise NotFound(f"You have no {what} {' '.join(str(value) for value in key.values())}.")
+    return row
+
+
+class Nowhere(Endpoint):
+    """The rest of the addresses, so that even a wrong one answers in JSON, and to nobody without credentials."""
+
+    http_method_names = ["get", "head", "post", "put", "patch", "delete", "options"]
+
+    def check_permissions(self, request: Any) -> None:
+        if request.user is None or not request.user.is_authenticated:
+            self.permission_denied(request)
+        raise NotFound(f"There is nothing at {request.path[:200]}; addresses end in a slash.")

@@ -1,0 +1,179 @@
+"""Pages by key, not by number: the cursor holds the last row's place, so rows that come in meanwhile shift nothing.
+
+Nothing is counted. A cursor is opaque to callers but not secret: it is read as strictly as any other input, and all
+it can do is name a place in rows that the caller may see anyway.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db.models import F, Q, QuerySet
+
+from jobs import readers
+from jobs.door.errors import BadField
+
+DEFAULT_LIMIT = 50
+HIGHEST_LIMIT = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sort:
+    """One thing rows can be ordered by."""
+
+    column: str
+    kind: type = str
+    nullable: bool = False  # rows without a value come last, whichever the direction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    sort: Sort
+    descending: bool
+
+    @property
+    def flipped(self) -> Key:
+        return Key(sort=self.sort, descending=not self.descending)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    rows: list[Any]
+    next: str | None
+    previous: str | None
+
+
+ID = Sort(column="id", kind=int)
+
+
+def turn(rows: QuerySet, table: Mapping[str, Sort], default: str, query: Mapping[str, Sequence[str]]) -> Page:
+    """One page of the rows; `next` and `previous` are query strings."""
+    limit = _limit(query)
+    asked = _last(query, "ordering")
+    ordering = default if asked is None else asked
+    keys = _keys(table, ordering)
+    cursor = _last(query, "cursor")
+    backwards, place = _decode(cursor, ordering, keys) if cursor else (False, None)
+    rows = rows.order_by(*_order_by(keys, backwards))
+    if place is not None:
+        rows = rows.filter(_beyond(keys, place, backwards))
+    found = list(rows[: limit + 1])
+    more, found = len(found) > limit, found[:limit]
+    if backwards:
+        found.reverse()
+    has_next, has_previous = (True, more) if backwards else (more, place is not None)
+    return Page(
+        rows=found,
+        next=_link(query, ordering, keys, found[-1], False) if has_next and found else None,
+        previous=_link(query, ordering, keys, found[0], True) if has_previous and found else None,
+    )
+
+
+def _last(query: Mapping[str, Sequence[str]], name: str) -> str | None:
+    values = query.get(name, ())
+    if len(values) > 1:
+        raise BadField(name, "is given more than once")
+    return values[0] if values else None
+
+
+def _limit(query: Mapping[str, Sequence[str]]) -> int:
+    asked = _last(query, "limit")
+    if asked is None:
+        return DEFAULT_LIMIT
+    # Its length first: a number of thousands of digits, or with zeros in front, is none that we read
+    if not (asked.isascii() and asked.isdigit() and len(asked) <= 4 and 1 <= int(asked) <= HIGHEST_LIMIT):
+        raise BadField("limit", f"{readers.short(asked)} is no number between 1 and {HIGHEST_LIMIT}")
+    return int(asked)
+
+
+def _keys(table: Mapping[str, Sort], ordering: str) -> list[Key]:
+    """What to order by; the id at the end makes every place unique."""
+    names = [name.strip() for name in ordering.split(",")]
+    for name in names:
+        if name.removeprefix("-") not in table:
+            raise BadField("ordering", f"{readers.short(name)} is none of {', '.join(table)}")
+    if len({name.removeprefix("-") for name in names}) < len(names):
+        raise BadField("ordering", "names the same field twice")
+    keys = [Key(sort=table[name.removeprefix("-")], descending=name.startswith("-")) for name in names]
+    if any(key.sort.column == "id" for key in keys):
+        return keys
+    return [*keys, Key(sort=ID, descending=keys[-1].descending)]
+
+
+def _order_by(keys: Sequence[Key], backwards: bool) -> list[Any]:
+    return [_ordered(key.flipped if backwards else key, backwards) for key in keys]
+
+
+def _ordered(key: Key, backwards: bool) -> Any:
+    column = F(key.sort.column)
+    nulls: dict[str, Any] = {}
+    if key.sort.nullable:
+        nulls = {"nulls_first": True} if backwards else {"nulls_last": True}
+    return column.desc(**nulls) if key.descending else column.asc(**nulls)
+
+
+def _beyond(keys: Sequence[Key], place: Sequence[Any], backwards: bool) -> Q:
+    """Rows after the place (before it, when going backwards): the first key that differs decides."""
+    wanted, same = Q(), Q()
+    for key, value in zip(keys, place, strict=True):
+        wanted |= same & _further(key, value, backwards)
+        same &= Q(**{key.sort.column: value}) if value is not None else Q(**{f"{key.sort.column}__isnull": True})
+    return wanted & _bound(keys[0], place[0], backwards)
+
+
+def _further(key: Key, value: Any, backwards: bool) -> Q:
+    column = key.sort.column
+    if value is None:  # last of all: nothing is after it, everything with a value is before it
+        return Q(**{f"{column}__isnull": False}) if backwards else Q(pk__in=[])
+    sign = "lt" if key.descending != backwards else "gt"
+    further = Q(**{f"{column}__{sign}": value})
+    return further | Q(**{f"{column}__isnull": True}) if key.sort.nullable and not backwards else further
+
+
+def _bound(key: Key, value: Any, backwards: bool) -> Q:
+    """Says nothing new, but an index can start at it, which it cannot at an OR."""
+    if value is None or (key.sort.nullable and not backwards):
+        return Q()
+    sign = "lte" if key.descending != backwards else "gte"
+    return Q(**{f"{key.sort.column}__{sign}": value})
+
+
+def _link(query: Mapping[str, Sequence[str]], ordering: str, keys: Sequence[Key], row: Any, backwards: bool) -> str:
+    place = [_written(attrgetter(key.sort.column.replace("__", "."))(row)) for key in keys]
+    packed = json.dumps([ordering, backwards, *place], separators=(",", ":")).encode()
+    cursor = base64.urlsafe_b64encode(packed).decode().rstrip("=")
+    return urlencode({**query, "cursor": cursor}, doseq=True)
+
+
+def _written(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _decode(cursor: str, ordering: str, keys: Sequence[Key]) -> tuple[bool, list[Any]]:
+    try:
+        packed = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        made_for, backwards, *place = json.loads(packed)
+        values = [_value(key.sort, value) for key, value in zip(keys, place, strict=True)]
+    except (binascii.Error, ValueError, TypeError, RecursionError):
+        raise BadField("cursor", "is none of ours, or belongs to another ordering") from None
+    if made_for != ordering or not isinstance(backwards, bool):
+        raise BadField("cursor", "belongs to another ordering")
+    return backwards, values
+
+
+def _value(sort: Sort, value: Any) -> Any:
+    if value is None and sort.nullable:
+        return None
+    if sort.kind is datetime:
+        return readers.moment("cursor", value)
+    if sort.kind is int:
+        return readers.whole(-(2**63), 2**63 - 1)("cursor", value)
+    return readers.text(200)("cursor", value)

@@ -1,0 +1,133 @@
+"""`field__lookup` filters and `fields=`, from an explicit table: what is not in it is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Q
+
+from jobs import readers
+from jobs.door.errors import BadField
+from jobs.door.shapes import Schema, Shape
+
+RESERVED = frozenset({"limit", "cursor", "ordering", "fields"})
+MOST_VALUES = 1000
+
+TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+# How a lookup of ours is called in the ORM; `""` is the bare field
+LOOKUPS = {
+    "": "exact",
+    "in": "in",
+    "gt": "gt",
+    "gte": "gte",
+    "lt": "lt",
+    "lte": "lte",
+    "contains": "icontains",
+    "startswith": "startswith",
+    "isnull": "isnull",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    column: str
+    read: Callable[[str, str], Any]
+    lookups: tuple[str, ...]
+    schema: Schema
+
+
+def parse(table: Mapping[str, Filter], asked: Mapping[str, Sequence[str]], what: str) -> Q:
+    """Every filter must hold; one that is given several times holds for any of its values."""
+    wanted = Q()
+    for name, values in asked.items():
+        if name not in RESERVED:
+            wanted &= _one(table, name, values, what)
+    return wanted
+
+
+def _one(table: Mapping[str, Filter], name: str, values: Sequence[str], what: str) -> Q:
+    field, _, lookup = name.partition("__")
+    known = table.get(field)
+    if known is None or lookup not in known.lookups:
+        offered = f"{field} knows {_spoken(field, known.lookups)}" if known else f"there are {', '.join(table)}"
+        raise BadField(readers.short(name)[1:-1], f"is no filter of {what}; {offered}")
+    if lookup == "isnull":
+        return Q(**{f"{known.column}__isnull": _truth(name, _single(name, values))})
+    if lookup in ("", "in"):
+        words = [word for value in values for word in (value.split(",") if lookup == "in" else [value])]
+        if len(words) > MOST_VALUES:
+            raise BadField(name, f"has {len(words)} values, more than the {MOST_VALUES} allowed")
+        found = [known.read(name, word) for word in words]
+        return Q(**{known.column: found[0]}) if len(found) == 1 else Q(**{f"{known.column}__in": found})
+    return Q(**{f"{known.column}__{LOOKUPS[lookup]}": known.read(name, _single(name, values))})
+
+
+def _spoken(field: str, lookups: Iterable[str]) -> str:
+    return ", ".join(f"{field}__{lookup}" if lookup else field for lookup in lookups)
+
+
+def _single(name: str, values: Sequence[str]) -> str:
+    if len(values) != 1:
+        raise BadField(name, "is given more than once")
+    return values[0]
+
+
+def thin(shape: Shape, asked: str | None) -> list[str] | None:
+    """The names in `fields=`, in the order of the shape; None when it was not given."""
+    if asked is None:
+        return None
+    names = [name.strip() for name in asked.split(",")]
+    for name in names:
+        if name not in shape.fields:
+            raise BadField("fields", f"{readers.short(name)} is no field; there are {', '.join(shape.fields)}")
+    return [name for name in shape.fields if name in names]
+
+
+# --- kinds of filters, for the tables
+
+
+def text(column: str, *more: str) -> Filter:
+    read = readers.text(200)
+    return Filter(column=column, read=read, lookups=("", "in", *more), schema={"type": "string"})
+
+
+def choice(column: str, choices: Sequence[str]) -> Filter:
+    words = [str(one) for one in choices]
+    schema = {"type": "string", "enum": words}
+    return Filter(column=column, read=readers.one_of(words), lookups=("", "in"), schema=schema)
+
+
+def number(column: str) -> Filter:
+    lookups = ("", "in", "gt", "gte", "lt", "lte")
+    return Filter(column=column, read=_number, lookups=lookups, schema={"type": "integer"})
+
+
+def truth(column: str) -> Filter:
+    return Filter(column=column, read=_truth, lookups=("",), schema={"type": "boolean"})
+
+
+def moment(column: str) -> Filter:
+    schema = {"type": "string", "format": "date-time"}
+    return Filter(column=column, read=_moment, lookups=("gt", "gte", "lt", "lte", "isnull"), schema=schema)
+
+
+def _number(name: str, value: str) -> int:
+    digits = value.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
+        raise BadField(name, f"{readers.short(value)} is no whole number")
+    number = int(value[:20])
+    return readers.whole(-(2**31), 2**31 - 1)(name, number)
+
+
+def _truth(name: str, value: str) -> bool:
+    if value.lower() not in TRUTHS:
+        raise BadField(name, f"{readers.short(value)} is neither true nor false")
+    return TRUTHS[value.lower()]
+
+
+def _moment(name: str, value: str) -> Any:
+    # In a query a plus sign arrives as a space when it was not escaped, and nobody means a space before an offset
+    return readers.moment(name, value.replace(" ", "+") if value[-6:-5] == " " else value)

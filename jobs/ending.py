@@ -1,0 +1,67 @@
+"""What becomes of a job when an attempt of it ends. A table a person can read; nothing is changed here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from jobs.lifecycle import MOVES, PLATFORM_ENDS, Flag, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Next:
+    """The job's new state. A job that goes back to the queue keeps its place there."""
+
+    state: State
+    flags: tuple[Flag, ...] = ()
+    spends_budget: bool = False
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a cluster says that an attempt ended."""
+
+    state: State
+    at: datetime
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        if self.state == State.FAILED and self.signal:
+            return f"Its command was ended by signal {self.signal}."
+        if self.state == State.FAILED and self.exit_code:
+            return f"Its command ended with exit code {self.exit_code}."
+        return MOVES.get((State.RUNNING, self.state), f"The cluster reports {self.state}.")
+
+
+def after(ended: Ended, *, wanted: str, budget: int) -> Next:
+    """`wanted` is what somebody asked the attempt to become ("" for nobody), `budget` the requeues that are left."""
+    if ended.state == State.COMPLETED:
+        return Next(state=State.COMPLETED, why=ended.sentence)
+    if wanted == State.CANCELLED:
+        return Next(state=State.CANCELLED, why="It was stopped as asked.")
+    if wanted == State.PENDING:
+        return Next(state=State.PENDING, flags=(Flag.REQUEUED,), why="It was requeued as asked.")
+    if wanted == State.PREEMPTED:
+        return _back_or(State.PREEMPTED, budget, spends=False, why="It gave way to other work")
+    if ended.state in PLATFORM_ENDS:
+        return _back_or(ended.state, budget, spends=True, why="The platform failed under it")
+    return Next(state=ended.state, why=ended.sentence)
+
+
+def _back_or(end: State, budget: int, *, spends: bool, why: str) -> Next:
+    if budget > 0:
+        return Next(
+            state=State.PENDING, flags=(Flag.REQUEUED,), spends_budget=spends, why=f"{why}; it waits for a new start."
+        )
+    return Next(state=end, why=f"{why}, and its requeue budget is spent.")
+
+
+def refused(why: str) -> Next:
+    """The cluster would not take it. Asking again would be refused again, so it waits for a person."""
+    return Next(
+        state=State.PENDING, flags=(Flag.REQUEUE_HOLD, Flag.LAUNCH_FAILED), why=f"The cluster refused it: {why}"
+    )

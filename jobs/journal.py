@@ -1,0 +1,57 @@
+"""Writing Events: who did what to which row, and why. Only `actions` modules call this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.models import Attempt, Cluster, Event, Job, Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Author:
+    """Who does it: a person (with the request it came by) or a loop."""
+
+    by: str
+    user_id: int | None = None
+    request_id: str = ""
+    source: str | None = None
+
+    @classmethod
+    def of(cls, request: Any) -> Author:
+        return cls(
+            by=request.user.get_username(),
+            user_id=request.user.pk,
+            request_id=getattr(request, "acme_id", ""),
+            source=request.META.get("REMOTE_ADDR") or None,
+        )
+
+
+SCHEDULER = Author(by="scheduler")
+SYNC = Author(by="sync")
+
+
+def event(what: str, author: Author, **fields: Any) -> Event:
+    """An Event that is not written yet, for those who write many at once."""
+    return Event(
+        what=what,
+        by=author.by,
+        user_id=author.user_id,
+        request_id=author.request_id,
+        source=author.source,
+        **fields,
+    )
+
+
+def of_job(
+    what: str, author: Author, job: Job, *, attempt: Attempt | None = None, why: str = "", **fields: Any
+) -> Event:
+    return event(what, author, cluster_id=job.cluster_id, job=job, attempt=attempt, why=why, **fields)
+
+
+def of_node(what: str, author: Author, node: Node, *, why: str = "", **fields: Any) -> Event:
+    return event(what, author, cluster_id=node.cluster_id, node=node, why=why, **fields)
+
+
+def of_cluster(what: str, author: Author, cluster: Cluster, *, why: str = "", **fields: Any) -> Event:
+    return event(what, author, cluster=cluster, why=why, **fields)

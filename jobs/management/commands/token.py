@@ -1,0 +1,41 @@
+"""Make a token for a script. The secret stands alone on stdout, so that it can go straight into a file or variable."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from jobs import clock
+from jobs.models import Scope, Team, Token
+
+
+class Command(BaseCommand):
+    help = "Make a token for a script and print its secret, which is shown this once."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("user")
+        parser.add_argument("--scope", required=True, help=", ".join(Scope.values))
+        parser.add_argument("--days", type=int, help="Until it expires; otherwise it does not.")
+        parser.add_argument("--name", default="script", help="What it is for, in the list of tokens.")
+        parser.add_argument("--team", help="Bind it to one team.")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        user = get_user_model().objects.filter(username=options["user"]).first()
+        if user is None:
+            raise CommandError(f"There is no user {options['user']!r}.")
+        if options["scope"] not in Scope.values:
+            raise CommandError(f"{options['scope']!r} is no scope; there are {', '.join(Scope.values)}.")
+        if options["days"] is not None and not 1 <= options["days"] <= 3650:
+            raise CommandError(f"--days {options['days']} is not between 1 and 3650.")
+        team = Team.objects.where(user).filter(name=options["team"]).first() if options["team"] else None
+        if options["team"] and team is None:
+            raise CommandError(f"{user} is in no team {options['team']!r}.")
+        expires = clock.now() + timedelta(days=options["days"]) if options["days"] else None
+        token, secret = Token.make(
+            user=user, team=team, scope=options["scope"], name=options["name"][:80], expires_at=expires
+        )
+        token.save()
+        self.stdout.write(secret)

@@ -1,0 +1,142 @@
+"""What exists: clusters and their nodes. The rows say what a cluster last told us, and what operators added to it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Self
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models.functions import Now
+
+from jobs.lifecycle import CLOSED_NODE_FLAGS, USABLE_NODE, Badge, NodeFlag, NodeState, condition, node_badge, takes_work
+from jobs.models.people import SLUG
+from jobs.spec import NodeShape, Shape
+
+SILENT_AFTER = timedelta(seconds=30)  # a turn a second: half a minute without an answer is no hiccup
+
+
+class Mode(models.TextChoices):
+    """How far Acme goes on a cluster."""
+
+    OBSERVE = "observe", "observe: watch, change nothing"
+    ADVISE = "advise", "advise: propose starts, change nothing"
+    DRIVE = "drive", "drive: decide what runs where"
+
+
+class ClusterQuerySet(models.QuerySet["Cluster"]):
+    def silent(self, now: datetime) -> Self:
+        """Clusters whose rows are old news: what is shown of them may be wrong."""
+        return self.exclude(heard_at__gt=now - SILENT_AFTER)
+
+
+class Cluster(models.Model):
+    name = models.CharField(max_length=40, unique=True, validators=[SLUG])
+    title = models.CharField(max_length=120, blank=True)
+    address = models.CharField(max_length=300, help_text="slurmrestd: http://host:6820 or unix:///run/slurmrestd.sock")
+    api_user = models.CharField(max_length=64, blank=True, help_text="Sent as X-SLURM-USER-NAME.")
+    token_file = models.CharField(max_length=300, blank=True, help_text="File with the JWT, never the JWT.")
+    metrics_address = models.CharField(max_length=300, blank=True, help_text="GPU telemetry in DCGM exporter format.")
+    log_root = models.CharField(max_length=300, blank=True, help_text="Shared directory that job logs are written to.")
+    mode = models.CharField(max_length=10, choices=Mode, default=Mode.DRIVE)
+    policy = models.CharField(max_length=40, default="fifo-skip")
+    product = models.CharField(max_length=60, blank=True, editable=False)
+    api = models.CharField(max_length=20, blank=True, editable=False)
+    heard_at = models.DateTimeField(null=True, editable=False, help_text="When it last answered.")
+    trouble = models.TextField(blank=True, editable=False, help_text="Why it did not answer since.")
+    wanted_at = models.DateTimeField(null=True, editable=False, help_text="Somebody asked for a turn of its loop.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = ClusterQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["name"]
+        permissions = [("operate_cluster", "Can drain, resume and test nodes")]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def is_silent(self, now: datetime) -> bool:
+        return self.heard_at is None or self.heard_at <= now - SILENT_AFTER
+
+
+class NodeQuerySet(models.QuerySet["Node"]):
+    def usable(self) -> Self:
+        open_ = self.filter(state__in=USABLE_NODE, drain_asked=False)
+        return open_.exclude(flags__overlap=list(CLOSED_NODE_FLAGS))
+
+    def shape(self, cluster: Cluster) -> Shape:
+        """What the cluster has, whatever state it is in: a node that is down today may serve a job tomorrow."""
+        makes = ("gpus", "cpus", "memory_mb", "gpu_model", "nic_type")
+        rows = self.filter(cluster=cluster).values(*makes).annotate(count=models.Count("pk")).order_by(*makes)
+        return Shape(name=cluster.name, nodes=tuple(NodeShape(**row) for row in rows))
+
+    def troubled(self) -> Self:
+        """Nodes that take no new work, whatever the reason."""
+        return self.exclude(pk__in=self.usable().values("pk"))
+
+
+class Node(models.Model):
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="nodes")
+    name = models.CharField(max_length=64)
+    gpus = models.PositiveSmallIntegerField("GPUs", default=0)
+    gpu_model = models.CharField("GPU model", max_length=40, blank=True)
+    cpus = models.PositiveIntegerField("CPUs", default=0)
+    memory_mb = models.PositiveBigIntegerField("memory (MiB)", default=0)
+    rack = models.CharField(max_length=40, blank=True)
+    leaf = models.CharField("leaf switch", max_length=40, blank=True)
+    pod = models.CharField(max_length=40, blank=True)
+    nic_type = models.CharField("NIC type", max_length=40, blank=True)
+    nic_count = models.PositiveSmallIntegerField("NICs", default=0)
+    gpu_uuids = ArrayField(models.CharField(max_length=64), default=list, blank=True, editable=False)
+    gpu_pci = ArrayField(models.CharField(max_length=20), default=list, blank=True, editable=False)
+    state = models.CharField(
+        max_length=10, choices=[(s.value, s.value) for s in NodeState], default=NodeState.UNKNOWN, editable=False
+    )
+    flags = ArrayField(models.CharField(max_length=20), default=list, blank=True, editable=False)
+    foreign_gpus = ArrayField(
+        models.PositiveSmallIntegerField(),
+        default=list,
+        blank=True,
+        editable=False,
+        help_text="Held by jobs that others submitted to the cluster.",
+    )
+    drain_asked = models.BooleanField(default=False, editable=False, help_text="An operator closed it through Acme.")
+    reason = models.TextField(blank=True, editable=False)
+    reason_by = models.CharField(max_length=150, blank=True, editable=False)
+    reason_at = models.DateTimeField(null=True, editable=False)
+    since = models.DateTimeField(db_default=Now(), editable=False, help_text="In this state since.")
+    seen_at = models.DateTimeField(null=True, editable=False)
+
+    objects = NodeQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["cluster", "name"]
+        constraints = [
+            models.UniqueConstraint(fields=["cluster", "name"], name="one_node_per_name"),
+            models.CheckConstraint(condition=models.Q(state__in=list(NodeState)), name="node_state_known"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def all_flags(self) -> list[str]:
+        """What the cluster reports and what operators asked for: a drain counts from the moment it is asked."""
+        return sorted({*self.flags, NodeFlag.DRAIN} if self.drain_asked else self.flags)
+
+    @property
+    def badge(self) -> Badge:
+        return node_badge(NodeState(self.state), self.all_flags)
+
+    @property
+    def condition(self) -> str:
+        return condition(NodeState(self.state), self.all_flags)
+
+    @property
+    def takes_work(self) -> bool:
+        return takes_work(NodeState(self.state), self.all_flags)
+
+    @property
+    def is_drained(self) -> bool:
+        return NodeFlag.DRAIN in self.all_flags

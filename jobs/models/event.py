@@ -1,0 +1,94 @@
+"""What happened, and what clusters were asked to do about it.
+
+An Event is written in the transaction of the change it tells of and is never edited: a database trigger refuses it.
+A Deed is the other half of a decision: the row says that a cluster must be told, in the same transaction; the loop
+tells it afterwards, as often as it takes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Self
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Now
+
+from jobs.models.cluster import Cluster, Node
+from jobs.models.job import Attempt, Job
+
+
+class Event(models.Model):
+    at = models.DateTimeField(db_default=Now())
+    what = models.CharField(max_length=40, help_text="job.submitted, job.moved, node.drained …")
+    cluster = models.ForeignKey(Cluster, null=True, on_delete=models.PROTECT, related_name="events")
+    job = models.ForeignKey(Job, null=True, on_delete=models.PROTECT, related_name="events")
+    attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="events")
+    node = models.ForeignKey(Node, null=True, on_delete=models.PROTECT, related_name="events")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
+    by = models.CharField(max_length=150, help_text="A user's name, or the loop that did it.")
+    source = models.GenericIPAddressField(null=True, help_text="Where the request came from.")
+    request_id = models.CharField(max_length=64, blank=True)
+    from_state = models.CharField(max_length=40, blank=True)
+    to_state = models.CharField(max_length=40, blank=True)
+    why = models.TextField(blank=True)
+    detail = models.JSONField(default=dict)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["job", "id"], name="event_by_job", condition=models.Q(job__isnull=False)),
+            models.Index(fields=["node", "id"], name="event_by_node", condition=models.Q(node__isnull=False)),
+            models.Index(fields=["at"], name="event_by_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.from_state}→{self.to_state}" if self.to_state else self.what
+
+
+class DeedKind(models.TextChoices):
+    SUBMIT = "submit"
+    CANCEL = "cancel"
+    DRAIN = "drain"
+    RESUME = "resume"
+
+
+class DeedQuerySet(models.QuerySet["Deed"]):
+    def open(self) -> Self:
+        return self.filter(done_at__isnull=True)
+
+    def due(self, now: datetime) -> Self:
+        """Open, and not in the hands of somebody who may still be at it."""
+        return self.open().filter(due_at__lte=now)
+
+
+class Deed(models.Model):
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="deeds")
+    kind = models.CharField(max_length=10, choices=DeedKind)
+    attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="deeds")
+    node = models.ForeignKey(Node, null=True, on_delete=models.PROTECT, related_name="deeds")
+    reason = models.TextField(blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+    due_at = models.DateTimeField(db_default=Now(), help_text="Not before; moved ahead while a worker is at it.")
+    tries = models.PositiveIntegerField(default=0, help_text="Counted before each try, so it is the fencing token too.")
+    done_at = models.DateTimeField(null=True)
+    outcome = models.TextField(blank=True)
+
+    objects = DeedQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["id"]
+        indexes = [
+            models.Index(fields=["cluster", "due_at", "id"], name="deed_due", condition=models.Q(done_at__isnull=True))
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["attempt", "kind"], condition=models.Q(done_at__isnull=True), name="one_open_deed_per_attempt"
+            ),
+            models.UniqueConstraint(
+                fields=["node", "kind"], condition=models.Q(done_at__isnull=True), name="one_open_deed_per_node"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.attempt or self.node}"

@@ -1,0 +1,313 @@
+"""What was asked (Job), each execution of it (Attempt), the GPUs it holds (Allocation), what it saved (Checkpoint)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Self
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models.functions import Coalesce, Now
+
+from jobs import lifecycle
+from jobs.lifecycle import FINAL, LIVE, Flag, Kind, State
+from jobs.models.cluster import Cluster, Node
+from jobs.models.people import Role, Team
+
+STATES = [(state.value, state.value) for state in State]
+KINDS = [(kind.value, kind.value) for kind in Kind]
+
+
+class Hold(models.TextChoices):
+    NONE = "", "no"
+    USER = "user", "by its owner"
+    ADMIN = "admin", "by an operator"
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    def visible_to(self, user, role: str = Role.VIEWER) -> Self:
+        """Jobs of the teams in which the user has at least this role."""
+        if user.is_superuser:
+            return self
+        return self.filter(team__in=Team.objects.where(user, role).values("pk"))
+
+    def unfinished(self) -> Self:
+        return self.exclude(state__in=FINAL)
+
+    def waiting(self) -> Self:
+        return self.filter(state=State.PENDING)
+
+    def in_queue_order(self) -> Self:
+        return self.order_by("-priority", "submitted_at", "id")
+
+    def changeable_by(self, user) -> Self:
+        """Jobs whose verbs the user may use: their own while they may submit for the team, all where they operate."""
+        if user.is_superuser:
+            return self
+        own = models.Q(user=user, team__in=Team.objects.where(user, Role.RESEARCHER).values("pk"))
+        return self.filter(own | models.Q(team__in=Team.objects.where(user, Role.OPERATOR).values("pk")))
+
+    def live(self) -> Self:
+        return self.filter(state__in=sorted(LIVE))
+
+    def held_back(self) -> Self:
+        """The scheduler gave up on them and a person must look."""
+        return self.waiting().filter(flags__contains=[Flag.REQUEUE_HOLD])
+
+    def finished_last(self) -> Self:
+        return self.filter(ended_at__isnull=False).order_by("-ended_at")
+
+    def called(self, text: str) -> Self:
+        """By a part of the name, or the beginning of the id."""
+        return self.filter(models.Q(name__icontains=text) | models.Q(public_id__startswith=text.lower()))
+
+    def in_rows(self) -> Self:
+        """What a table of jobs shows, without the long texts: the nodes are those of the newest attempt."""
+        newest = Attempt.objects.filter(job=models.OuterRef("pk")).order_by("-number")
+        place = Coalesce(
+            models.Subquery(newest.values("nodelist")[:1]), models.Value(""), output_field=models.TextField()
+        )
+        rows = self.select_related("user", "team", "cluster").annotate(nodelist=place)
+        return rows.defer("command", "environment", "labels", "comment")
+
+
+class Job(models.Model):
+    # identity
+    public_id = models.CharField("job id", max_length=24, unique=True, editable=False)
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="jobs")
+    team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="jobs")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="acme_jobs")
+    name = models.CharField(max_length=120)
+    kind = models.CharField(max_length=12, choices=KINDS, default=Kind.OTHER)
+
+    # what to run
+    command = models.TextField()
+    workdir = models.CharField(max_length=500, blank=True)
+    environment = models.JSONField(default=dict, blank=True)
+
+    # what it needs
+    nodes = models.PositiveIntegerField(default=1)
+    gpus_per_node = models.PositiveSmallIntegerField("GPUs per node", default=0)
+    cpus_per_node = models.PositiveIntegerField("CPUs per node", default=1)
+    memory_per_node_mb = models.PositiveBigIntegerField("memory per node (MiB)", default=0)
+    gpu_model = models.CharField("GPU model", max_length=40, blank=True)
+    nic_type = models.CharField("NIC type", max_length=40, blank=True)
+    time_limit = models.DurationField(null=True, blank=True, help_text="Empty: UNLIMITED.")
+
+    # when, and in which order
+    priority = models.IntegerField(default=0)
+    preemptible = models.BooleanField(default=False)
+    requeue_limit = models.PositiveSmallIntegerField(default=3)
+    requeues = models.PositiveSmallIntegerField(default=0, editable=False)
+    begin_at = models.DateTimeField(null=True, blank=True)
+    hold = models.CharField(max_length=5, choices=Hold, default=Hold.NONE, blank=True, editable=False)
+    array_id = models.CharField(max_length=16, blank=True, editable=False, db_index=True)
+    array_index = models.PositiveIntegerField(null=True, editable=False)
+    array_limit = models.PositiveIntegerField(null=True, editable=False, help_text="Tasks that may run at once.")
+
+    # what it leaves behind
+    checkpoint_dir = models.CharField(max_length=500, blank=True)
+    checkpoint_interval = models.DurationField(null=True, blank=True)
+    labels = models.JSONField(default=dict, blank=True)
+    comment = models.TextField(blank=True)
+
+    # what has become of it
+    state = models.CharField(max_length=14, choices=STATES, default=State.PENDING, editable=False)
+    flags = ArrayField(models.CharField(max_length=16), default=list, editable=False)
+    reason = models.CharField(max_length=40, blank=True, editable=False, help_text="Slurm's word for why it waits.")
+    why = models.TextField(blank=True, editable=False, help_text="The same as a sentence.")
+    submitted_at = models.DateTimeField(db_default=Now(), editable=False)
+    started_at = models.DateTimeField(null=True, editable=False)
+    ended_at = models.DateTimeField(null=True, editable=False)
+    exit_code = models.IntegerField(null=True, editable=False)
+    signal = models.PositiveSmallIntegerField(null=True, editable=False)
+
+    objects = JobQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["cluster", "state", "-id"], name="job_by_state"),
+            models.Index(fields=["user", "-id"], name="job_by_user"),
+            models.Index(fields=["team", "-id"], name="job_by_team"),
+            models.Index(fields=["submitted_at"], name="job_by_time"),
+            models.Index(fields=["-ended_at"], name="job_by_end", condition=models.Q(ended_at__isnull=False)),
+            # The queue and what runs stay small whatever the history grows to.
+            models.Index(
+                fields=["cluster", "-priority", "submitted_at", "id"],
+                name="job_queue",
+                condition=models.Q(state=State.PENDING),
+            ),
+            models.Index(fields=["cluster"], name="job_live", condition=models.Q(state__in=sorted(LIVE))),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=models.Q(state__in=list(State)), name="job_state_known"),
+            models.CheckConstraint(condition=models.Q(kind__in=list(Kind)), name="job_kind_known"),
+            models.CheckConstraint(condition=models.Q(nodes__gte=1), name="job_has_a_node"),
+        ]
+
+    def __str__(self) -> str:
+        return self.public_id
+
+    @property
+    def badge(self) -> lifecycle.Badge:
+        return lifecycle.badge(State(self.state), self.flags)
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def is_live(self) -> bool:
+        return self.state in LIVE
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def is_configuring(self) -> bool:
+        return Flag.CONFIGURING in self.flags
+
+    def elapsed(self, now: datetime) -> timedelta | None:
+        """How long it has run, or ran; None before it started."""
+        return (self.ended_at or now) - self.started_at if self.started_at else None
+
+    def waited(self, now: datetime) -> timedelta:
+        return (self.started_at or self.ended_at or now) - self.submitted_at
+
+
+class After(models.TextChoices):
+    """What the other job must have come to, in sbatch's words."""
+
+    OK = "afterok"
+    ANY = "afterany"
+    NOT_OK = "afternotok"
+
+
+class Dependency(models.Model):
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dependencies")
+    on = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="dependents")
+    after = models.CharField(max_length=10, choices=After)
+
+    class Meta:
+        verbose_name_plural = "dependencies"
+        constraints = [
+            models.UniqueConstraint(fields=["job", "on"], name="one_dependency_per_pair"),
+            models.CheckConstraint(condition=~models.Q(job=models.F("on")), name="no_job_waits_for_itself"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.after}:{self.on}"
+
+
+class Attempt(models.Model):
+    """One execution. From the promise of GPUs (CONFIGURING) to its end; at most one of a job is alive."""
+
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="attempts")
+    number = models.PositiveSmallIntegerField()
+    key = models.CharField(max_length=32, unique=True, help_text="Our id of it, which the cluster keeps too.")
+    backend_id = models.CharField(max_length=40, blank=True, help_text="Slurm's own job id.")
+    state = models.CharField(max_length=14, choices=STATES, default=State.RUNNING)
+    nodelist = models.TextField(blank=True)
+    log_path = models.CharField(max_length=500, blank=True)
+    promised_at = models.DateTimeField(db_default=Now())
+    confirmed_at = models.DateTimeField(null=True, help_text="When the cluster began to run it.")
+    ended_at = models.DateTimeField(null=True)
+    missing_since = models.DateTimeField(null=True, help_text="The cluster answers, but does not know it any more.")
+    exit_code = models.IntegerField(null=True)
+    signal = models.PositiveSmallIntegerField(null=True)
+    reason = models.TextField(blank=True)
+    # What a person or the scheduler wants it to become; the cluster is told by a deed and has the last word.
+    stop_as = models.CharField(max_length=14, blank=True, choices=STATES)
+    stop_why = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["job", "number"]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "number"], name="attempts_are_counted"),
+            models.UniqueConstraint(
+                fields=["job"], condition=models.Q(ended_at__isnull=True), name="one_live_attempt_per_job"
+            ),
+            models.CheckConstraint(condition=models.Q(state__in=list(State)), name="attempt_state_known"),
+        ]
+        indexes = [
+            models.Index(fields=["backend_id"], name="attempt_by_backend_id"),
+            models.Index(fields=["id"], name="attempt_live", condition=models.Q(ended_at__isnull=True)),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+    @property
+    def badge(self) -> lifecycle.Badge:
+        flags = [Flag.CONFIGURING] if self.state == State.RUNNING and not self.confirmed_at else []
+        return lifecycle.badge(State(self.state), flags)
+
+    @property
+    def exit_text(self) -> str:
+        """`code:signal`, as sacct shows it."""
+        if self.exit_code is None and self.signal is None:
+            return ""
+        return f"{self.exit_code or 0}:{self.signal or 0}"
+
+
+class AllocationQuerySet(models.QuerySet["Allocation"]):
+    def live(self) -> Self:
+        return self.filter(released_at__isnull=True)
+
+    def held_per_node(self) -> dict[int, int]:
+        """How many GPUs are held just now, by the node's primary key; idle nodes are not in it."""
+        rows = self.live().filter(gpu__isnull=False).order_by()
+        return dict(rows.values_list("node").annotate(models.Count("pk")))
+
+
+class Allocation(models.Model):
+    """One GPU held by an attempt; a node that gives CPUs and memory only has one row without a GPU.
+
+    The database refuses a second live holder of a GPU (exclusion constraint `one_live_holder_per_gpu`, written in SQL
+    in the first migration because Django cannot say it). It is checked at the end of each statement, so that one
+    UPDATE may swap GPUs between attempts when a cluster chose other indices than we promised.
+    """
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="allocations")
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="allocations")
+    gpu = models.PositiveSmallIntegerField(null=True, help_text="Index on the node.")
+    held_at = models.DateTimeField(db_default=Now())
+    released_at = models.DateTimeField(null=True)
+
+    objects = AllocationQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["attempt", "node", "gpu"]
+        indexes = [
+            models.Index(fields=["node", "gpu"], name="allocation_live", condition=models.Q(released_at__isnull=True)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.node}:{'cpu' if self.gpu is None else self.gpu} by {self.attempt}"
+
+
+class Verdict(models.TextChoices):
+    UNKNOWN = "", "not judged"
+    GOOD = "good"
+    BAD = "bad"
+
+
+class Checkpoint(models.Model):
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="checkpoints")
+    attempt = models.ForeignKey(Attempt, null=True, blank=True, on_delete=models.PROTECT, related_name="checkpoints")
+    step = models.PositiveBigIntegerField()
+    path = models.CharField(max_length=500)
+    saved_at = models.DateTimeField(db_default=Now())
+    durable_at = models.DateTimeField(null=True, blank=True, help_text="When it had reached remote storage.")
+    verdict = models.CharField(max_length=4, choices=Verdict, default=Verdict.UNKNOWN, blank=True)
+    verdict_why = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["job", "-step"]
+        constraints = [models.UniqueConstraint(fields=["job", "path"], name="one_row_per_checkpoint")]
+
+    def __str__(self) -> str:
+        return f"{self.job} step {self.step}"

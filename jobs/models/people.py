@@ -1,0 +1,149 @@
+"""Who may do what: teams, the role a person has in one, what a team owns, and the tokens programs carry."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from datetime import datetime
+from typing import Self
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import RegexValidator
+from django.db import models
+from django.db.models.functions import Now
+
+from jobs.lifecycle import Kind
+
+SLUG = RegexValidator(r"^[a-z0-9][a-z0-9-]{0,39}$", "Small letters, digits and dashes, at most 40.")
+
+
+class Role(models.TextChoices):
+    """Each role may do all that the ones before it may."""
+
+    VIEWER = "viewer"
+    RESEARCHER = "researcher"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+    @property
+    def rank(self) -> int:
+        return Role.values.index(self)
+
+    @classmethod
+    def at_least(cls, role: str) -> list[str]:
+        return cls.values[cls.values.index(role) :]
+
+
+class TeamQuerySet(models.QuerySet["Team"]):
+    def where(self, user, role: str = Role.VIEWER) -> Self:
+        """The teams in which the user has at least this role; whoever runs the site has every role everywhere."""
+        if user.is_superuser:
+            return self
+        return self.filter(memberships__user=user, memberships__role__in=Role.at_least(role))
+
+
+class Team(models.Model):
+    name = models.CharField(max_length=40, unique=True, validators=[SLUG])
+    title = models.CharField(max_length=120, blank=True)
+    members = models.ManyToManyField(settings.AUTH_USER_MODEL, through="Membership", related_name="teams")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = TeamQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Membership(models.Model):
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=10, choices=Role, default=Role.RESEARCHER)
+
+    class Meta:
+        ordering = ["team", "user"]
+        constraints = [
+            models.UniqueConstraint(fields=["team", "user"], name="one_role_per_team"),
+            models.CheckConstraint(condition=models.Q(role__in=Role.values), name="membership_role_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} is {self.role} in {self.team}"
+
+
+class Quota(models.Model):
+    """How many GPUs of a cluster a team owns, for one kind of work or for all of it."""
+
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="quotas")
+    cluster = models.ForeignKey("jobs.Cluster", on_delete=models.CASCADE, related_name="quotas")
+    kind = models.CharField(
+        max_length=12, choices=[(k.value, k.value) for k in Kind], blank=True, help_text="Empty: every kind of work."
+    )
+    gpus = models.PositiveIntegerField(help_text="Jobs that may not be preempted hold at most so many GPUs together.")
+
+    class Meta:
+        ordering = ["cluster", "team", "kind"]
+        constraints = [models.UniqueConstraint(fields=["team", "cluster", "kind"], name="one_quota_per_kind")]
+
+    def __str__(self) -> str:
+        return f"{self.team} on {self.cluster}: {self.gpus} GPUs for {self.kind or 'everything'}"
+
+
+class Scope(models.TextChoices):
+    """Each scope may do all that the ones before it may."""
+
+    READ = "read"
+    SUBMIT = "submit"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+    def covers(self, wanted: str) -> bool:
+        return Scope.values.index(self) >= Scope.values.index(wanted)
+
+
+class TokenQuerySet(models.QuerySet["Token"]):
+    def usable(self, now: datetime) -> Self:
+        alive = models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=now)
+        return self.filter(alive, revoked_at__isnull=True, user__is_active=True)
+
+
+class Token(models.Model):
+    """A bearer token. Only its hash is kept: 32 random bytes need no slow hash, nobody can guess them."""
+
+    MARK = "acme_"
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="acme_tokens")
+    team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=80)
+    scope = models.CharField(max_length=10, choices=Scope, default=Scope.READ)
+    prefix = models.CharField(max_length=12, editable=False)
+    digest = models.CharField(max_length=64, unique=True, editable=False)
+    networks = ArrayField(
+        models.CharField(max_length=43), default=list, blank=True, help_text="Client networks (CIDR); empty: any."
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, editable=False)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    objects = TokenQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [models.CheckConstraint(condition=models.Q(scope__in=Scope.values), name="token_scope_known")]
+
+    def __str__(self) -> str:
+        return f"{self.prefix}… {self.name}"
+
+    @classmethod
+    def make(cls, **fields: object) -> tuple[Token, str]:
+        """A new token and its secret, which is shown this once."""
+        secret = cls.MARK + secrets.token_urlsafe(32)
+        return cls(prefix=secret[:12], digest=cls.digest_of(secret), **fields), secret
+
+    @staticmethod
+    def digest_of(secret: str) -> str:
+        return hashlib.sha256(secret.encode()).hexdigest()

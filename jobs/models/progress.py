@@ -1,0 +1,55 @@
+"""What a job says of itself while it runs: how far it is and how it goes.
+
+Progress grows by up to a thousand rows a second, so a row is narrow and there is one B-tree, its own key. Pulse is the
+newest of each attempt: what pages and detectors ask for, without a search in the rows.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.contrib.postgres.indexes import BrinIndex
+from django.db import models
+from django.db.models.functions import Now
+
+from jobs.models.job import Attempt
+
+PROGRESS_KEPT = timedelta(days=31)
+
+
+class Measured(models.Model):
+    at = models.DateTimeField(help_text="By the job's clock, but never later than ours.")
+    step = models.PositiveBigIntegerField(null=True)
+    tokens = models.PositiveBigIntegerField(null=True, help_text="Consumed since the beginning of the training.")
+    loss = models.FloatField(null=True)
+    grad_norm = models.FloatField(null=True)
+    step_time_s = models.FloatField(null=True)
+    learning_rate = models.FloatField(null=True)
+
+    class Meta:
+        abstract = True
+
+
+class Progress(Measured):
+    """Append-only. The attempt is looked up by the statement that inserts, so no constraint needs to look again."""
+
+    pk = models.CompositePrimaryKey("attempt_id", "at")
+    attempt = models.ForeignKey(
+        Attempt, on_delete=models.CASCADE, related_name="progress", db_constraint=False, db_index=False
+    )
+
+    class Meta:
+        ordering = ["attempt_id", "at"]
+        indexes = [BrinIndex(fields=["at"], name="progress_by_age")]  # for forgetting; costs an insert next to nothing
+        verbose_name_plural = "progress"
+
+    def __str__(self) -> str:
+        return f"{self.attempt_id} step {self.step}"
+
+
+class Pulse(Measured):
+    attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="pulse")
+    heard_at = models.DateTimeField(db_default=Now(), help_text="By our clock.")
+
+    def __str__(self) -> str:
+        return f"{self.attempt} step {self.step}"

@@ -1,0 +1,51 @@
+"""Samples of what nodes and GPUs do. Raw ones are kept for two days, 5-minute means for a month, hours for two years.
+
+One row is one node at one time; the GPUs are positions in arrays, so a node with 8 GPUs costs one row, not eight.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+from jobs.models.cluster import Node
+
+
+class Resolution(models.IntegerChoices):
+    """Seconds that one row stands for; raw samples are taken every 15 s."""
+
+    RAW = 15
+    FIVE_MINUTES = 300
+    HOUR = 3600
+
+
+KEPT = {
+    Resolution.RAW: timedelta(days=2),
+    Resolution.FIVE_MINUTES: timedelta(days=31),
+    Resolution.HOUR: timedelta(days=730),
+}
+
+
+def per_gpu() -> ArrayField:
+    return ArrayField(models.FloatField(null=True), default=list)
+
+
+class Sample(models.Model):
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="samples")
+    resolution = models.PositiveSmallIntegerField(choices=Resolution, default=Resolution.RAW)
+    at = models.DateTimeField(help_text="Begin of the interval that the row stands for.")
+    gpu_util = per_gpu()  # percent
+    gpu_memory_mib = per_gpu()
+    gpu_temperature_c = per_gpu()  # the hottest moment in rollups, not the mean
+    gpu_power_w = per_gpu()
+    xid = per_gpu()  # the last Xid of each GPU, 0 for none
+
+    class Meta:
+        ordering = ["node", "-at"]
+        constraints = [models.UniqueConstraint(fields=["node", "resolution", "at"], name="one_sample_per_interval")]
+        indexes = [models.Index(fields=["resolution", "at"], name="sample_by_time")]
+
+    def __str__(self) -> str:
+        return f"{self.node} {self.at:%F %T}"

@@ -1,0 +1,182 @@
+"""The pages of nodes: the table people know from sinfo, one node, drain and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.utils.http import urlencode
+from django.views.decorators.http import require_POST, require_safe
+
+from jobs import clock, node_actions
+from jobs.journal import Author
+from jobs.lifecycle import NodeState
+from jobs.models import Allocation, Attempt, Cluster, Event, Job, Node, Resolution, Sample
+from jobs.node_actions import NodeError
+from jobs.pages import MOST_EVENTS, answer
+from jobs.wishes import want_turn
+
+NODE_FILTERS: dict[str, Callable[[Node], bool]] = {
+    "all": lambda node: True,
+    "closed": lambda node: not node.takes_work,
+    "idle": lambda node: node.takes_work and node.state == NodeState.IDLE,
+    "mixed": lambda node: node.takes_work and node.state == NodeState.MIXED,
+    "allocated": lambda node: node.takes_work and node.state == NodeState.ALLOCATED,
+    "drain": lambda node: node.is_drained,
+    "down": lambda node: node.badge.tone == "bad",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One link of a row of filters."""
+
+    name: str
+    url: str
+    count: int
+    is_on: bool
+
+
+@require_safe
+def nodes(request: HttpRequest) -> HttpResponse:
+    wanted, cluster = request.GET.get("state", ""), request.GET.get("cluster", "")
+    rows = Node.objects.select_related("cluster").order_by("cluster__name", "name")
+    everything = [node for node in rows if cluster in ("", node.cluster.name)]
+    held = Allocation.objects.held_per_node()
+    fits = NODE_FILTERS.get(wanted, NODE_FILTERS["all"])
+    context = {
+        "now": clock.now(),
+        "rows": [(node, held.get(node.pk, 0) + len(node.foreign_gpus)) for node in everything if fits(node)],
+        "filters": [_choice(name, everything, wanted or "all", cluster) for name in NODE_FILTERS],
+        "wanted": wanted,
+        "cluster": cluster,
+        "clusters": cache(lambda: list(Cluster.objects.all())),
+        "here": request.get_full_path(),
+    }
+    return answer(request, "nodes/nodes.html", context, {"nodes": "nodes/_nodes.html"})
+
+
+def _choice(name: str, nodes: list[Node], wanted: str, cluster: str) -> Choice:
+    asked = {"state": "" if name == "all" else name, "cluster": cluster}
+    url = "?" + urlencode({key: value for key, value in asked.items() if value})
+    return Choice(name=name, url=url, count=sum(map(NODE_FILTERS[name], nodes)), is_on=name == wanted)
+
+
+@require_safe
+def node(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
+    row = _node(cluster, name)
+    sample = Sample.objects.filter(node=row, resolution=Resolution.RAW).order_by("-at").first()
+    held = list(row.allocations.live().select_related("attempt__job__user", "attempt__job__team"))
+    visible = _visible_ids(request, {allocation.attempt.job_id for allocation in held})
+    context = {
+        "now": clock.now(),
+        "node": row,
+        "sample": sample,
+        "gpus": _gpus(row, sample, held, visible),
+        "running": _running(held, visible),
+        "recent": cache(lambda: _recent(request, row)),
+        "events": cache(lambda: list(Event.objects.filter(node=row).order_by("-id")[:MOST_EVENTS])),
+        "may_operate": request.user.has_perm("jobs.operate_cluster"),
+    }
+    return answer(request, "nodes/node.html", context, {"node": "nodes/_node.html"})
+
+
+def _node(cluster: str, name: str) -> Node:
+    return get_object_or_404(Node.objects.select_related("cluster"), cluster__name=cluster, name=name)
+
+
+def _visible_ids(request: HttpRequest, ids: set[int]) -> set[int]:
+    return set(Job.objects.visible_to(request.user).filter(pk__in=ids).values_list("pk", flat=True)) if ids else set()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU of a node: what it is, who holds it (a job only if the viewer may see it), what it last reported."""
+
+    index: int
+    uuid: str
+    pci: str
+    job: Job | None
+    taken: bool
+    is_foreign: bool
+    utilisation: float | None
+    memory_gib: float | None
+    temperature: float | None
+    power: float | None
+    xid: int
+
+
+def _gpus(row: Node, sample: Sample | None, held: list[Allocation], visible: set[int]) -> list[Gpu]:
+    holders = {allocation.gpu: allocation.attempt.job for allocation in held}
+
+    def reading(values: list[float | None] | None, index: int) -> float | None:
+        return values[index] if values and index < len(values) else None
+
+    found = []
+    for index in range(row.gpus):
+        holder = holders.get(index)
+        memory = reading(sample and sample.gpu_memory_mib, index)
+        found.append(
+            Gpu(
+                index=index,
+                uuid=row.gpu_uuids[index] if index < len(row.gpu_uuids) else "",
+                pci=row.gpu_pci[index] if index < len(row.gpu_pci) else "",
+                job=holder if holder and holder.pk in visible else None,
+                taken=holder is not None,
+                is_foreign=index in row.foreign_gpus,
+                utilisation=reading(sample and sample.gpu_util, index),
+                memory_gib=None if memory is None else memory / 1024,
+                temperature=reading(sample and sample.gpu_temperature_c, index),
+                power=reading(sample and sample.gpu_power_w, index),
+                xid=int(reading(sample and sample.xid, index) or 0),
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """What a drain would wait for."""
+
+    jobs: list[Job]
+    hidden: int
+
+    @property
+    def count(self) -> int:
+        return len(self.jobs) + self.hidden
+
+
+def _running(held: list[Allocation], visible: set[int]) -> Running:
+    found = {allocation.attempt.job_id: allocation.attempt.job for allocation in held}
+    shown = [job for pk, job in found.items() if pk in visible]
+    return Running(jobs=shown, hidden=len(found) - len(shown))
+
+
+def _recent(request: HttpRequest, row: Node) -> list[Attempt]:
+    """The last attempts that ran here, of jobs that the viewer may see."""
+    jobs = Job.objects.visible_to(request.user)
+    here = Allocation.objects.filter(node=row).values("attempt")
+    found = Attempt.objects.filter(pk__in=here, job__in=jobs).select_related("job__user")
+    return list(found.order_by("-pk")[:20])
+
+
+@require_POST
+@permission_required("jobs.operate_cluster", raise_exception=True)
+def node_verb(request: HttpRequest, cluster: str, name: str, verb: str) -> HttpResponse:
+    row = _node(cluster, name)
+    change = {"drain": node_actions.drain, "resume": node_actions.resume}.get(verb)
+    if change is None:
+        raise Http404("no such verb")
+    try:
+        change(row, author=Author.of(request), why=request.POST.get("why", "").strip()[:1000], now=clock.now())
+    except NodeError as error:
+        messages.error(request, f"Conflict, nothing was changed: {error}.")
+    else:
+        want_turn(row.cluster_id)
+        messages.success(request, f"{row}: {'closed for new jobs' if verb == 'drain' else 'takes work again'}.")
+    return redirect("node", cluster, name)

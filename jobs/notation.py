@@ -1,0 +1,104 @@
+"""How Slurm's users write durations, memory and array indices; parsed and printed. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+UNLIMITED = "UNLIMITED"
+DAYS = re.compile(r"^(\d{1,6})-(\d{1,3})(?::(\d{1,2}))?(?::(\d{1,2}))?$", re.ASCII)
+CLOCK = re.compile(r"^(\d{1,9})(?::(\d{1,2}))?(?::(\d{1,2}))?$", re.ASCII)
+MEMORY = re.compile(r"^(\d{1,15})\s*([KMGT]?)I?B?$", re.ASCII)
+LONGEST = timedelta(days=366 * 10)
+
+
+class BadNotation(ValueError):
+    """The text is not of the notation; the message is a sentence without its subject."""
+
+
+def parse_duration(text: str) -> timedelta | None:
+    """`MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`; None for UNLIMITED."""
+    text = text.strip()
+    if text.upper() in (UNLIMITED, "INFINITE"):
+        return None
+    if match := DAYS.match(text):
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    elif match := CLOCK.match(text):
+        days, (hours, minutes, seconds) = 0, _clock(match)
+    else:
+        raise BadNotation(f"{text[:40]!r} is no duration such as 90, 30:00, 12:00:00 or 2-03:15:00")
+    return _bounded(timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds))
+
+
+def _clock(match: re.Match[str]) -> tuple[int, int, int]:
+    first, second, third = match.groups()
+    if third is not None:
+        return int(first), int(second), int(third)
+    return 0, int(first), int(second or 0)  # one number means minutes, as for sbatch --time
+
+
+def seconds_duration(seconds: float) -> timedelta:
+    """The API's integers are seconds."""
+    if not 0 <= seconds <= LONGEST.total_seconds():
+        shown = f"{seconds:.0f} seconds" if abs(seconds) < 1e15 else "that many seconds"
+        raise BadNotation(f"{shown} is not between 0 and 10 years")
+    return timedelta(seconds=seconds)
+
+
+def _bounded(duration: timedelta) -> timedelta:
+    if duration > LONGEST:
+        raise BadNotation("it is longer than 10 years")
+    return duration
+
+
+def format_duration(duration: timedelta | None) -> str:
+    """`D-HH:MM:SS`, the days left out where there are none."""
+    if duration is None:
+        return UNLIMITED
+    total = max(0, int(duration.total_seconds()))
+    days, rest = divmod(total, 86400)
+    clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
+    return f"{days}-{clock}" if days else clock
+
+
+def parse_memory_mb(text: str) -> int:
+    """`1T`, `512G`, `2048` (MB) in powers of 1024; the result is MiB, rounded up."""
+    match = MEMORY.match(text.strip().upper())
+    if not match:
+        raise BadNotation(f"{text[:40]!r} is no amount of memory such as 512G or 1T")
+    number, unit = int(match[1]), match[2] or "M"
+    kib = number * {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}[unit]
+    return -(-kib // 1024)
+
+
+def format_memory(megabytes: int) -> str:
+    for unit, size in (("T", 1024**2), ("G", 1024)):
+        if megabytes >= size:
+            return f"{megabytes / size:.1f}".removesuffix(".0") + unit
+    return f"{megabytes}M"
+
+
+def count(number: int, word: str) -> str:
+    """`1 GPU`, `2 GPUs`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def parse_array(text: str, most: int) -> tuple[list[int], int | None]:
+    """`0-99%10`, `1,3,5-9:2`: the indices in order and how many may run at once (None: all)."""
+    body, percent, limit = text.strip().partition("%")
+    if percent and not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= most):
+        raise BadNotation(f"{text[:40]!r}: after % stands the number of tasks that may run at once")
+    indices = sorted({index for part in body.split(",") for index in _array_part(part.strip(), most)})
+    if len(indices) > most:
+        raise BadNotation(f"{text[:40]!r} has more than {most} tasks")
+    return indices, int(limit) if percent else None
+
+
+def _array_part(part: str, most: int) -> range:
+    match = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", part, re.ASCII)
+    if not match:
+        raise BadNotation(f"{part[:40]!r} is no array index or range such as 7, 0-99 or 0-99%10")
+    low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    if high < low or step < 1 or high - low >= most * step:
+        raise BadNotation(f"{part[:40]!r} is empty, or has more than {most} tasks")
+    return range(low, high + 1, step)

@@ -1,0 +1,27 @@
+"""A page and its fragments: one view, one context, two sizes of answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.cache import patch_cache_control, patch_vary_headers
+
+MOST_EVENTS = 100  # of a job or a node, the newest; a page shows no more
+
+
+def answer(
+    request: HttpRequest, page: str, context: Mapping[str, Any], fragments: Mapping[str, str] | None = None
+) -> HttpResponse:
+    """The page, or the one fragment that htmx wants to replace (`HX-Target: section#queue`).
+
+    Values of the context may be functions: a template calls what it shows, so a fragment costs only its own queries.
+    """
+    wanted = request.headers.get("HX-Target", "").partition("#")[2] if "HX-Request" in request.headers else ""
+    response = render(request, (fragments or {}).get(wanted, page), dict(context))
+    # The same address has two answers; without this the Back button could show a fragment as a page
+    patch_vary_headers(response, ["HX-Request", "HX-Target"])
+    patch_cache_control(response, private=True, no_cache=True)
+    return response

@@ -1,0 +1,133 @@
+"""Progress that a running attempt reports: its credentials, and the only code that writes it.
+
+The token is derived from the attempt's key, so nothing is stored and nothing can be stolen from the database. It is
+good for that attempt alone, and only as long as the attempt lives: the statement that writes looks at that.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+from django.utils.crypto import salted_hmac
+
+from acmeweb import live
+from jobs import journal
+from jobs.journal import Author
+from jobs.models import Attempt, Event
+
+MARK = "acme_run_"
+COLUMNS = {
+    "at": "timestamptz",
+    "step": "bigint",
+    "tokens": "bigint",
+    "loss": "float8",
+    "grad_norm": "float8",
+    "step_time_s": "float8",
+    "learning_rate": "float8",
+}
+
+
+def token_of(key: str) -> str:
+    return f"{MARK}{key}.{_signature(key)}"
+
+
+def key_of(token: str) -> str | None:
+    """The key of the attempt that this token was made for; None if we made no such token."""
+    if not token.startswith(MARK):
+        return None
+    key, _, signature = token.removeprefix(MARK).rpartition(".")
+    return key if hmac.compare_digest(signature.encode(), _signature(key).encode()) else None
+
+
+def _signature(key: str) -> str:
+    return salted_hmac("acme.progress", key, algorithm="sha256").hexdigest()[:40]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noted:
+    attempt_id: int
+    job_id: int
+    stop_as: str
+    rows: int
+
+
+_names = ", ".join(COLUMNS)
+# One statement: whether the attempt lives, its rows, its newest values. What a heartbeat leaves out stays as it was.
+NOTE = f"""
+WITH live AS (SELECT id, job_id, stop_as FROM jobs_attempt WHERE key = %s AND ended_at IS NULL),
+said AS MATERIALIZED (
+    SELECT live.id AS attempt_id, LEAST(COALESCE(v.at, clock_timestamp()), clock_timestamp()) AS at,
+           {", ".join(f"v.{name}" for name in COLUMNS if name != "at")}
+    FROM live, unnest({", ".join(f"%s::{kind}[]" for kind in COLUMNS.values())}) AS v ({_names})),
+kept AS (
+    INSERT INTO jobs_progress (attempt_id, {_names}) SELECT attempt_id, {_names} FROM said
+    ON CONFLICT DO NOTHING RETURNING 1),
+beat AS (
+    INSERT INTO jobs_pulse (attempt_id, {_names})
+    SELECT attempt_id, {_names} FROM said ORDER BY at DESC LIMIT 1
+    ON CONFLICT (attempt_id) DO UPDATE SET heard_at = clock_timestamp(), at = EXCLUDED.at,
+        {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_pulse.{name})" for name in COLUMNS if name != "at")}
+    WHERE EXCLUDED.at >= jobs_pulse.at)
+SELECT id, job_id, stop_as, (SELECT count(*) FROM kept) FROM live
+"""  # noqa: S608 - the names are ours
+
+
+def note(key: str, beats: Sequence[Mapping[str, Any]]) -> Noted | None:
+    """None when the attempt does not live any more. The same heartbeats twice are kept once."""
+    columns = [[beat.get(name) for beat in beats] for name in COLUMNS]
+    with connection.cursor() as cursor:
+        cursor.execute(NOTE, [key, *columns])
+        row = cursor.fetchone()
+    return Noted(attempt_id=row[0], job_id=row[1], stop_as=row[2], rows=row[3]) if row else None
+
+
+SAVE = """
+INSERT INTO jobs_checkpoint AS c (job_id, attempt_id, step, path, saved_at, durable_at, verdict, verdict_why)
+VALUES (%s, %s, %s, %s, LEAST(COALESCE(%s, now()), now()), CASE WHEN %s THEN now() END, '', '')
+ON CONFLICT (job_id, path) DO UPDATE SET
+    durable_at = CASE WHEN EXCLUDED.step = c.step THEN COALESCE(c.durable_at, EXCLUDED.durable_at)
+                      ELSE EXCLUDED.durable_at END,
+    saved_at = CASE WHEN EXCLUDED.step = c.step THEN c.saved_at ELSE EXCLUDED.saved_at END,
+    verdict = CASE WHEN EXCLUDED.step = c.step THEN c.verdict ELSE '' END,
+    verdict_why = CASE WHEN EXCLUDED.step = c.step THEN c.verdict_why ELSE '' END,
+    step = EXCLUDED.step, attempt_id = EXCLUDED.attempt_id
+WHERE EXCLUDED.step <> c.step OR (c.durable_at IS NULL AND EXCLUDED.durable_at IS NOT NULL)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    path: str
+    step: int
+    saved_at: datetime | None = None
+    durable: bool = False
+
+
+def save_checkpoints(noted: Noted, saved: Sequence[Saved], author: Author) -> int:
+    """How many were news. A path that is written again at another step is another checkpoint: not durable yet, not
+    judged yet."""
+    attempt = Attempt.objects.select_related("job").get(pk=noted.attempt_id)
+    news = []
+    with connection.cursor() as cursor:
+        for one in saved:
+            cursor.execute(SAVE, [noted.job_id, noted.attempt_id, one.step, one.path, one.saved_at, one.durable])
+            if cursor.rowcount:
+                news.append(one)
+    Event.objects.bulk_create(
+        journal.of_job(
+            "checkpoint.durable" if one.durable else "checkpoint.saved",
+            author,
+            attempt.job,
+            attempt=attempt,
+            detail={"step": one.step, "path": one.path},
+        )
+        for one in news
+    )
+    if news:
+        live.changed(f"job:{attempt.job.public_id}")
+    return len(news)

@@ -1,0 +1,113 @@
+"""How values look on a page. Formatting only: what is shown was decided by the row or the view.
+
+Times are compared with the `now` that the view passes down, so one page shows one moment.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from jobs import notation
+from jobs.lifecycle import Badge
+from jobs.models import Job
+
+register = template.Library()
+
+EXACT = "%Y-%m-%d %H:%M:%S UTC"
+NOTHING = "–"
+
+
+@register.simple_tag
+def badge(look: Badge) -> SafeString:
+    """Icon and word; where a table is narrow the style sheet shows Slurm's short code instead of the word."""
+    return format_html(
+        '<span class="badge {}" title="{}"><span class="icon" aria-hidden="true">{}</span>'
+        '<span class="word">{}</span><span class="code" aria-hidden="true">{}</span></span>',
+        look.tone,
+        look.label,
+        look.icon,
+        look.label,
+        look.code,
+    )
+
+
+@register.filter
+def ago(moment: datetime | None, now: datetime) -> SafeString | str:
+    """`12m ago`, with the exact time on hover."""
+    if moment is None:
+        return NOTHING
+    words = f"{age(now - moment)} ago" if moment <= now else f"in {age(moment - now)}"
+    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), moment.strftime(EXACT), words)
+
+
+@register.filter
+def exact(moment: datetime | None) -> SafeString | str:
+    if moment is None:
+        return NOTHING
+    return format_html('<time datetime="{}">{}</time>', moment.isoformat(), moment.strftime(EXACT))
+
+
+@register.filter
+def age(duration: timedelta) -> str:
+    """As kubectl writes it: 45s, 12m, 3h5m, 3d4h."""
+    seconds = max(0, int(duration.total_seconds()))
+    days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
+    if days:
+        return f"{days}d{hours}h" if hours and days < 10 else f"{days}d"
+    if hours:
+        return f"{hours}h{minutes}m" if minutes else f"{hours}h"
+    return f"{minutes}m" if minutes else f"{seconds}s"
+
+
+@register.filter
+def duration(value: timedelta | None) -> str:
+    """`D-HH:MM:SS`; nothing set is UNLIMITED."""
+    return notation.format_duration(value)
+
+
+@register.filter
+def ran(job: Job, now: datetime) -> SafeString | str:
+    """squeue's TIME. What runs carries its start, so that live.js can count on between two answers."""
+    elapsed = job.elapsed(now)
+    if elapsed is None or job.started_at is None:
+        return "0:00" if not job.is_final else NOTHING
+    if not job.is_live:
+        return notation.format_duration(elapsed)
+    return format_html(
+        '<time data-started="{}" title="since {}">{}</time>',
+        int(job.started_at.timestamp()),
+        job.started_at.strftime(EXACT),
+        notation.format_duration(elapsed),
+    )
+
+
+@register.filter
+def memory(megabytes: int) -> str:
+    return notation.format_memory(megabytes) if megabytes else NOTHING
+
+
+@register.filter
+def size(count: int) -> str:
+    """Bytes, in powers of 1024."""
+    if count < 1024:
+        return f"{count} B"
+    return f"{count / 1024:.0f} KiB" if count < 1024**2 else f"{count / 1024**2:.1f} MiB"
+
+
+@register.filter
+def place(job: Job) -> str:
+    """NODELIST(REASON)'s first half of the truth: where it is, or Slurm's word for why it is nowhere."""
+    if job.is_live:
+        return getattr(job, "nodelist", "")
+    return f"({job.reason or 'None'})" if not job.is_final else getattr(job, "nodelist", "")
+
+
+@register.filter
+def exit_text(row: object) -> str:
+    """`code:signal`, as sacct shows it."""
+    code, signal = getattr(row, "exit_code", None), getattr(row, "signal", None)
+    return "" if code is None and signal is None else f"{code or 0}:{signal or 0}"

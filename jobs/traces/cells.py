@@ -1,0 +1,96 @@
+"""From the cells of a table to numbers, a column at a time: fast for whole columns, exact about the one bad cell."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+
+from jobs.traces.trace import Floats
+
+BLANK = frozenset({"", "-", "NA", "N/A", "nan", "NaN", "None", "null", "NULL", "Unknown"})
+_PLAIN_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d(?:\.\d+)?))?$")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)i?B?[nc]?$", re.IGNORECASE)
+_GPU = re.compile(r"gres/gpu(:[^=,]+)?[=:](\d+)")
+
+Parse = Callable[[str], float]
+
+
+def numbers(cells: Sequence[str], parse: Parse) -> Floats:
+    """Raises ValueError if one cell is bad; the caller then asks row by row."""
+    blanks = cells.count("")
+    if blanks == len(cells):
+        return np.full(len(cells), math.nan)
+    if parse is number:
+        try:
+            whole = [cell or "nan" for cell in cells] if blanks else cells
+            return np.fromiter(map(float, whole), dtype=np.float64, count=len(cells))
+        except ValueError:
+            pass
+    if parse is moment:
+        try:
+            return _plain_moments(cells)
+        except ValueError:
+            pass
+    return np.fromiter(map(parse, cells), dtype=np.float64, count=len(cells))
+
+
+def number(cell: str) -> float:
+    return math.nan if cell.strip() in BLANK else float(cell)
+
+
+def moment(cell: str) -> float:
+    """Unix seconds. A time without a zone is taken as UTC: only differences matter to a replay."""
+    cell = cell.strip()
+    if cell in BLANK:
+        return math.nan
+    if cell.replace(".", "", 1).isdigit():
+        return float(cell)
+    read = datetime.fromisoformat(cell)
+    return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+
+
+def clock(cell: str) -> float:
+    """Slurm's [days-]hours:minutes:seconds, or plain seconds."""
+    cell = cell.strip()
+    if cell in BLANK or cell in ("UNLIMITED", "Partition_Limit"):
+        return math.nan
+    if matched := _CLOCK.match(cell):
+        days, first, second, third = matched.groups()
+        if third is None:
+            return float(days or 0) * 86400 + float(first) * 60 + float(second)
+        return float(days or 0) * 86400 + float(first) * 3600 + float(second) * 60 + float(third)
+    return float(cell)
+
+
+def megabytes(cell: str) -> float:
+    cell = cell.strip()
+    if cell in BLANK:
+        return math.nan
+    if not (matched := _SIZE.match(cell)):
+        raise ValueError(f"{cell!r} is not a size")
+    return float(matched[1]) * {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}[matched[2].upper()]
+
+
+def gpus_of_tres(cell: str) -> float:
+    """`billing=8,gres/gpu:a100=8,gres/gpu=8` → 8: the line without a model is the sum of those with one."""
+    found = _GPU.findall(cell)
+    plain = [int(count) for model, count in found if not model]
+    return float(plain[0] if plain else sum(int(count) for _, count in found))
+
+
+def _plain_moments(cells: Sequence[str]) -> Floats:
+    """Whole columns of `2023-05-17 11:00:58[+00:00]`, all in one zone, without a Python step per cell."""
+    first = cells[0]
+    zone = first[19:]
+    if not _PLAIN_TIME.match(first) or any(cell[19:] != zone for cell in cells):
+        raise ValueError("mixed")
+    read = np.array([cell[:19] for cell in cells], dtype="datetime64[s]")
+    if np.isnat(read).any():
+        raise ValueError("blank among times")
+    shift = moment(first) - float(read[0].astype(np.int64))
+    return read.astype(np.int64).astype(np.float64) + shift

@@ -1,0 +1,78 @@
+"""Opens trace files, plain or packed (gz, zst), and writes our own export: the only part that does I/O."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TextIO
+
+from jobs.traces.rows import read_lines
+from jobs.traces.trace import BadTrace, Trace
+
+HEADER = (
+    *("job_id", "user", "group_or_vc", "type", "submit_ts", "duration_s", "gpu_num", "node_num", "cpu_num", "state"),
+    *("queue_s", "name", "timelimit_s", "memory_mib"),
+)
+
+
+def read(path: str | Path) -> Trace:
+    path = Path(path)
+    try:
+        with opened(path) as lines:
+            return read_lines(lines, path.name)
+    except (OSError, EOFError, UnicodeError) as error:
+        raise BadTrace(f"{path.name} cannot be read: {error}") from error
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Iterable[str]]:
+    with path.open("rb") as raw, _unpacked(raw, path) as data:
+        yield io.TextIOWrapper(data, encoding="utf-8", errors="replace", newline="")  # type: ignore[arg-type]
+
+
+@contextmanager
+def _unpacked(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    """By what the file begins with, not by its name."""
+    magic = raw.read(4)
+    raw.seek(0)
+    if magic[:2] == b"\x1f\x8b":
+        with gzip.open(raw) as data:
+            yield data  # type: ignore[misc]
+    elif magic == b"\x28\xb5\x2f\xfd":
+        with _zstd(path).open(raw) as data:
+            yield data
+    else:
+        yield raw
+
+
+def _zstd(path: Path):  # type: ignore[no-untyped-def]
+    """Python 3.14 brings zstd along; before it, the package of the same code."""
+    try:
+        from compression import zstd
+    except ImportError:
+        try:
+            from backports import zstd
+        except ImportError:
+            raise BadTrace(f"{path.name} is packed with zstd; install acme[traces] or unpack it first.") from None
+    return zstd
+
+
+def write(trace: Trace, out: TextIO) -> None:
+    """Our own export: what `read` understands, one row a job."""
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(HEADER)
+    columns = (
+        trace.ids, trace.users, trace.pools, trace.kinds, _cells(trace.submit_s), _cells(trace.runtime_s),
+        trace.gpus.tolist(), trace.nodes.tolist(), _cells(trace.cpus), trace.states, _cells(trace.queue_s),
+        trace.names, _cells(trace.limit_s), _cells(trace.memory_mb),
+    )  # fmt: skip
+    rows.writerows(zip(*columns, strict=True))
+
+
+def _cells(column: Iterable[float]) -> Iterator[str]:
+    return ("" if math.isnan(value) else format(value, ".15g") for value in column)

@@ -1,0 +1,280 @@
+"""Tables, SWF and Philly's JSON, from lines to a Trace. Pure: whoever calls has opened the file.
+
+Rows are taken in blocks: a block is turned into columns at once, and only a block with a bad cell is read row by row to
+find it. So a million rows cost seconds, and what is held besides the columns is one block.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from jobs.traces.cells import Parse, moment, numbers
+from jobs.traces.layouts import KINDS, LAYOUTS, Columns, Layout
+from jobs.traces.trace import QUOTED, BadRow, BadTrace, Floats, Trace, Words, in_order
+
+BLOCK = 20_000
+WORDS = ("ids", "users", "pools", "kinds", "names", "states")
+NUMBERS = (
+    "submit_s",
+    "start",
+    "end",
+    "duration",
+    "queue_s",
+    "limit_s",
+    "gpus",
+    "asked_gpus",
+    "nodes",
+    "cpus",
+    "memory_mb",
+)
+KEPT = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "nodes", "cpus", "memory_mb")
+
+Row = tuple[int, list[str]]  # its line in the file, its cells
+
+
+def read_lines(lines: Iterable[str], source: str = "trace") -> Trace:
+    """Any of the text layouts; the first lines tell which."""
+    lines = iter(lines)
+    first = next(lines, None)
+    if first is None:
+        raise BadTrace(f"{source} is empty.")
+    first = first.removeprefix("\ufeff")
+    if first.lstrip().startswith(("[", "{")):
+        return philly(json.loads(first + "".join(lines)), source)
+    if first.startswith(";"):
+        return swf(chain([first], lines), source)
+    return table(first, lines, source)
+
+
+def table(header: str, lines: Iterable[str], source: str) -> Trace:
+    separator = "|" if header.count("|") > header.count(",") else ","
+    names = [name.strip() for name in next(csv.reader([header], delimiter=separator))]
+    layout = next((known for known in LAYOUTS if known.marks.issubset(names)), None)
+    if layout is None:
+        known = "; ".join(f"{one.name} ({', '.join(sorted(one.marks))})" for one in LAYOUTS)
+        raise BadTrace(f"{source}: a header of {', '.join(names[:12])} is of no layout we know: {known}.")
+    cells = csv.reader(lines, delimiter=separator, strict=True)
+    reading = Reading(layout, names, source)
+    rows = _numbered(cells, reading)
+    while block := list(islice(rows, BLOCK)):
+        reading.take(block)
+    return reading.trace()
+
+
+def _numbered(cells: Iterator[list[str]], reading: Reading) -> Iterator[Row]:
+    """Rows with their line; a line that is not CSV at all is set aside."""
+    while True:
+        try:
+            row = next(cells)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            reading.refuse(cells.line_num + 1, str(error), [])  # type: ignore[attr-defined]
+            continue
+        if row:
+            yield cells.line_num + 1, row  # type: ignore[attr-defined]
+
+
+class Reading:
+    """One table on its way in: the columns so far, and the rows that were refused."""
+
+    def __init__(self, layout: Layout, header: Sequence[str], source: str) -> None:
+        self._layout, self._source, self._width = layout, source, len(header)
+        at = {name: index for index, name in enumerate(header)}
+        self._words = {ours: at[theirs] for ours, theirs in layout.words.items() if theirs in at}
+        self._numbers: dict[str, tuple[int, Parse]] = {
+            ours: (at[theirs], parse) for ours, (theirs, parse) in layout.numbers.items() if theirs in at
+        }
+        self._columns: dict[str, list[Floats]] = {name: [] for name in KEPT}
+        self._known: dict[str, dict[str, int]] = {name: {} for name in WORDS if name != "ids"}
+        self._codes: dict[str, list[np.ndarray[Any, np.dtype[np.int32]]]] = {name: [] for name in self._known}
+        self._ids: list[str] = []
+        self.bad: list[BadRow] = []
+        self.bad_count = 0
+
+    def refuse(self, line: int, why: str, row: Sequence[str]) -> None:
+        self.bad_count += 1
+        if len(self.bad) < QUOTED:
+            self.bad.append(BadRow(line=line, why=why, text=self._layout.separator.join(row)))
+
+    def take(self, block: list[Row]) -> None:
+        if skips := self._layout.skips:
+            block = [row for row in block if not skips(row[1][0])]
+        whole = [row for row in block if len(row[1]) == self._width]
+        if len(whole) < len(block):
+            for line, row in block:
+                if len(row) != self._width:
+                    self.refuse(line, f"{len(row)} cells, the header has {self._width}", row)
+        if not whole:
+            return
+        try:
+            columns = self._read(whole)
+        except ValueError:
+            whole = [row for row in whole if self._readable(row)]
+            columns = self._read(whole)
+        self._keep(whole, columns)
+
+    def _read(self, block: list[Row]) -> Columns:
+        cells = list(zip(*(row for _, row in block), strict=True)) or [()] * self._width
+        missing = np.full(len(block), np.nan)
+        columns = dict.fromkeys(NUMBERS, missing)
+        for name, (index, parse) in self._numbers.items():
+            columns[name] = numbers(cells[index], parse) if block else missing
+        return self._layout.finish(columns)
+
+    def _readable(self, row: Row) -> bool:
+        line, cells = row
+        for index, parse in self._numbers.values():
+            try:
+                parse(cells[index])
+            except ValueError:
+                self.refuse(line, f"{cells[index]!r} cannot be read", cells)
+                return False
+        return True
+
+    def _keep(self, block: list[Row], columns: Columns) -> None:
+        good = np.ones(len(block), dtype=bool)
+        for row, why in _wrong(columns):
+            if good[row]:
+                good[row] = False
+                self.refuse(*block[row][:1], why, block[row][1])
+        kept = [row for (_, row), fine in zip(block, good.tolist(), strict=True) if fine]
+        self._keep_words(kept)
+        for name in KEPT:
+            self._columns[name].append(columns[name][good])
+
+    def _keep_words(self, rows: list[list[str]]) -> None:
+        index = self._words["ids"]
+        self._ids += [row[index] for row in rows]
+        for name, known in self._known.items():
+            column = self._words.get(name)
+            words = [row[column] for row in rows] if column is not None else [""] * len(rows)
+            for word in dict.fromkeys(words):
+                known.setdefault(word, len(known))
+            self._codes[name].append(np.fromiter(map(known.__getitem__, words), dtype=np.int32, count=len(rows)))
+
+    def trace(self) -> Trace:
+        columns: dict[str, Any] = {
+            name: np.concatenate(parts or [np.empty(0)]) for name, parts in self._columns.items()
+        }
+        words = {
+            name: Words(
+                codes=np.concatenate(self._codes[name] or [np.empty(0, np.int32)]),
+                words=tuple(_kind(word) if name == "kinds" else word for word in known),
+            )
+            for name, known in self._known.items()
+        }
+        return _made(self._source, self._ids, words, columns, self.bad, self.bad_count)
+
+
+def _made(
+    source: str,
+    ids: list[str],
+    words: Mapping[str, Words],
+    columns: Columns,
+    bad: Sequence[BadRow],
+    bad_count: int,
+) -> Trace:
+    floats = ("submit_s", "runtime_s", "queue_s", "limit_s", "cpus", "memory_mb")
+    given: dict[str, Any] = {**words, **{name: columns[name] for name in floats}}
+    trace = Trace(
+        source=source,
+        ids=ids,
+        **given,
+        gpus=np.nan_to_num(columns["gpus"]).astype(np.int32),
+        nodes=np.maximum(np.nan_to_num(columns["nodes"], nan=1), 1).astype(np.int32),
+        bad=tuple(bad),
+        bad_count=bad_count,
+    )
+    return in_order(trace)
+
+
+def _wrong(columns: Columns) -> Iterator[tuple[int, str]]:
+    """Rows that are readable but cannot be a job that ran."""
+    submit, runtime, gpus = columns["submit_s"], columns["runtime_s"], columns["gpus"]
+    for found, why in (
+        (np.isnan(submit), "no time of submission"),
+        (~np.isfinite(runtime), "no run time"),
+        (runtime < 0, "negative run time"),
+        (gpus < 0, "negative number of GPUs"),
+    ):
+        for row in np.flatnonzero(found).tolist():
+            yield row, why
+
+
+def _kind(word: str) -> str:
+    return KINDS.get(word.strip().lower(), word)
+
+
+SWF = {"submit_s": 1, "queue_s": 2, "duration": 3, "cpus": 4, "asked_cpus": 7, "limit_s": 8}
+
+
+def swf(lines: Iterable[str], source: str = "swf") -> Trace:
+    """Feitelson's Standard Workload Format: eighteen numbers a line, -1 for unknown, CPUs only."""
+    layout = Layout(
+        name="swf",
+        marks=frozenset(),
+        words={"ids": "0", "states": "10", "users": "11", "pools": "15"},
+        numbers={ours: (str(at), _unknown_below_zero) for ours, at in SWF.items()},
+        finish=_swf,
+        separator=" ",
+    )
+    reading = Reading(layout, [str(number) for number in range(18)], source)
+    rows = ((at, line.split()) for at, line in enumerate(lines, 1) if line.strip() and not line.startswith(";"))
+    while block := list(islice(rows, BLOCK)):
+        reading.take(block)
+    return reading.trace()
+
+
+def _unknown_below_zero(cell: str) -> float:
+    value = float(cell)
+    return math.nan if value < 0 else value
+
+
+def _swf(columns: Columns) -> Columns:
+    columns["runtime_s"] = columns["duration"]
+    columns["cpus"] = np.where(columns["cpus"] > 0, columns["cpus"], columns["asked_cpus"])
+    return columns
+
+
+def philly(jobs: Sequence[Mapping[str, Any]], source: str = "philly") -> Trace:
+    """Microsoft's cluster_job_log: a list of jobs with their attempts; run time is the sum over the attempts.
+
+    The line of a bad row is its number in the list, from 1.
+    """
+    layout = Layout(
+        name="philly",
+        marks=frozenset(),
+        words={"ids": "0", "users": "1", "pools": "2", "states": "3"},
+        numbers={"submit_s": ("4", moment), "duration": ("5", float), "gpus": ("6", float), "nodes": ("7", float)},
+        finish=lambda columns: {**columns, "runtime_s": columns["duration"]},
+    )
+    reading = Reading(layout, [str(number) for number in range(8)], source)
+    rows: list[Row] = []
+    for at, job in enumerate(jobs, 1):
+        try:
+            rows.append((at, _philly_row(job)))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            reading.refuse(at, f"{type(error).__name__} {error}", [json.dumps(job, default=str)])
+    for start in range(0, len(rows), BLOCK):
+        reading.take(rows[start : start + BLOCK])
+    return replace(reading.trace(), source=source)
+
+
+def _philly_row(job: Mapping[str, Any]) -> list[str]:
+    attempts = [one for one in job["attempts"] if one.get("start_time") and one.get("end_time")]
+    if not attempts:
+        raise ValueError("no attempt that started and ended")
+    ran = sum(moment(one["end_time"]) - moment(one["start_time"]) for one in attempts)
+    places = attempts[0]["detail"]
+    gpus = sum(len(place["gpus"]) for place in places)
+    words = [str(job[name]) for name in ("jobid", "user", "vc", "status")]
+    return [*words, str(job["submitted_time"]), str(ran), str(gpus), str(max(1, len(places)))]

@@ -1,0 +1,15 @@
+from django.urls import path
+
+from jobs import node_views, views
+
+urlpatterns = [
+    path("jobs/", views.jobs, name="jobs"),
+    path("jobs/new/", views.submit, name="submit"),
+    path("jobs/<slug:public_id>/", views.job, name="job"),
+    path("jobs/<slug:public_id>/log/", views.log, name="log"),
+    path("jobs/<slug:public_id>/log/raw/", views.log_raw, name="log-raw"),
+    path("jobs/<slug:public_id>/<slug:name>/", views.job_verb, name="job-verb"),
+    path("nodes/", node_views.nodes, name="nodes"),
+    path("nodes/<str:cluster>/<str:name>/", node_views.node, name="node"),
+    path("nodes/<str:cluster>/<str:name>/<slug:verb>/", node_views.node_verb, name="node-verb"),
+]

@@ -1,0 +1,347 @@
+"""The pages of jobs. A view loads rows and hands them to a template; what may change is a verb in actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from jobs import actions, clock, forms, logs, masking, timeline
+from jobs.actions import JobError
+from jobs.hostlist import compress
+from jobs.journal import Author
+from jobs.lifecycle import FINAL, LIVE, Kind, State
+from jobs.models import Attempt, Cluster, Hold, Job, Role, Team
+from jobs.pages import MOST_EVENTS, answer
+from jobs.spec import BadSpec, refuse_priority
+from jobs.wishes import want_turn
+
+PAGE = 50
+
+# --- the list of jobs
+
+STATE_GROUPS: dict[str, Iterable[State]] = {
+    "waiting": (State.PENDING,),
+    "running": sorted(LIVE),
+    "finished": sorted(FINAL),
+    "failed": (State.FAILED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.BOOT_FAIL, State.TIMEOUT, State.DEADLINE),
+    **{state.value: (state,) for state in State},
+}
+
+
+@require_safe
+def jobs(request: HttpRequest) -> HttpResponse:
+    asked = {name: request.GET.get(name, "").strip() for name in ("q", "state", "kind", "team", "user", "cluster")}
+    mine = request.GET.get("mine") == "1"
+    before = request.GET.get("before", "")
+    found = _filtered(Job.objects.visible_to(request.user), asked)
+    if mine:
+        found = found.filter(user=request.user)
+    if before.isdecimal() and len(before) < 19:
+        found = found.filter(pk__lt=int(before))
+    # One row more than is shown says whether there is a next page; counting a million rows would not be worth it
+    rows = list(found.in_rows().order_by("-pk")[: PAGE + 1])
+    kept = {name: value for name, value in asked.items() if value} | ({"mine": "1"} if mine else {})
+    context = {
+        "now": clock.now(),
+        "rows": rows[:PAGE],
+        "older": urlencode(kept | {"before": rows[PAGE - 1].pk}) if len(rows) > PAGE else "",
+        "newest": urlencode(kept) if before else "",
+        "is_first": not before,
+        "asked": asked,
+        "mine": mine,
+        "kept": kept,
+        "here": request.get_full_path(),
+        "everyone_url": f"?{urlencode({k: v for k, v in kept.items() if k != 'mine'})}",
+        "mine_url": f"?{urlencode(kept | {'mine': '1'})}",
+        "state_groups": [name for name in STATE_GROUPS if name.islower()],
+        "states": list(State),
+        "kinds": list(Kind),
+        "teams": cache(lambda: list(Team.objects.where(request.user).distinct())),
+        "clusters": cache(lambda: list(Cluster.objects.all())),
+    }
+    return answer(request, "jobs/jobs.html", context, {"jobs": "jobs/_jobs.html"})
+
+
+def _filtered(found: Any, asked: dict[str, str]) -> Any:
+    if asked["q"]:
+        found = found.called(asked["q"].replace("\x00", ""))
+    if asked["state"]:
+        found = found.filter(state__in=STATE_GROUPS.get(asked["state"], ()))
+    exact = {"kind": "kind", "team": "team__name", "user": "user__username", "cluster": "cluster__name"}
+    return found.filter(**{field: asked[name].replace("\x00", "") for name, field in exact.items() if asked[name]})
+
+
+# --- one job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """What a person may do to a job, in which states, and what comes of it."""
+
+    name: str
+    label: str
+    effect: str
+    tone: str
+    fits: Callable[[Job], bool]
+    run: Callable[..., None]
+    takes_operator: bool = False
+
+
+VERBS = {
+    verb.name: verb
+    for verb in (
+        Verb(
+            name="hold",
+            label="Hold",
+            effect="It keeps its place in the queue and does not start before somebody releases it.",
+            tone="quiet",
+            fits=lambda job: job.state == State.PENDING and not job.hold,
+            run=actions.hold,
+            takes_operator=True,
+        ),
+        Verb(
+            name="release",
+            label="Release",
+            effect="It may start again as soon as there is room.",
+            tone="good",
+            fits=lambda job: job.state == State.PENDING and bool(job.hold),
+            run=actions.release,
+            takes_operator=True,
+        ),
+        Verb(
+            name="requeue",
+            label="Requeue",
+            effect="It is stopped, and goes back to its old place in the queue.",
+            tone="warn",
+            fits=lambda job: job.is_live,
+            run=actions.requeue,
+        ),
+        Verb(
+            name="cancel",
+            label="Cancel",
+            effect="It ends for good. A job that runs is stopped by its cluster first.",
+            tone="bad",
+            fits=lambda job: not job.is_final,
+            run=actions.cancel,
+        ),
+    )
+}
+
+
+@require_safe
+def job(request: HttpRequest, public_id: str) -> HttpResponse:
+    row = _visible(request, public_id)
+    now = clock.now()
+    attempts = list(row.attempts.all())
+    may_change = Job.objects.changeable_by(request.user).filter(pk=row.pk).exists()
+    context = {
+        "now": now,
+        "job": row,
+        "topic": topic_of(row),
+        "attempts": [(attempt, _bar(row, attempt, now)) for attempt in attempts],
+        "places": cache(lambda: _places(attempts[-1]) if attempts else []),
+        "dependencies": cache(lambda: list(row.dependencies.select_related("on"))),
+        "events": cache(lambda: list(row.events.order_by("-id")[:MOST_EVENTS])),
+        "verbs": [verb for verb in VERBS.values() if may_change and verb.fits(row)],
+        "environment": masking.masked(row.environment),
+        "command": masking.masked_command(row.command),
+        **_log(row, attempts[-1] if attempts else None),
+    }
+    return answer(request, "jobs/job.html", context, {"job": "jobs/_job.html", "events": "jobs/_events.html"})
+
+
+def topic_of(row: Job) -> str:
+    return f"job:{row.public_id}"
+
+
+def _visible(request: HttpRequest, public_id: str) -> Job:
+    """Somebody else's job is as good as not there: its very existence is the team's business."""
+    rows = Job.objects.visible_to(request.user).select_related("user", "team", "cluster")
+    return get_object_or_404(rows, public_id=public_id)
+
+
+def _bar(row: Job, attempt: Attempt, now: datetime) -> list[timeline.Span]:
+    pieces = [
+        timeline.Piece(
+            name="getting ready",
+            tone="starting",
+            begin=attempt.promised_at,
+            end=attempt.confirmed_at or attempt.ended_at,
+        )
+    ]
+    if attempt.confirmed_at:
+        badge = attempt.badge
+        pieces.append(
+            timeline.Piece(name=badge.label, tone=badge.tone, begin=attempt.confirmed_at, end=attempt.ended_at)
+        )
+    return timeline.spans(pieces, row.submitted_at, row.ended_at or now)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Nodes on which an attempt holds the same GPUs."""
+
+    nodelist: str
+    names: list[str]
+    gpus: str
+
+
+def _places(attempt: Attempt) -> list[Held]:
+    held: dict[str, list[int]] = {}
+    for name, gpu in attempt.allocations.order_by("node__name", "gpu").values_list("node__name", "gpu"):
+        held.setdefault(name, []).extend([] if gpu is None else [gpu])
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name, gpus in held.items():
+        alike.setdefault(tuple(gpus), []).append(name)
+    return [
+        Held(nodelist=compress(names), names=names if len(names) <= 8 else [], gpus=gpu_text(gpus))
+        for gpus, names in alike.items()
+    ]
+
+
+def gpu_text(gpus: Iterable[int]) -> str:
+    """0,1,2,3,6 as `0-3,6`."""
+    written = compress(str(gpu) for gpu in gpus)
+    return written.strip("[]") or "no GPU"
+
+
+# --- its log
+
+
+@require_safe
+def log(request: HttpRequest, public_id: str) -> HttpResponse:
+    row = _visible(request, public_id)
+    attempt = _attempt(request, row)
+    context = {"now": clock.now(), "job": row, "topic": topic_of(row), **_log(row, attempt)}
+    if attempt and "attempt" in request.GET:
+        context["log_url"] += f"?attempt={attempt.number}"
+    return answer(request, "jobs/log.html", context, {"log": "jobs/_log.html"})
+
+
+def _attempt(request: HttpRequest, row: Job) -> Attempt | None:
+    """The one asked for by its number, or the newest."""
+    number = request.GET.get("attempt", "")
+    if not number:
+        return row.attempts.order_by("-number").first()
+    if not number.isdecimal() or len(number) > 5:
+        raise Http404("no such attempt")
+    return get_object_or_404(row.attempts, number=int(number))
+
+
+def _log(row: Job, attempt: Attempt | None) -> dict[str, Any]:
+    tail, why = None, "It has not started yet."
+    if attempt:
+        try:
+            tail = logs.tail(row.cluster.log_root, attempt.log_path)
+        except logs.NoLog as nothing:
+            why = str(nothing)
+    grows = bool(attempt and not attempt.ended_at)
+    return {"attempt": attempt, "tail": tail, "no_log": why, "grows": grows, "log_url": reverse("log", args=[row])}
+
+
+@require_safe
+def log_raw(request: HttpRequest, public_id: str) -> HttpResponse | StreamingHttpResponse:
+    """The file as it is, as a download: a browser must never take what a job printed for a page of ours."""
+    row = _visible(request, public_id)
+    attempt = _attempt(request, row)
+    if attempt is None:
+        raise Http404("it has not started yet")
+    try:
+        stream = logs.Stream(row.cluster.log_root, attempt.log_path)
+    except logs.NoLog as nothing:
+        raise Http404(str(nothing)) from None
+    response = StreamingHttpResponse(stream, content_type="text/plain; charset=utf-8")
+    response["Content-Length"] = str(stream.size)
+    response["Content-Disposition"] = f'attachment; filename="{attempt.key}.log"'
+    response["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+# --- what people do to a job
+
+
+@require_POST
+def job_verb(request: HttpRequest, public_id: str, name: str) -> HttpResponse:
+    verb = VERBS.get(name)
+    row = _visible(request, public_id)
+    if verb is None:
+        raise Http404("no such verb")
+    if not Job.objects.changeable_by(request.user).filter(pk=row.pk).exists():
+        messages.error(request, f"Not allowed: only its owner or an operator of {row.team} can {verb.name} {row}.")
+        return redirect("job", public_id)
+    why = request.POST.get("why", "").strip()[:1000]
+    more = {"operator": _operates(request, row)} if verb.takes_operator else {}
+    try:
+        verb.run(row, author=Author.of(request), why=why, **more)
+    except JobError as error:
+        messages.error(request, f"Conflict, nothing was changed: {error}.")
+    else:
+        want_turn(row.cluster_id)
+        # A job that runs is stopped by its cluster; we have only asked
+        messages.success(request, f"{verb.label}: {'asked.' if row.is_live else 'done.'}")
+    return redirect("job", public_id)
+
+
+def _operates(request: HttpRequest, row: Job) -> bool:
+    """An operator who holds a job of their own holds it as its owner."""
+    if row.hold == Hold.NONE and row.user_id == request.user.pk:
+        return False
+    return Team.objects.where(request.user, Role.OPERATOR).filter(pk=row.team_id).exists()
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def submit(request: HttpRequest) -> HttpResponse:
+    if request.method != "POST":
+        form = forms.SubmitForm(user=request.user, **_again(request))
+        return render(request, "jobs/submit.html", _form_page(form))
+    form = forms.SubmitForm(request.POST, user=request.user)
+    if form.is_valid() and (rows := _submit(request, form)):
+        return redirect("job", rows[0].public_id)
+    return render(request, "jobs/submit.html", _form_page(form), status=422)
+
+
+def _form_page(form: forms.SubmitForm) -> dict[str, Any]:
+    return {"form": form, "may_submit": form.fields["team"].queryset.exists()}
+
+
+def _again(request: HttpRequest) -> dict[str, Any]:
+    """`?from=<job>`: edit and resubmit."""
+    if not (source := request.GET.get("from")):
+        return {}
+    row = _visible(request, source[:24])
+    own = row.user_id == request.user.pk
+    if not own and (masking.masked(row.environment), masking.masked_command(row.command)) != (
+        row.environment,
+        row.command,
+    ):
+        messages.info(request, "Secret values were left out: only the owner's form carries them. Put yours in.")
+    return {"initial": forms.again(row, secrets=own)}
+
+
+def _submit(request: HttpRequest, form: forms.SubmitForm) -> list[Job]:
+    values, spec = form.cleaned_data, form.spec
+    if spec is None:
+        return []
+    operates = Team.objects.where(request.user, Role.OPERATOR).filter(pk=values["team"].pk).exists()
+    try:
+        refuse_priority(spec.priority, operates)
+        rows = actions.submit(
+            [spec], cluster=values["cluster"], team=values["team"], author=Author.of(request), now=clock.now()
+        )
+    except BadSpec as bad:
+        form.refuse(bad)
+        return []
+    want_turn(values["cluster"].pk)
+    what = f"{len(rows)} tasks" if len(rows) > 1 else "job"
+    messages.success(request, f"Submitted as {what} {rows[0].array_id or rows[0].public_id}.")
+    return rows

@@ -1,0 +1,50 @@
+"""Who runs which loop just now. The loops write these rows; the admin only shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+
+from jobs.admin import looks
+from jobs.admin.record import RecordAdmin
+from scheduling.models import Lease
+
+
+class Current(admin.SimpleListFilter):
+    title = "held now"
+    parameter_name = "held"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "yes"), ("no", "free")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Lease]) -> QuerySet[Lease]:
+        if self.value() == "yes":
+            return queryset.filter(expires_at__gt=timezone.now())
+        return queryset.filter(expires_at__lte=timezone.now()) if self.value() == "no" else queryset
+
+
+@admin.register(Lease)
+class LeaseAdmin(RecordAdmin):
+    list_display = ("name", "holder", "term", "held", "expires")
+    ordering = ("name",)
+    list_filter = (Current,)
+    date_hierarchy = "expires_at"
+    search_fields = ("name__startswith", "holder__startswith")
+    search_help_text = "Begin of the loop's or of the worker's name."
+    fields = ("name", "holder", "term", "held", "expires_long")
+
+    @admin.display(description="held now", boolean=True)
+    def held(self, lease: Lease) -> bool:
+        return lease.expires_at > timezone.now()
+
+    @admin.display(description="expires")
+    def expires(self, lease: Lease) -> str:
+        return looks.when(lease.expires_at)
+
+    @admin.display(description="expires")
+    def expires_long(self, lease: Lease) -> str:
+        return looks.moment(lease.expires_at)

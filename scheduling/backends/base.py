@@ -1,0 +1,124 @@
+"""What the rest of Acme knows of a cluster: a few verbs, the values that cross them, and three ways to fail.
+
+Simulated, local and real clusters are reached through the same `Backend`; they differ by the address alone. Nothing in
+here touches a network. A backend never decides; it carries out one deed or says what it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from jobs.lifecycle import NodeState, State
+
+
+class BackendError(Exception):
+    """Anything that goes wrong between us and a cluster."""
+
+
+class Unreachable(BackendError):
+    """It did not answer, and the deed was surely not done. Says nothing about the jobs that run there."""
+
+
+class Doubtful(BackendError):
+    """The answer got lost: the deed may have been done. Look before doing it again."""
+
+
+class Refused(BackendError):
+    """It answered no, with a reason. Asking again without a change is pointless."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """One attempt, as a cluster is asked to run it: on exactly these nodes, with this many GPUs on each."""
+
+    key: str  # our attempt's id; the cluster keeps it in the comment, and it is looked up before sending again
+    name: str
+    user: str
+    account: str
+    script: str
+    workdir: str
+    environment: Mapping[str, str]
+    nodes: tuple[str, ...]
+    gpus_per_node: int
+    gpu_model: str
+    cpus_per_node: int
+    memory_per_node_mb: int
+    time_limit: timedelta | None
+    stdout: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenJob:
+    """One job as the cluster reports it. `key` is empty for a job that others submitted."""
+
+    backend_id: str
+    key: str
+    name: str
+    user: str
+    state: State
+    flags: frozenset[str] = frozenset()
+    reason: str = ""
+    nodes: tuple[str, ...] = ()
+    gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # node name -> GPU indices, while known
+    submitted_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenNode:
+    """One node as the cluster reports it."""
+
+    name: str
+    state: NodeState
+    flags: frozenset[str] = frozenset()
+    reason: str = ""
+    cpus: int = 0
+    memory_mb: int = 0
+    gpus: int = 0
+    gpu_model: str = ""
+    features: tuple[str, ...] = ()  # `rack-r01`, `leaf-l03`, `pod-p1`, `nic-hdr200x4`: topology by convention
+    boot_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greeting:
+    """What a cluster says of itself when it is pinged."""
+
+    product: str  # "slurm 22.05.8"
+    api: str  # "v0.0.38"
+
+
+class Backend(Protocol):
+    """A cluster. Every verb may raise Unreachable, Doubtful (deeds only) or Refused (deeds only)."""
+
+    def ping(self) -> Greeting: ...
+
+    def nodes(self) -> Sequence[SeenNode]: ...
+
+    def jobs(self) -> Sequence[SeenJob]:
+        """Every job the cluster still knows, ended ones included."""
+        ...
+
+    def find(self, key: str) -> SeenJob | None:
+        """The newest job with our key, for a submit whose answer got lost."""
+        ...
+
+    def submit(self, what: Submission) -> str:
+        """Hand it over and return the cluster's own id of it."""
+        ...
+
+    def cancel(self, backend_id: str) -> None:
+        """TERM, then KILL. A job that has ended already, or is not known any more, is no error."""
+        ...
+
+    def drain(self, node: str, reason: str) -> None: ...
+
+    def resume(self, node: str) -> None: ...
+
+    def close(self) -> None: ...

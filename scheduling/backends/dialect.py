@@ -1,0 +1,416 @@
+"""Slurm's REST dialects: what to send in which version, and how to read what comes back.
+
+Every difference between versions that we know of is in `DIALECTS` or in a reader that takes both shapes. A reader
+never trusts the answer: what is missing or of the wrong kind becomes `OddAnswer`, which names the field. Nothing in
+here talks to anybody.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from jobs.hostlist import BadHostlist, expand
+from jobs.lifecycle import FINAL, Flag, NodeFlag, NodeState, State
+
+from .base import SeenJob, SeenNode, Submission
+
+PREFIX = "acme:"
+PLAIN_PATH = "/usr/local/bin:/usr/bin:/bin"  # Slurm refuses an empty environment and adds nothing to a given one
+
+GONE = frozenset({2017, 2021})  # no such job; already completing or completed: nothing is left to cancel
+# Errors of Slurm's own transport: slurmrestd answered us, but could not be sure of its controller.
+UNSENT = frozenset({1001, 1800})
+TRANSPORT = (range(1000, 1100), range(1800, 1900), range(5000, 5100))
+
+MOST_GPUS = 4096  # per node; an index list comes from outside and must not fill the memory
+GPU_COUNT = re.compile(r"(?:^|,)\s*(?:gres[/:])?gpu(?::([^:,()]+))?:(\d+)")
+GPU_INDICES = re.compile(r"(?:^|,)gpu(?::[^,()]*)?\(IDX:([0-9,-]+)\)")
+ODD_NODE_FLAGS = {"MAINT": str(NodeFlag.MAINTENANCE), "DRAINED": str(NodeFlag.DRAIN), "DRAINING": str(NodeFlag.DRAIN)}
+# v0.0.38 gives one word, and a flag's word hides the state beneath it. COMPLETING is an end of a kind that is not told
+# yet, with the GPUs still held: until the next look it counts as running, never as an end that we would have to invent.
+STATE_BENEATH = {
+    **dict.fromkeys((Flag.COMPLETING, Flag.CONFIGURING, Flag.POWER_UP_NODE, Flag.RESIZING), State.RUNNING),
+    **dict.fromkeys((Flag.SIGNALING, Flag.STAGE_OUT, Flag.STOPPED), State.RUNNING),
+    **dict.fromkeys((Flag.REQUEUED, Flag.REQUEUE_FED, Flag.REQUEUE_HOLD, Flag.SPECIAL_EXIT), State.PENDING),
+    **dict.fromkeys((Flag.RESV_DEL_HOLD, Flag.RECONFIG_FAIL, Flag.LAUNCH_FAILED), State.PENDING),
+    Flag.REVOKED: State.CANCELLED,
+}
+NO_REASON = frozenset({"", "None", "(null)"})
+
+
+class OddAnswer(ValueError):
+    """The answer is not what Slurm would say; the sentence names the field."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How one version of the API wants to be spoken to."""
+
+    api: str
+    script_inside_job: bool = True
+    environment_is_list: bool = True
+    nodes_field: str = "required_nodes"
+    nodes_is_list: bool = True
+    counts_apart: bool = True  # minimum_nodes and maximum_nodes; before, a pair in `nodes`
+    gres_field: str = "tres_per_node"
+    gres_prefix: str = "gres/gpu"
+    numbers_are_structures: bool = True
+    no_requeue: tuple[str, bool] = ("requeue", False)
+    drains: bool = True
+
+
+OLDEST = Dialect(
+    api="v0.0.38",
+    script_inside_job=False,
+    environment_is_list=False,
+    nodes_field="nodelist",  # `required_nodes` is a disabled key there; this spelling of sbatch's option is taken
+    nodes_is_list=False,
+    counts_apart=False,
+    gres_field="gres",
+    gres_prefix="gpu",
+    numbers_are_structures=False,
+    no_requeue=("no_requeue", True),  # `requeue: false` is accepted there and means true
+    drains=False,
+)
+NEWER = ("v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40")
+DIALECTS: dict[str, Dialect] = {
+    **{api: Dialect(api=api) for api in NEWER},
+    "v0.0.39": Dialect(api="v0.0.39", script_inside_job=False, gres_prefix="gres:gpu"),
+    "v0.0.38": OLDEST,
+}
+
+
+# What is sent
+
+
+def submit_body(dialect: Dialect, what: Submission) -> dict[str, Any]:
+    script = under_bash(what.script)
+    job = {**_plain_wishes(dialect, what), **_place(dialect, what), **_limits(dialect, what)}
+    job["environment"] = _environment(dialect, what.environment)
+    if dialect.script_inside_job:
+        return {"job": {**job, "script": script}}
+    return {"script": script, "job": job}
+
+
+def under_bash(script: str) -> str:
+    """Slurm refuses a script without an interpreter line; a bare command is bash's."""
+    text = script if script.startswith("#!") else f"#!/bin/bash\n{script}"
+    return text if text.endswith("\n") else f"{text}\n"
+
+
+def _plain_wishes(dialect: Dialect, what: Submission) -> dict[str, Any]:
+    name_of_requeue, requeue = dialect.no_requeue
+    wishes: dict[str, Any] = {
+        "name": what.name,
+        "comment": f"{PREFIX}{what.key}",
+        "current_working_directory": what.workdir,
+        "standard_output": what.stdout,
+        "tasks_per_node": 1,
+        "cpus_per_task": max(what.cpus_per_node, 1),
+        name_of_requeue: requeue,  # Acme decides after a fault; a second start behind its back would run twice
+    }
+    return wishes | ({"account": what.account} if what.account else {})
+
+
+def _place(dialect: Dialect, what: Submission) -> dict[str, Any]:
+    count = len(what.nodes)
+    place: dict[str, Any] = {
+        dialect.nodes_field: list(what.nodes) if dialect.nodes_is_list else ",".join(what.nodes),
+    }
+    place |= {"minimum_nodes": count, "maximum_nodes": count} if dialect.counts_apart else {"nodes": [count, count]}
+    if what.gpus_per_node:
+        model = f":{what.gpu_model}" if what.gpu_model else ""
+        place[dialect.gres_field] = f"{dialect.gres_prefix}{model}:{what.gpus_per_node}"
+    return place
+
+
+def _limits(dialect: Dialect, what: Submission) -> dict[str, Any]:
+    limits: dict[str, int] = {}
+    if what.memory_per_node_mb:
+        limits["memory_per_node"] = what.memory_per_node_mb
+    if what.time_limit is not None:
+        limits["time_limit"] = max(math.ceil(what.time_limit.total_seconds() / 60), 1)  # Slurm counts whole minutes
+    if dialect.numbers_are_structures:
+        return {name: {"set": True, "infinite": False, "number": value} for name, value in limits.items()}
+    return dict(limits)
+
+
+def _environment(dialect: Dialect, wanted: Mapping[str, str]) -> dict[str, str] | list[str]:
+    environment = {"PATH": PLAIN_PATH, **wanted}
+    if dialect.environment_is_list:
+        return [f"{name}={value}" for name, value in environment.items()]
+    return environment
+
+
+def drain_body(reason: str) -> dict[str, Any]:
+    return {"state": ["DRAIN"], "reason": reason}
+
+
+def resume_body() -> dict[str, Any]:
+    return {"state": ["RESUME"]}
+
+
+# What comes back: errors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complaint:
+    """One entry of errors[]."""
+
+    number: int
+    words: str
+
+    @property
+    def unsent(self) -> bool:
+        return self.number in UNSENT
+
+    @property
+    def transport(self) -> bool:
+        return any(self.number in numbers for numbers in TRANSPORT)
+
+
+def complaints(answer: object) -> list[Complaint]:
+    """errors[] in any version's spelling, and the per-job outcomes of a cancellation, which newer versions answer
+    with 200 and an empty errors[]."""
+    if not isinstance(answer, Mapping):
+        return []
+    said = [_complaint(entry) for entry in _entries(answer, "errors")]
+    return said + [bad for entry in _entries(answer, "status") if (bad := _outcome(entry)) is not None]
+
+
+def _entries(answer: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
+    entries = answer.get(field)
+    return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+
+
+def _outcome(entry: Mapping[str, Any]) -> Complaint | None:
+    error = entry.get("error")
+    if not isinstance(error, Mapping) or not error.get("code"):
+        return None
+    code = error["code"]
+    return Complaint(number=code if type(code) is int else 0, words=str(error.get("string") or f"error {code}"))
+
+
+def _complaint(entry: Mapping[str, Any]) -> Complaint:
+    number = next((entry[k] for k in ("error_number", "error_code") if type(entry.get(k)) is int), 0)
+    texts = (entry.get(k) for k in ("error", "description"))
+    said = [text for text in texts if isinstance(text, str) and text not in ("", "No error")]
+    short, *longer = said or [f"error {number}"]
+    return Complaint(number=number, words=next((text for text in longer if short in text), ": ".join([short, *longer])))
+
+
+def in_words(found: Sequence[Complaint]) -> str:
+    """What Slurm said first: later entries only say that it gave up."""
+    return found[0].words
+
+
+# What comes back: values
+
+
+def job_id(answer: object) -> str:
+    number = _number(_mapping(answer, "the answer").get("job_id"), "job_id")
+    if not number:
+        raise OddAnswer("job_id is missing in the answer to a submission")
+    return str(number)
+
+
+def release(answer: object) -> str:
+    """Slurm's version out of a ping; a ping that hides it is still a ping."""
+    meta = answer.get("meta") if isinstance(answer, Mapping) else None
+    slurm = (meta.get("slurm") or meta.get("Slurm")) if isinstance(meta, Mapping) else None
+    found = slurm.get("release") if isinstance(slurm, Mapping) else None
+    return found if isinstance(found, str) else "unknown"
+
+
+def controller_is_up(answer: object) -> bool:
+    """slurmrestd answers a ping with 200 while its controller is away (and newer ones for a bad token too)."""
+    pings = _entries(answer, "pings") if isinstance(answer, Mapping) else []
+    return any((ping.get("pinged") or ping.get("ping")) == "UP" for ping in pings)
+
+
+def jobs(answer: object) -> list[SeenJob]:
+    return [job(entry) for entry in _list(answer, "jobs")]
+
+
+def nodes(answer: object) -> list[SeenNode]:
+    return [node(entry) for entry in _list(answer, "nodes")]
+
+
+def job(raw: Mapping[str, Any]) -> SeenJob:
+    state, flags = _job_state(raw.get("job_state"))
+    names = _hosts(raw)
+    code, signal = _exit(raw.get("exit_code")) if state in FINAL else (None, None)
+    begun = None if state == State.PENDING else _time(raw, "start_time")  # Slurm guesses the start of a waiting job
+    return SeenJob(
+        backend_id=job_id(raw),
+        key=_key(raw.get("comment")),
+        name=_text(raw, "name"),
+        user=_text(raw, "user_name"),
+        state=state,
+        flags=flags,
+        reason=_reason(raw),
+        nodes=names,
+        gpus=_gpus(names, raw.get("gres_detail")),
+        submitted_at=_time(raw, "submit_time"),
+        started_at=begun,
+        ended_at=_time(raw, "end_time") if state in FINAL else None,  # before the end it is start plus time limit
+        exit_code=code,
+        signal=signal,
+    )
+
+
+def node(raw: Mapping[str, Any]) -> SeenNode:
+    state, flags = _node_state(raw)
+    model, gpus = _gpu_count(_text(raw, "gres"))
+    name = _text(raw, "name")
+    if not name:
+        raise OddAnswer("name is missing in a node")
+    return SeenNode(
+        name=name,
+        state=state,
+        flags=flags,
+        reason=_text(raw, "reason"),
+        cpus=_number(raw.get("cpus"), "cpus") or 0,
+        memory_mb=_number(raw.get("real_memory"), "real_memory") or 0,
+        gpus=gpus,
+        gpu_model=model,
+        features=tuple(_words(raw.get("features"), "features")),
+        boot_at=_time(raw, "boot_time"),
+    )
+
+
+def _mapping(value: object, field: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise OddAnswer(f"{field} is {_kind(value)}, not an object")
+    return value
+
+
+def _list(answer: object, field: str) -> list[Mapping[str, Any]]:
+    entries = _mapping(answer, "the answer").get(field)
+    if not isinstance(entries, list):
+        raise OddAnswer(f"{field} is {_kind(entries)}, not a list")
+    return [_mapping(entry, f"an entry of {field}") for entry in entries]
+
+
+def _kind(value: object) -> str:
+    return "missing" if value is None else f"a {type(value).__name__}"
+
+
+def _text(raw: Mapping[str, Any], field: str) -> str:
+    value = raw.get(field)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise OddAnswer(f"{field} is {_kind(value)}, not a text")
+    return value
+
+
+def _number(value: object, field: str) -> int | None:
+    """A plain number, or {"set", "infinite", "number"}; None where there is none."""
+    if isinstance(value, Mapping):
+        if not value.get("set", True) or value.get("infinite"):
+            return None
+        value = value.get("number")
+    if value is None:
+        return None
+    if type(value) is not int:
+        raise OddAnswer(f"{field} is {_kind(value)}, not a number")
+    return value
+
+
+def _time(raw: Mapping[str, Any], field: str) -> datetime | None:
+    seconds = _number(raw.get(field), field)
+    if not seconds:
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        raise OddAnswer(f"{field} is {seconds}, which is no time") from None
+
+
+def _words(value: object, field: str) -> list[str]:
+    """["a", "b"] or "a,b"."""
+    if value is None:
+        return []
+    found = value.split(",") if isinstance(value, str) else value
+    if not (isinstance(found, list) and all(isinstance(word, str) for word in found)):
+        raise OddAnswer(f"{field} is {_kind(value)}, not a list of words")
+    return [word.strip() for word in found if word.strip()]
+
+
+def _job_state(value: object) -> tuple[State, frozenset[str]]:
+    words = _words(value, "job_state")
+    base = next((State(word) for word in words if word in State.__members__), None)
+    if base is None and words and words[0] in Flag.__members__:
+        base = STATE_BENEATH[Flag(words[0])]
+    if base is None:
+        raise OddAnswer(f"job_state {words!r:.80} names no state of a job")
+    return base, frozenset(words) - {str(base)}
+
+
+def _node_state(raw: Mapping[str, Any]) -> tuple[NodeState, frozenset[str]]:
+    """A base this code has never heard of (FUTURE, INVALID) is UNKNOWN: nothing will be placed there."""
+    words = [w.upper() for w in [*_words(raw.get("state"), "state"), *_words(raw.get("state_flags"), "state_flags")]]
+    base = next((NodeState(word) for word in words if word in NodeState.__members__), NodeState.UNKNOWN)
+    return base, frozenset(ODD_NODE_FLAGS.get(word, word) for word in words if word != str(base))
+
+
+def _key(comment: object) -> str:
+    if isinstance(comment, Mapping):  # some releases wrap it
+        comment = comment.get("job")
+    return comment.removeprefix(PREFIX) if isinstance(comment, str) and comment.startswith(PREFIX) else ""
+
+
+def _reason(raw: Mapping[str, Any]) -> str:
+    said = (_text(raw, "state_description"), _text(raw, "state_reason"))
+    return next((text for text in said if text not in NO_REASON), "")
+
+
+def _hosts(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    text = _text(raw, "nodes")
+    try:
+        return () if text in NO_REASON else tuple(expand(text))
+    except BadHostlist as error:
+        raise OddAnswer(f"nodes: {error}") from None
+
+
+def _exit(value: object) -> tuple[int | None, int | None]:
+    """(code, signal) of a wait status (v0.0.38) or of a structure."""
+    if type(value) is int:
+        return (value >> 8) & 0xFF, (value & 0x7F) or None
+    if value is None:
+        return None, None
+    raw = _mapping(value, "exit_code")
+    signal = raw.get("signal")
+    number = signal.get("id", signal.get("signal_id")) if isinstance(signal, Mapping) else signal
+    return _number(raw.get("return_code"), "return_code") or 0, _number(number, "exit_code.signal.id") or None
+
+
+def _gpus(names: Sequence[str], detail: object) -> dict[str, tuple[int, ...]]:
+    """gres_detail has one text per node, in the order of the nodes, and only while the job runs."""
+    if not detail:
+        return {}
+    if not (isinstance(detail, list) and all(isinstance(text, str) for text in detail)):
+        raise OddAnswer(f"gres_detail is {_kind(detail)}, not a list of texts")
+    return {name: tuple(_indices(text)) for name, text in zip(names, detail, strict=False)}
+
+
+def _indices(text: str) -> Iterator[int]:
+    for listed in GPU_INDICES.findall(text):
+        for piece in listed.strip(",").split(","):
+            low, _, high = piece.partition("-")
+            if not (low.isdigit() and (high or low).isdigit() and int(high or low) < MOST_GPUS):
+                raise OddAnswer(f"gres_detail has GPU indices {piece!r:.40}")
+            yield from range(int(low), int(high or low) + 1)
+
+
+def _gpu_count(gres: str) -> tuple[str, int]:
+    """("a100", 8) of "gpu:a100:8(S:0-1)"; with several models the first one names the node."""
+    found = GPU_COUNT.findall(gres)
+    model = next((name for name, _ in found if name), "")
+    return model, sum(int(count) for _, count in found)

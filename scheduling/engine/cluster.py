@@ -1,0 +1,129 @@
+"""The world as the engine sees it, and what it may answer. Plain frozen values; nothing here decides or changes.
+
+A `Picture` is everything a policy may look at. It answers with `Decisions`: what to start and exactly where, what to
+stop, and for all the rest the reason why it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from jobs.lifecycle import Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeView:
+    """A node that may take work, and what is free on it."""
+
+    id: int
+    name: str
+    gpus: int
+    free_gpus: tuple[int, ...]
+    free_cpus: int
+    free_memory_mb: int
+    gpu_model: str = ""
+    nic_type: str = ""
+    leaf: str = ""
+    pod: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What a job asks of each of its nodes, and of how many; `rest` is for one more node that it does not fill."""
+
+    nodes: int = 1
+    gpus: int = 0
+    rest: int = 0
+    cpus: int = 1
+    memory_mb: int = 0
+    gpu_model: str = ""
+    nic_type: str = ""
+
+    @property
+    def total_gpus(self) -> int:
+        return self.nodes * self.gpus + self.rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingJob:
+    id: int
+    name: str
+    team: str
+    kind: Kind
+    need: Need
+    priority: int
+    submitted_at: datetime
+    preemptible: bool = False
+    time_limit: timedelta | None = None
+    hold: str = ""  # "", "user" or "admin"
+    held_why: str = ""
+    begin_at: datetime | None = None
+    waits_for: tuple[str, ...] = ()  # public ids of jobs whose end it still waits for
+    array: str = ""
+    array_limit: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningJob:
+    id: int
+    name: str
+    team: str
+    kind: Kind
+    gpus: int
+    priority: int
+    preemptible: bool = False
+    started_at: datetime | None = None
+    time_limit: timedelta | None = None
+    array: str = ""
+    places: Mapping[int, int] = field(default_factory=dict)  # node id -> GPUs held there
+    cpus: int = 0  # on each of them
+    memory_mb: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaView:
+    """`kind` None: for all work of the team."""
+
+    team: str
+    kind: Kind | None
+    gpus: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    now: datetime
+    nodes: tuple[NodeView, ...] = ()
+    waiting: tuple[WaitingJob, ...] = ()
+    running: tuple[RunningJob, ...] = ()
+    quotas: tuple[QuotaView, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    job_id: int
+    places: Mapping[int, tuple[int, ...]]  # node id -> GPU indices
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    job_id: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """`reason` is Slurm's word, `why` the sentence a page shows."""
+
+    job_id: int
+    reason: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decisions:
+    starts: tuple[Start, ...] = ()
+    stops: tuple[Stop, ...] = ()
+    waits: tuple[Wait, ...] = field(default=())

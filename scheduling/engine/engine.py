@@ -1,0 +1,271 @@
+"""The state of one pool of nodes and its queue, and the events that change it. It knows no policy by name.
+
+Time is seconds, from any beginning. Between two calls of `decide` any number of events may come; `decide` leaves in
+`started` and `stopped` what it did. Whoever calls carries it out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from heapq import heappush
+from typing import TYPE_CHECKING, Any
+
+from scheduling.engine.books import Books
+from scheduling.engine.cluster import Need
+from scheduling.engine.line import Line
+from scheduling.engine.placement import Placement, consolidate
+from scheduling.engine.room import Nodes, Places, Room
+
+if TYPE_CHECKING:
+    from scheduling.engine.rules import Rules
+
+Entry = tuple[int, float, int, "Job"]  # band, key or rank, number: the whole order, then who
+
+
+class Ask:
+    """All waiting jobs that ask for the same and are admitted alike. If its first does not fit, none of them does."""
+
+    __slots__ = ("able", "account", "gpus", "line", "need", "nobody_short", "owner", "shape")
+
+    def __init__(self, need: Need, able: Nodes, owner: Any, account: object, shape: int) -> None:
+        self.need = need
+        self.gpus = need.total_gpus
+        self.able = able
+        self.owner = owner
+        self.shape = shape  # the same for all asks of the same need: where one does not fit, none does
+        self.account = account  # who is compared with whom where shares decide
+        self.line: Any = []  # a heap of Entry; for turns that promise, a Line
+        self.nobody_short: object = None  # the promise under which nobody in this line is short enough to pass
+
+
+class Job:
+    __slots__ = (
+        "ask",
+        "attained",
+        "band",
+        "began",
+        "expected_s",
+        "key",
+        "level",
+        "name",
+        "number",
+        "places",
+        "remaining_s",
+        "runs",
+        "since",
+        "submitted",
+        "user",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        ask: Ask,
+        submitted: float,
+        runtime_s: float,
+        expected_s: float,
+        user: int = 0,
+        name: int = 0,
+        band: int = 0,
+    ) -> None:
+        self.number = number  # ties are broken by it: the order of submission
+        self.ask = ask
+        self.submitted = submitted
+        self.remaining_s = runtime_s  # what an oracle knows; live it is what is expected
+        self.expected_s = expected_s  # what the policy may know: a limit or a prediction
+        self.user = user
+        self.name = name
+        self.band = band  # lower goes first, whatever the policy's order says
+        self.key = 0.0
+        self.level = 0
+        self.attained = 0.0  # GPU-seconds up to `since`
+        self.since = 0.0  # what it has done before is in `attained` and out of `remaining_s`
+        self.began = 0.0  # the present run
+        self.runs = 0
+        self.places: Places | None = None  # while it runs
+
+    @property
+    def gpus(self) -> int:
+        return self.ask.gpus
+
+
+class Engine:
+    def __init__(
+        self,
+        room: Room,
+        rules: Rules,
+        *,
+        placement: Placement = consolidate,
+        books: Books | None = None,
+        preemption_cost_s: Callable[[Job], float] | None = None,
+    ) -> None:
+        self.room = room
+        self.rules = rules
+        self.place = placement
+        self.books = books
+        self.cost_s = preemption_cost_s
+        self.line: list[Entry] = []  # for rules with one line for all
+        self.asks: dict[object, Ask] = {}
+        self._shapes: dict[Need, int] = {}
+        self.hungry: dict[Ask, None] = {}  # asks with somebody waiting
+        self.fresh: dict[Ask, None] = {}  # asks somebody joined since the last turn
+        self.arrived: list[Entry] = []
+        self.freed = True  # whether more than arrivals happened since the last turn
+        self.ranked: list[Entry] = []  # who runs, safest first; for rules that preempt
+        self.ending: list[tuple[float, int, Job]] = []  # who runs, by expected end; for rules that promise
+        self.promise: Any = None
+        self._early = 0
+        self.running: dict[int, Job] = {}
+        self.blocked: Job | None = None
+        self.started: list[Job] = []
+        self.stopped: list[Job] = []
+
+    # Events
+
+    def ask(self, need: Need, owner: Any = None, account: object = None) -> Ask:
+        """The one Ask of this wish, on this account."""
+        key = (need, owner, account)
+        if (known := self.asks.get(key)) is None:
+            known = self.asks[key] = Ask(
+                need, self.room.able(need), owner, account, self._shapes.setdefault(need, len(self._shapes))
+            )
+            if self.rules.plans:
+                known.line = Line()
+        return known
+
+    def submit(self, job: Job, now: float) -> None:
+        self._queue(job, now)
+
+    def _queue(self, job: Job, now: float) -> None:
+        rules = self.rules
+        job.key = rules.key(job, now)
+        entry = (job.band, job.key, job.number, job)
+        if rules.one_line:
+            heappush(self.line, entry)
+            return
+        if rules.plans:
+            self.arrived.append(entry)  # the turn lets it join its line, unless it starts at once
+            return
+        ask = job.ask
+        self.hungry[ask] = None
+        heappush(ask.line, entry)
+        self.fresh[ask] = None
+
+    def adopt(self, job: Job, places: Places, began: float) -> None:
+        """It runs already, and the room was made without what it holds."""
+        job.places, job.since, job.began, job.runs = places, began, began, 1
+        self.running[job.number] = job
+        if self.rules.plans:
+            insort(self.ending, (began + job.expected_s, job.number, job))
+        elif self.rules.by_account:
+            self.rules.began(job, began)
+
+    def end(self, job: Job, now: float) -> None:
+        """It left its GPUs by itself, or somebody took it off."""
+        if job.places is not None:
+            if self.rules.plans and now < job.since + job.expected_s:
+                # Perhaps the promise can be kept earlier. It holds anyway, so it is worked out again only after so many
+                # early ends that the work, which grows with the jobs that run, is little for each of them
+                self._early += 64
+                if self._early >= len(self.ending):
+                    self._early, self.promise = 0, None
+            self._release(job, now)
+            self.rules.ended(job, now)
+
+    def node_down(self, number: int, now: float) -> None:
+        """Whoever runs there goes back to the queue; the caller says so before the next turn, and reads `stopped`."""
+        self.drain(number, now)
+        for job in [job for job in self.running.values() if any(node == number for node, _ in job.places or ())]:
+            self.halt(job, now)
+
+    def drain(self, number: int, now: float) -> None:
+        """No new work there; what runs may end."""
+        self.room.close(number)
+        self.freed, self.promise = True, None
+
+    def node_up(self, number: int, now: float) -> None:
+        self.room.open(number)
+        self.freed, self.promise = True, None
+
+    def quotas_changed(self) -> None:
+        self.freed = True
+
+    def level_changed(self, job: Job, now: float) -> None:
+        """Its rank moved by itself while it runs, as when its attained service passes a threshold."""
+        at = self._rank_of(job)
+        del self.ranked[at]
+        job.attained += job.ask.gpus * (now - job.since)
+        job.remaining_s -= now - job.since
+        job.since = now
+        self.rules.changed(job, now)
+        job.key = self.rules.rank(job, now)
+        insort(self.ranked, (job.band, job.key, job.number, job))
+        self.freed = True
+
+    def decide(self, now: float) -> None:
+        """Who starts and who stops now. Whoever calls empties `started` and `stopped` when it has acted on them."""
+        self.rules.turn(self, now)
+        self.freed = False
+        if self.fresh:
+            self.fresh.clear()
+        if self.arrived:
+            self.arrived.clear()
+
+    # What turns do
+
+    def begin(self, job: Job, places: Places, now: float) -> None:
+        self.room.move(places, job.ask.need, -1)
+        job.places = places
+        job.since = job.began = now
+        job.runs += 1
+        self.running[job.number] = job
+        rules = self.rules
+        if self.books:
+            self.books.add(job.ask.owner, job.ask.gpus, 1)
+        if rules.preempts:
+            job.key = rules.rank(job, now)
+            insort(self.ranked, (job.band, job.key, job.number, job))
+        elif rules.plans:
+            insort(self.ending, (now + job.expected_s, job.number, job))
+        elif rules.by_account:
+            rules.began(job, now)
+        self.started.append(job)
+
+    def halt(self, job: Job, now: float) -> None:
+        """It gives its GPUs back with work left, and waits again."""
+        job.attained += job.ask.gpus * (now - job.since)
+        job.remaining_s -= now - job.since
+        if self.cost_s:
+            job.remaining_s += self.cost_s(job)
+        self._release(job, now)
+        self.stopped.append(job)
+        self._queue(job, now)
+
+    def refuses(self, ask: Ask) -> bool:
+        """Whether a quota keeps back all who ask for it."""
+        return self.books is not None and self.books.refuse(ask.owner, ask.gpus) is not None
+
+    def tidy(self, ask: Ask) -> None:
+        """A line of nobody is forgotten."""
+        if not ask.line:
+            self.hungry.pop(ask, None)
+
+    def _release(self, job: Job, now: float) -> None:
+        assert job.places is not None
+        del self.running[job.number]
+        if self.books:
+            self.books.add(job.ask.owner, job.ask.gpus, -1)
+        if self.rules.preempts:
+            del self.ranked[self._rank_of(job)]
+        elif self.rules.plans:
+            ending = (job.since + job.expected_s, job.number)
+            del self.ending[bisect_left(self.ending, ending)]
+        elif self.rules.by_account:
+            self.rules.left(job, now)
+        self.room.move(job.places, job.ask.need, 1)
+        job.places = None
+        self.freed = True
+
+    def _rank_of(self, job: Job) -> int:
+        return bisect_left(self.ranked, (job.band, job.key, job.number))

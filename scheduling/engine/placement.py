@@ -1,0 +1,116 @@
+"""Where a job goes. A placement looks at the room and answers with places, or with None if it does not fit; it takes
+nothing.
+
+`consolidate`  a share goes into the fullest node that fits, a gang onto one leaf switch if one holds it, else one pod,
+               and what is left of it (`Need.rest`) into the emptiest node that fits: HeliosArtifact's rule, with
+               topology.
+`pack`         the same, but a job that no node holds whole may be spread over the fewest nodes that do.
+`spread`       a share goes into the emptiest node.
+`count`        no placement of its own: the simulator gives all GPUs to one node, and consolidates there.
+Equal nodes are taken in the order in which they were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scheduling.engine.cluster import Need
+from scheduling.engine.room import EVERYWHERE, Nodes, Places, Room, members
+
+Placement = Callable[[Room, Need, Nodes], Places | None]
+
+
+def consolidate(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | None:
+    if need.nodes > 1 or need.rest:
+        return _gang(room, need, among)
+    levels = room.levels >> need.gpus
+    if among == EVERYWHERE and not need.cpus and not need.memory_mb:
+        if not levels:
+            return None
+        nodes = room.by_free[need.gpus + (levels & -levels).bit_length() - 1]
+        return (((nodes & -nodes).bit_length() - 1, need.gpus),)
+    while levels:
+        lowest = levels & -levels
+        node = room.lowest(need, room.by_free[need.gpus + lowest.bit_length() - 1] & among)
+        if node is not None:
+            return ((node, need.gpus),)
+        levels ^= lowest
+    return None
+
+
+def spread(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | None:
+    if need.nodes > 1 or need.rest:
+        return _gang(room, need, among)
+    for free in range(room.most, need.gpus - 1, -1):
+        if (node := room.lowest(need, room.by_free[free] & among)) is not None:
+            return ((node, need.gpus),)
+    return None
+
+
+def pack(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | None:
+    """Whole if it fits whole; else the emptiest nodes until the remainder fits one, and then the fullest that fits."""
+    whole = consolidate(room, need, among)
+    if whole or need.total_gpus > room.free_gpus:
+        return whole
+    left, places = need.total_gpus, []
+    for free in range(room.most, 0, -1):
+        for number in members(room.spacious(need, room.by_free[free] & among)):
+            among &= ~(1 << number)
+            places.append((number, min(free, left)))
+            left -= min(free, left)
+            if not left:
+                return tuple(places)
+            if last := consolidate(room, Need(gpus=left, cpus=need.cpus, memory_mb=need.memory_mb), among):
+                return (*places, *last)
+    return None
+
+
+PLACEMENTS: dict[str, Placement] = {"consolidate": consolidate, "pack": pack, "spread": spread}
+
+
+def _gang(room: Room, need: Need, among: Nodes) -> Places | None:
+    if need.total_gpus > room.free_gpus:
+        return None
+    fitting = room.fitting(need, among)
+    if fitting.bit_count() < need.nodes:
+        return None
+    chosen = _close_together(room, fitting, need)
+    places: Places = tuple((number, need.gpus) for number in chosen)
+    if not need.rest:
+        return places
+    taken = sum(1 << number for number in chosen)
+    for free in range(room.most, need.rest - 1, -1):
+        if (node := room.lowest(need, room.by_free[free] & among & ~taken)) is not None:
+            return (*places, (node, need.rest))
+    return None
+
+
+def _close_together(room: Room, fitting: Nodes, need: Need) -> list[int]:
+    """Within the smallest leaf switch that holds all, else pod; else over the leaves that hold most of it."""
+    if len(room.leaves) == 1:
+        return _tightest(room, fitting, need, need.nodes)
+    for groups in (room.leaves, room.pods):
+        inside = [fitting & group for group in groups]
+        holding = [nodes for nodes in inside if nodes.bit_count() >= need.nodes]
+        if holding:
+            return _by_leaf(room, min(holding, key=int.bit_count), need)
+    return _by_leaf(room, fitting, need)
+
+
+def _by_leaf(room: Room, fitting: Nodes, need: Need) -> list[int]:
+    chosen: list[int] = []
+    for nodes in sorted((fitting & leaf for leaf in room.leaves), key=int.bit_count, reverse=True):
+        chosen += _tightest(room, nodes, need, need.nodes - len(chosen))
+        if len(chosen) == need.nodes:
+            break
+    return chosen
+
+
+def _tightest(room: Room, fitting: Nodes, need: Need, count: int) -> list[int]:
+    chosen: list[int] = []
+    for nodes in room.by_free[need.gpus :]:
+        for number in members(nodes & fitting):
+            if len(chosen) == count:
+                return chosen
+            chosen.append(number)
+    return chosen

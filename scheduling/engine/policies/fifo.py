@@ -1,0 +1,23 @@
+"""First in, first out, strict and skipping.
+
+`fifo` is the baseline of every paper: the first job that does not fit holds back all behind it. `fifo-skip` looks
+further down the queue, as Alibaba's PAI simulator does, and reserves nothing: a wide job waits until enough GPUs
+happen to be free.
+"""
+
+from __future__ import annotations
+
+from scheduling.engine.rules import Rules
+from scheduling.engine.turns.skipping import skipping
+from scheduling.engine.turns.strict import strict
+
+
+class Fifo(Rules):
+    name = "fifo"
+    turn = staticmethod(strict)
+    one_line = True
+
+
+class FifoSkip(Rules):
+    name = "fifo-skip"
+    turn = staticmethod(skipping)

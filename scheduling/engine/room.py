@@ -1,0 +1,164 @@
+"""The free room of the nodes: what fits where, and what is left after it.
+
+A set of nodes is an integer, bit n for node n. `by_free[g]` is the set of usable nodes with exactly g free GPUs and
+`levels` has bit g set when that set is not empty, so the fullest node that still fits is found by two shifts.
+Which GPUs of a node a job gets is chosen by the caller at the end: to a policy the GPUs of one node are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from scheduling.engine.cluster import Need, NodeView
+
+Nodes = int  # a set of nodes
+Places = tuple[tuple[int, int], ...]  # (node, GPUs on it)
+EVERYWHERE: Nodes = -1
+
+
+class Room:
+    def __init__(self, nodes: Iterable[NodeView]) -> None:
+        self.nodes = tuple(nodes)
+        self.free = [len(node.free_gpus) for node in self.nodes]
+        self.cpus = [node.free_cpus for node in self.nodes]
+        self.memory_mb = [node.free_memory_mb for node in self.nodes]
+        self.most = max((max(node.gpus, len(node.free_gpus)) for node in self.nodes), default=0)
+        self.whole = sum(node.gpus for node in self.nodes), sum(self.cpus), sum(self.memory_mb)
+        self.by_free: list[Nodes] = [0] * (self.most + 1)
+        self.levels = 0
+        self.usable: Nodes = 0
+        self.free_gpus = 0
+        self.leaves = self._groups(lambda node: (node.pod, node.leaf))
+        self.pods = self._groups(lambda node: (node.pod,))
+        for number in range(len(self.nodes)):
+            self.open(number)
+
+    def _groups(self, name: object) -> tuple[Nodes, ...]:
+        groups: dict[tuple[str, ...], Nodes] = {}
+        for number, node in enumerate(self.nodes):
+            key = name(node)  # type: ignore[operator]
+            groups[key] = groups.get(key, 0) | 1 << number
+        return tuple(groups[key] for key in sorted(groups))
+
+    def copy(self) -> Room:
+        """Another room to try things in."""
+        other = Room.__new__(Room)
+        other.__dict__.update(self.__dict__)
+        other.free, other.cpus, other.memory_mb = list(self.free), list(self.cpus), list(self.memory_mb)
+        other.by_free = list(self.by_free)
+        return other
+
+    def held_before(self, places: Places, need: Need) -> None:
+        """Somebody held this already when the room was made of what was free."""
+        gpus, cpus, memory_mb = self.whole
+        self.whole = gpus, cpus + len(places) * need.cpus, memory_mb + len(places) * need.memory_mb
+
+    # Nodes that come and go
+
+    def open(self, number: int) -> None:
+        """From now on the node takes work."""
+        if not self.usable >> number & 1:
+            self.usable |= 1 << number
+            free = self.free[number]
+            self.by_free[free] |= 1 << number
+            self.levels |= 1 << free
+            self.free_gpus += free
+
+    def close(self, number: int) -> None:
+        """No new work; what is held there stays held, and what comes free stays unused until it is opened."""
+        if self.usable >> number & 1:
+            self.usable ^= 1 << number
+            free = self.free[number]
+            self.by_free[free] ^= 1 << number
+            if not self.by_free[free]:
+                self.levels ^= 1 << free
+            self.free_gpus -= free
+
+    # Taking and giving back
+
+    def take(self, places: Places, need: Need) -> None:
+        self.move(places, need, -1)
+
+    def give(self, places: Places, need: Need) -> None:
+        self.move(places, need, 1)
+
+    def move(self, places: Places, need: Need, sign: int) -> None:
+        """Take (-1) or give back (1)."""
+        if need.cpus or need.memory_mb:
+            for number, _ in places:
+                self.cpus[number] += sign * need.cpus
+                self.memory_mb[number] += sign * need.memory_mb
+        by_free, free_of = self.by_free, self.free
+        for number, gpus in places:
+            bit = 1 << number
+            free = free_of[number]
+            free_of[number] = after = free + sign * gpus
+            if not self.usable & bit:
+                continue
+            left = by_free[free] ^ bit
+            by_free[free] = left
+            if not left:
+                self.levels ^= 1 << free
+            by_free[after] |= bit
+            self.levels |= 1 << after
+            self.free_gpus += sign * gpus
+
+    # Questions
+
+    def able(self, need: Need) -> Nodes:
+        """The nodes whose make is the one that is asked for, whatever is free on them."""
+        if not need.gpu_model and not need.nic_type:
+            return EVERYWHERE
+        return sum(
+            1 << number
+            for number, node in enumerate(self.nodes)
+            if need.gpu_model in ("", node.gpu_model) and need.nic_type in ("", node.nic_type)
+        )
+
+    def spacious(self, need: Need, nodes: Nodes) -> Nodes:
+        """Those of the nodes whose free CPUs and memory suffice."""
+        if not need.cpus and not need.memory_mb:
+            return nodes
+        cpus, memory_mb = self.cpus, self.memory_mb
+        kept = 0
+        for number in members(nodes):
+            if cpus[number] >= need.cpus and memory_mb[number] >= need.memory_mb:
+                kept |= 1 << number
+        return kept
+
+    def lowest(self, need: Need, nodes: Nodes) -> int | None:
+        """The first of the nodes whose free CPUs and memory suffice."""
+        if not need.cpus and not need.memory_mb:
+            return (nodes & -nodes).bit_length() - 1 if nodes else None
+        cpus, memory_mb = self.cpus, self.memory_mb
+        for number in members(nodes):
+            if cpus[number] >= need.cpus and memory_mb[number] >= need.memory_mb:
+                return number
+        return None
+
+    def fitting(self, need: Need, among: Nodes = EVERYWHERE) -> Nodes:
+        """The nodes on which one share of it fits now."""
+        found = 0
+        for nodes in self.by_free[need.gpus :]:
+            found |= nodes
+        return self.spacious(need, found & among)
+
+    def free_gpus_among(self, among: Nodes) -> int:
+        return sum(free * (nodes & among).bit_count() for free, nodes in enumerate(self.by_free))
+
+
+def members(nodes: Nodes) -> Iterator[int]:
+    while nodes:
+        low = nodes & -nodes
+        yield low.bit_length() - 1
+        nodes ^= low
+
+
+def numbered(room: Room, places: Places, free: Mapping[int, list[int]]) -> dict[int, tuple[int, ...]]:
+    """Node id -> GPU indices, the lowest free ones; `free` (by node number) is used up."""
+    chosen = {}
+    for number, gpus in places:
+        left = free[number]
+        chosen[room.nodes[number].id] = tuple(left[:gpus])
+        del left[:gpus]
+    return chosen

@@ -1,0 +1,210 @@
+"""Backfilling with one promise: the first who does not fit gets a start time, others may pass it if they do not delay
+it.
+
+The promise is made from expected ends: what runs is given back in a copy of the room, in the order of the ends, until
+the first one fits. It names the nodes, and how many GPUs of them are to spare. Somebody may pass if his expected end
+comes before the promised start, or if he takes other nodes or only spare GPUs.
+
+The promise stands until its job starts, somebody ends before expected or a node comes or goes; a new promise to the
+same job is never later. While it stands, time only shortens what may pass: if nothing was freed, only who has just
+arrived is looked at, and a line in which nobody was short enough (`Ask.nobody_short`) is not searched again.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+
+from scheduling.engine.engine import Ask, Engine, Entry, Job
+from scheduling.engine.line import Line
+from scheduling.engine.room import Nodes, Places
+
+
+@dataclass(eq=False, kw_only=True)
+class Promise:
+    job: Job
+    at: float
+    spare: dict[int, int] = field(default_factory=dict)  # promised nodes, and the GPUs that may be held beyond `at`
+    known: dict[Ask, Nodes] = field(default_factory=dict)
+
+    def slack(self, now: float) -> float:
+        """How long one may take that passes; never for ever, even while nobody knows the start."""
+        return min(self.at - now, sys.float_info.max)
+
+    def beyond(self, ask: Ask) -> Nodes:
+        """The nodes where this wish may hold GPUs past the promised start."""
+        if (known := self.known.get(ask)) is None:
+            known = self.known[ask] = self._beyond(ask)
+        return known
+
+    def _beyond(self, ask: Ask) -> Nodes:
+        if self.at == math.inf:
+            return 0  # nobody knows when it starts, so whoever has no end either must not pass
+        need = ask.need
+        gang = need.nodes > 1 or need.rest
+        return ask.able & ~sum(1 << node for node, spare in self.spare.items() if gang or spare < need.gpus)
+
+    def spend(self, places: Places) -> None:
+        for node, gpus in places:
+            if node in self.spare:
+                self.spare[node] -= gpus
+                self.known.clear()
+
+
+def easy(engine: Engine, now: float) -> None:
+    arrived = engine.arrived
+    if len(arrived) > 1:
+        arrived.sort()
+    if not engine.hungry:
+        engine.promise = None
+        arrived = _start_at_once(engine, now)
+        if not arrived:
+            return
+    for entry in arrived:
+        ask = entry[3].ask
+        ask.line.add(entry)
+        engine.hungry[ask] = None
+    promise: Promise | None = engine.promise
+    if promise is not None and not engine.freed:
+        for entry in arrived:
+            _try(engine, promise, entry[3], now)
+        return
+    head = _start_first(engine, now)
+    if head is None:
+        engine.promise = None
+        return
+    if promise is None or promise.job is not head:
+        promise = engine.promise = _promise(engine, head, now)
+    for entry in arrived:
+        entry[3].ask.nobody_short = None
+    _pass(engine, promise, now)
+
+
+def _start_at_once(engine: Engine, now: float) -> list[Entry]:
+    """While nobody waits, whoever comes and fits needs no line. Return those from the first who does not on."""
+    for at, (*_, job) in enumerate(engine.arrived):
+        ask = job.ask
+        places = None if engine.books and engine.refuses(ask) else engine.place(engine.room, ask.need, ask.able)
+        if places is None:
+            return engine.arrived[at:]
+        engine.begin(job, places, now)
+    return []
+
+
+def _start_first(engine: Engine, now: float) -> Job | None:
+    """Start who is first as long as it fits; return the first who does not."""
+    heads = [(*ask.line.first, ask) for ask in engine.hungry if not engine.books or not engine.refuses(ask)]
+    heapify(heads)
+    while heads:
+        job: Job = heads[0][3]
+        ask = job.ask
+        if engine.books and engine.refuses(ask):
+            heappop(heads)
+        elif (places := engine.place(engine.room, ask.need, ask.able)) is None:
+            return job
+        else:
+            engine.begin(job, places, now)
+            _leave(engine, job)
+            if ask.line:
+                heapreplace(heads, (*ask.line.first, ask))
+            else:
+                heappop(heads)
+    return None
+
+
+def _leave(engine: Engine, job: Job) -> None:
+    line: Line = job.ask.line
+    line.remove(job)
+    if not line:
+        engine.tidy(job.ask)
+
+
+def _promise(engine: Engine, head: Job, now: float) -> Promise:
+    room, need = engine.room.copy(), head.ask.need
+    counted = not need.cpus and not need.memory_mb  # else nothing of the promised nodes is to spare
+    lack = head.ask.gpus - room.free_gpus
+    endings, at = engine.ending, now
+    for index, (end, _, job) in enumerate(endings):
+        if end == math.inf or job.places is None:
+            break
+        room.give(job.places, job.ask.need)
+        lack -= job.ask.gpus
+        at = max(end, now)
+        together = index + 1 < len(endings) and endings[index + 1][0] <= at
+        if lack > 0 or together:
+            continue
+        if (places := engine.place(room, need, head.ask.able)) is not None:
+            spare = {node: room.free[node] - gpus if counted else -1 for node, gpus in places}
+            return Promise(job=head, at=at, spare=spare)
+    return Promise(job=head, at=math.inf)
+
+
+def _pass(engine: Engine, promise: Promise, now: float) -> None:
+    """Start who may pass, in order over all the lines."""
+    walks = [walk for ask in list(engine.hungry) if (walk := _Walk.of(engine, promise, ask, now))]
+    heads = [(*entry, walk) for walk in walks if (entry := walk.next())]
+    heapify(heads)
+    while heads:
+        job, walk = heads[0][3:]
+        going_on = _try(engine, promise, job, now) or walk.goes_on(job)
+        following = walk.next() if going_on else None
+        if following:
+            heapreplace(heads, (*following, walk))
+        else:
+            heappop(heads)
+    for walk in walks:
+        walk.line.tidy()
+
+
+class _Walk:
+    """Along one line: everybody may pass, or only who is short enough."""
+
+    def __init__(self, promise: Promise, ask: Ask, now: float, *, only_short: bool) -> None:
+        self.promise, self.only_short = promise, only_short
+        self.line: Line = ask.line
+        self.slack = promise.slack(now)
+        self._ask = ask
+        self._place = self.line.front
+
+    @staticmethod
+    def of(engine: Engine, promise: Promise, ask: Ask, now: float) -> _Walk | None:
+        """None if nobody in it can pass."""
+        if ask is promise.job.ask or (engine.books and engine.refuses(ask)):
+            return None
+        if engine.place(engine.room, ask.need, promise.beyond(ask)) is not None:
+            return _Walk(promise, ask, now, only_short=False)
+        if ask.nobody_short is promise or engine.place(engine.room, ask.need, ask.able) is None:
+            return None
+        return _Walk(promise, ask, now, only_short=True)
+
+    def next(self) -> Entry | None:
+        line, place = self.line, self._place
+        found = line.next_short(place, self.slack) if self.only_short else line.next(place)
+        if found is None:
+            if self.only_short:
+                self._ask.nobody_short = self.promise
+            return None
+        self._place = found + 1
+        return line.at(found)
+
+    def goes_on(self, refused: Job) -> bool:
+        """A long one that found no place may have a short one behind it; if a short one found none, nobody will."""
+        self.only_short = True
+        return refused.expected_s > self.slack
+
+
+def _try(engine: Engine, promise: Promise, job: Job, now: float) -> bool:
+    ask = job.ask
+    if ask is promise.job.ask or (engine.books and engine.refuses(ask)):
+        return False
+    short = job.expected_s <= promise.slack(now)
+    places = engine.place(engine.room, ask.need, ask.able if short else promise.beyond(ask))
+    if places is None:
+        return False
+    if not short:
+        promise.spend(places)
+    engine.begin(job, places, now)
+    _leave(engine, job)
+    return True

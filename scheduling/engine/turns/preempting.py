@@ -1,0 +1,105 @@
+"""Who ranks higher takes the GPUs of who ranks lower.
+
+The outcome is that of a walk over all jobs, running and waiting, in order of rank, giving GPUs to each that still fits;
+nobody else keeps any. It is found without the walk. A waiting job fits at its place if what is free, plus what jobs
+behind it hold, suffices; the last of those behind are looked at first, and few are enough. Only the first of each
+line is asked: whoever stands behind it in the line has the same wish and a lower place. By induction over the order,
+a state in which no waiting job fits at its place is the state that the walk would leave.
+
+GPUs are counted here, as in HeliosArtifact and Tiresias; then victims stop, and who was chosen is placed. Where a gang
+finds no place among the scattered free GPUs it waits on, and is looked at again at the next event.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from heapq import heapify, heappop, heappush
+
+from scheduling.engine.engine import Ask, Engine, Entry, Job
+
+Head = tuple[int, float, int, Ask, Job | None]  # the job only if it runs and may have to stop
+
+
+def preempting(engine: Engine, now: float) -> None:
+    asks = engine.hungry if engine.freed or engine.blocked else engine.fresh
+    if not asks:
+        return
+    chosen, victims = _choose(engine, asks, now)
+    for job in victims:
+        insort(engine.ranked, (job.band, job.key, job.number, job))
+        engine.halt(job, now)
+    engine.blocked = None
+    for entry in chosen:
+        job = entry[3]
+        ask = job.ask
+        if (places := engine.place(engine.room, ask.need, ask.able)) is not None:
+            engine.begin(job, places, now)
+            engine.tidy(ask)
+        else:
+            heappush(ask.line, entry)
+            engine.hungry[ask] = None
+            engine.blocked = job
+
+
+def _choose(engine: Engine, asks: dict[Ask, None], now: float) -> tuple[list[Entry], list[Job]]:
+    """Who is to start, in order, and who must stop for them. Victims leave `ranked`, the chosen leave their lines."""
+    heads = [_first(engine, ask, now) for ask in asks]
+    heapify(heads)
+    chosen: list[Entry] = []
+    victims: dict[int, Job] = {}
+    hopeless: set[Ask] = set()
+    free = engine.room.free_gpus
+    while heads:
+        band, rank, number, ask, ousted = heappop(heads)
+        at = None if ask in hopeless else _cut(engine.ranked, (band, rank, number), ask.gpus - free)
+        if at is None:
+            hopeless.add(ask)
+            continue
+        free -= ask.gpus
+        if ousted:
+            del victims[number]
+            insort(engine.ranked, (band, rank, number, ousted))
+        else:
+            chosen.append(heappop(ask.line))
+            if ask.line:
+                heappush(heads, _first(engine, ask, now))
+        if free < 0:
+            free = _oust(engine, at, free, victims, heads)
+            if asks is engine.fresh:  # a wide job that stops may leave room for others than who has just come
+                for other in engine.hungry:
+                    if other not in asks:
+                        heappush(heads, _first(engine, other, now))
+                asks = engine.hungry
+    return chosen, list(victims.values())
+
+
+def _first(engine: Engine, ask: Ask, now: float) -> Head:
+    job: Job = ask.line[0][3]
+    return job.band, engine.rules.rank(job, now), job.number, ask, None
+
+
+def _cut(ranked: list[Entry], place: tuple[int, float, int], lack: int) -> int | None:
+    """Where those begin who would have to give up GPUs, none of them before `place`; None if that is not enough."""
+    at = len(ranked)
+    while lack > 0:
+        at -= 1
+        if at < 0 or ranked[at][:2] <= place[:2]:
+            return None
+        lack -= ranked[at][3].ask.gpus
+    return at
+
+
+def _oust(engine: Engine, at: int, free: int, victims: dict[int, Job], heads: list[Head]) -> int:
+    """From `at` on everybody keeps what still fits, in order, and the others are victims. Return what is free then."""
+    behind = engine.ranked[at:]
+    del engine.ranked[at:]
+    free += sum(entry[3].ask.gpus for entry in behind)
+    for entry in behind:
+        job = entry[3]
+        if job.ask.gpus <= free:
+            free -= job.ask.gpus
+            engine.ranked.append(entry)
+        else:
+            victims[job.number] = job
+            heappush(heads, (*entry[:3], job.ask, job))
+    return free

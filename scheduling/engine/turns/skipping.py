@@ -1,0 +1,35 @@
+"""Nobody holds back anybody: whoever fits starts, in order. Wide jobs may wait long, as every freed GPU is taken at
+once.
+
+Only the first of each line is tried; and if nothing was freed, only lines that somebody has joined.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heapreplace
+
+from scheduling.engine.engine import Engine
+
+
+def skipping(engine: Engine, now: float) -> None:
+    asks = engine.hungry if engine.freed else engine.fresh
+    if not asks:
+        return
+    place, room = engine.place, engine.room
+    heads = [(*ask.line[0][:3], ask) for ask in asks]
+    heapify(heads)
+    nowhere: set[int] = set()
+    while heads:
+        ask = heads[0][3]
+        if ask.shape in nowhere or (engine.books and engine.refuses(ask)):
+            heappop(heads)
+        elif (places := place(room, ask.need, ask.able)) is None:
+            nowhere.add(ask.shape)
+            heappop(heads)
+        else:
+            engine.begin(heappop(ask.line)[3], places, now)
+            if ask.line:
+                heapreplace(heads, (*ask.line[0][:3], ask))
+            else:
+                heappop(heads)
+                engine.tidy(ask)

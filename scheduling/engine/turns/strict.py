@@ -1,0 +1,28 @@
+"""The first that does not fit holds back all behind it. Who is over a quota holds back nobody."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from scheduling.engine.engine import Engine, Entry
+
+
+def strict(engine: Engine, now: float) -> None:
+    line, place, room = engine.line, engine.place, engine.room
+    if not line or (not engine.freed and line[0][3] is engine.blocked):
+        return
+    aside: list[Entry] = []
+    engine.blocked = None
+    while line:
+        job = line[0][3]
+        ask = job.ask
+        if engine.books and engine.refuses(ask):
+            aside.append(heappop(line))
+        elif (places := place(room, ask.need, ask.able)) is not None:
+            heappop(line)
+            engine.begin(job, places, now)
+        else:
+            engine.blocked = job
+            break
+    for entry in aside:
+        heappush(line, entry)

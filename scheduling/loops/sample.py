@@ -1,0 +1,90 @@
+"""Sample: take the GPUs' telemetry, roll it up, and forget it in time.
+
+Who is eligible   clusters with a metrics address; nodes the record knows.
+What a turn does  `sample_once` writes one row a node; `sweep_once` folds finished intervals into coarser rows and
+                  deletes what is older than its keeping.
+Failure story     A row that is there already (two workers, a repeated turn) is left as it is. A rollup that was cut off
+                  is made again: it looks for intervals without a row, not for a mark of its own. Missing telemetry
+                  leaves a gap, never a zero.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from jobs.measures import FOLDS, fold, interval
+from jobs.models import KEPT, PROGRESS_KEPT, Cluster, Node, Progress, Resolution, Sample
+from scheduling.backends.telemetry import GpuReading, Reading
+
+COARSER: dict[int, int] = {Resolution.RAW: Resolution.FIVE_MINUTES, Resolution.FIVE_MINUTES: Resolution.HOUR}
+LOOK_BACK: dict[int, timedelta] = {Resolution.RAW: timedelta(hours=1), Resolution.FIVE_MINUTES: timedelta(hours=6)}
+
+
+def sample_once(cluster: Cluster, reading: Reading, now: datetime) -> int:
+    """Write one sample a node. Return how many nodes were measured."""
+    by_node: dict[str, list[GpuReading]] = defaultdict(list)
+    for gpu in reading.gpus:
+        by_node[gpu.node].append(gpu)
+    nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=by_node)}
+    at = interval(now, Resolution.RAW)
+    rows = [_sample(nodes[name], gpus, at) for name, gpus in by_node.items() if name in nodes]
+    Sample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=1000)
+    _name_gpus(nodes, by_node)
+    return len(rows)
+
+
+def _sample(node: Node, gpus: list[GpuReading], at: datetime) -> Sample:
+    by_index = {gpu.gpu: gpu for gpu in gpus}
+    positions = [by_index.get(index) for index in range(max(by_index) + 1)]
+    return Sample(
+        node=node,
+        resolution=Resolution.RAW,
+        at=at,
+        gpu_util=[gpu and gpu.util_percent for gpu in positions],
+        gpu_memory_mib=[gpu and gpu.memory_used_mib for gpu in positions],
+        gpu_temperature_c=[gpu and gpu.temperature_c for gpu in positions],
+        gpu_power_w=[gpu and gpu.power_w for gpu in positions],
+        xid=[gpu and gpu.last_xid for gpu in positions],
+    )
+
+
+def _name_gpus(nodes: dict[str, Node], by_node: dict[str, list[GpuReading]]) -> None:
+    """UUID and PCI address, for repair tickets; they change only when a card is swapped."""
+    changed = []
+    for name, node in nodes.items():
+        gpus = sorted(by_node[name], key=lambda gpu: gpu.gpu)
+        uuids, pci = [gpu.uuid[:64] for gpu in gpus], [gpu.pci_bus_id[:20] for gpu in gpus]
+        if (node.gpu_uuids, node.gpu_pci) != (uuids, pci):
+            node.gpu_uuids, node.gpu_pci = uuids, pci
+            changed.append(node)
+    Node.objects.bulk_update(changed, ["gpu_uuids", "gpu_pci"], batch_size=500)
+
+
+def sweep_once(now: datetime) -> int:
+    """Roll up and forget. Return how many coarser rows were written."""
+    written = 0
+    for fine, coarse in COARSER.items():
+        written += _roll_up(fine, coarse, now)
+    for resolution, kept in KEPT.items():
+        Sample.objects.filter(resolution=resolution, at__lt=now - kept).delete()
+    Progress.objects.filter(at__lt=now - PROGRESS_KEPT).delete()
+    return written
+
+
+def _roll_up(fine: int, coarse: int, now: datetime) -> int:
+    """Every interval that is over and has no coarser row yet."""
+    until = interval(now, coarse)
+    since = interval(now - LOOK_BACK[fine], coarse)
+    done = set(Sample.objects.filter(resolution=coarse, at__gte=since, at__lt=until).values_list("node_id", "at"))
+    rows = Sample.objects.filter(resolution=fine, at__gte=since, at__lt=until).order_by("node_id", "at")
+    groups = groupby(rows.iterator(2000), key=lambda row: (row.node_id, interval(row.at, coarse)))
+    folded = [_folded(key, list(group), coarse) for key, group in groups if key not in done]
+    Sample.objects.bulk_create(folded, ignore_conflicts=True, batch_size=1000)
+    return len(folded)
+
+
+def _folded(key: tuple[int, datetime], rows: list[Sample], coarse: int) -> Sample:
+    columns = {name: fold(name, [getattr(row, name) for row in rows]) for name in FOLDS}
+    return Sample(node_id=key[0], at=key[1], resolution=coarse, **columns)

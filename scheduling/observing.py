@@ -1,0 +1,150 @@
+"""What a look at the cluster means for one attempt or one node. Pure: facts in, one small value out.
+
+Doing nothing is a value too: whoever cannot be seen for a moment is not dead. Only a cluster that answers in full and
+still does not know an attempt after `GRACE` has lost it (a controller that was killed forgets its last seconds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from jobs.lifecycle import FINAL, Flag, NodeFlag, NodeState, State
+from scheduling.backends.base import SeenJob, SeenNode
+
+GRACE = timedelta(seconds=30)
+SAYS_NOTHING = frozenset({"", "None", "NonZeroExitCode", "TimeLimit", "OutOfMemory"})  # more than state and code do
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptFacts:
+    """What the record knows of a live attempt."""
+
+    backend_id: str
+    confirmed: bool
+    suspended: bool
+    sent: bool  # the cluster said yes to it
+    missing_since: datetime | None
+
+
+class News:
+    """What follows from a look."""
+
+
+@dataclass(frozen=True)
+class Nothing(News):
+    pass
+
+
+@dataclass(frozen=True)
+class Known(News):
+    """It was submitted after all: the cluster has it under this id."""
+
+    backend_id: str
+
+
+@dataclass(frozen=True)
+class Runs(News):
+    started_at: datetime
+
+
+@dataclass(frozen=True)
+class Suspended(News):
+    yes: bool
+
+
+@dataclass(frozen=True)
+class Over(News):
+    state: State
+    at: datetime
+    exit_code: int | None
+    signal: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Missing(News):
+    since: datetime | None
+
+
+def news_of(facts: AttemptFacts, seen: SeenJob | None, now: datetime) -> list[News]:
+    """In the order in which to apply them."""
+    if seen is None:
+        return [_absence(facts, now)]
+    news: list[News] = []
+    if seen.backend_id != facts.backend_id:
+        news.append(Known(seen.backend_id))
+    elif facts.missing_since:
+        news.append(Missing(None))
+    if not facts.confirmed and seen.started_at and _has_run(seen):
+        news.append(Runs(seen.started_at))
+    if seen.state in FINAL and Flag.COMPLETING not in seen.flags:
+        news.append(Over(seen.state, seen.ended_at or now, seen.exit_code, seen.signal, _words(seen)))
+    elif facts.suspended != (seen.state == State.SUSPENDED):
+        news.append(Suspended(seen.state == State.SUSPENDED))
+    return news
+
+
+def _has_run(seen: SeenJob) -> bool:
+    if seen.state in (State.RUNNING, State.SUSPENDED):
+        return Flag.CONFIGURING not in seen.flags
+    return seen.state in FINAL and bool(seen.nodes)
+
+
+def _absence(facts: AttemptFacts, now: datetime) -> News:
+    if not facts.sent:
+        return Nothing()
+    if facts.missing_since is None:
+        return Missing(now)
+    if now - facts.missing_since < GRACE:
+        return Nothing()
+    why = f"The cluster has not known it for {GRACE.seconds} s although it had accepted it."
+    return Over(State.NODE_FAIL, now, None, None, why)
+
+
+def _words(seen: SeenJob) -> str:
+    return "" if seen.reason in SAYS_NOTHING else f"The cluster says: {seen.reason}."
+
+
+def pick(seen: Sequence[SeenJob], backend_id: str) -> tuple[SeenJob | None, list[SeenJob]]:
+    """Of all jobs with one key: the one that counts, and the live ones that are too many."""
+    if not seen:
+        return None, []
+    ordered = sorted(seen, key=lambda job: (job.backend_id != backend_id, job.state in FINAL, job.backend_id))
+    chosen = ordered[0]
+    return chosen, [job for job in ordered[1:] if job.state not in FINAL]
+
+
+TOPOLOGY = ("rack", "leaf", "pod")
+
+
+def topology(features: Sequence[str]) -> dict[str, str | int]:
+    """`rack-r01`, `leaf-l03`, `pod-p1`, `nic-hdr200x4`: what a cluster says of its nodes by convention."""
+    found: dict[str, str | int] = {}
+    for feature in features:
+        name, _, value = feature.partition("-")
+        if name in TOPOLOGY and value:
+            found[name] = value[:40]
+        elif name == "nic" and value:
+            kind, times, count = value.rpartition("x")
+            known = bool(times) and count.isascii() and count.isdigit()
+            found["nic_type"] = (kind if known else value)[:40]
+            found["nic_count"] = min(int(count[:4]), 64) if known else 1
+    return found
+
+
+def node_fields(seen: SeenNode) -> dict[str, object]:
+    """The columns of a node row that the cluster decides. Topology it does not tell stays as operators entered it."""
+    return {
+        "state": seen.state,
+        "flags": sorted(seen.flags),
+        "gpus": seen.gpus,
+        "gpu_model": seen.gpu_model,
+        "cpus": seen.cpus,
+        "memory_mb": seen.memory_mb,
+        **topology(seen.features),
+    }
+
+
+ABSENT_NODE: dict[str, object] = {"state": NodeState.UNKNOWN, "flags": [NodeFlag.NOT_RESPONDING]}

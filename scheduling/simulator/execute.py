@@ -1,0 +1,271 @@
+"""The hands that really run jobs, on this very machine.
+
+Each job has a directory with its script, its spec and, written by its shim, the record of its run. Everything this
+module knows can be read again from those directories, so a server that was killed adopts what still runs. The lock
+of a directory is taken here and handed to the shim: it is free again when the shim is gone, however it went.
+
+A server that root started gives its jobs another user, because a job is whatever somebody submitted: as root it could
+read every secret of the instance. An ordinary user's server cannot do that, and its jobs are that user's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs.lifecycle import State
+
+from . import stepd
+from .logs import FRESH, BadPath, open_log, output_path
+from .play import BAD_OUTPUT
+from .world import KILL, Ended, Exit, Job
+
+SHIM = Path(stepd.__file__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """As whom jobs run. Without `ids` they run as whoever runs the server."""
+
+    name: str
+    home: str
+    ids: tuple[int, int] | None = None
+
+
+def ourselves() -> Account:
+    me = pwd.getpwuid(os.geteuid())
+    return Account(name=me.pw_name, home=me.pw_dir)
+
+
+def account_for(name: str) -> Account:
+    """The account of this name where we are root, and our own where we are not. KeyError: there is none."""
+    if os.geteuid() != 0:
+        return ourselves()
+    found = pwd.getpwnam(name)
+    return Account(name=name, home="/tmp", ids=(found.pw_uid, found.pw_gid))  # noqa: S108 - nobody has no home
+
+
+class ExecuteHands:
+    """Jobs as processes. `ids` of jobs name their directories beneath `state`."""
+
+    def __init__(self, *, state: Path, log_root: Path, account: Account | None = None) -> None:
+        self._state, self._log_root, self._account = state, log_root, account or ourselves()
+        self._running: dict[int, Job] = {}
+        self._cpus: dict[int, list[int]] = {}
+        self._ended: list[Ended] = []
+        self._shims: list[subprocess.Popen[bytes]] = []
+        self._unheard: dict[int, tuple[Job, int]] = {}  # signals for jobs that are just about to begin
+
+    def start(self, job: Job, now: float) -> None:
+        """Begin it once: whoever finds the directory in use, or a record in it, only watches."""
+        directory = self._directory(job.id)
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = _take_lock(directory)
+        if lock is not None:
+            try:
+                if not _began(directory):
+                    self._launch(job, directory, lock)
+            except BadPath:
+                self._ended.append(_refused(job, now))
+                return
+            finally:
+                os.close(lock)
+        self.adopt(job, now)
+
+    def adopt(self, job: Job, now: float) -> None:
+        self._running[job.id] = job
+        self._cpus[job.id] = list(_read(self._directory(job.id) / "spec.json").get("cpus", []))
+
+    def signal(self, job: Job, number: int, now: float) -> None:
+        """To the whole process group, if it is still the one that was started."""
+        record = _read(self._directory(job.id) / "running.json")
+        if not record:
+            self._unheard[job.id] = (job, number)
+            return
+        if not _is_alive(record):
+            return
+        try:
+            os.killpg(record["pid"], number)
+        except ProcessLookupError:
+            return
+
+    def next_at(self) -> float | None:
+        return None  # nobody knows when a real process ends
+
+    def poll(self, now: float) -> Sequence[Ended]:
+        self._shims = [shim for shim in self._shims if shim.poll() is None]
+        unheard, self._unheard = self._unheard, {}
+        for job, number in unheard.values():
+            self.signal(job, number, now)
+        found, self._ended = self._ended, []
+        for job in list(self._running.values()):
+            ended = self._look(job, now)
+            if ended is not None:
+                found.append(ended)
+                del self._running[job.id]
+                self._cpus.pop(job.id, None)
+                self._unheard.pop(job.id, None)
+        return found
+
+    @property
+    def idle(self) -> bool:
+        """Whether no shim that we started is left; one that we adopted is somebody else's child."""
+        return not self._shims
+
+    def prune(self, known: Collection[int]) -> None:
+        """Forget the directories of jobs that nobody knows any more."""
+        for directory in self._state.glob("job-*"):
+            number = directory.name.removeprefix("job-")
+            if number.isdigit() and int(number) not in known:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def _directory(self, job_id: int) -> Path:
+        return self._state / f"job-{job_id}"
+
+    def _launch(self, job: Job, directory: Path, lock: int) -> None:
+        output = open_log(self._log_root, output_path(job, self._log_root), FRESH)
+        try:
+            script = directory / "script"
+            script.unlink(missing_ok=True)  # a start that was cut off left one that may not be written to
+            script.write_text(job.request.script)
+            script.chmod(0o500)
+            if self._account.ids:
+                os.chown(script, *self._account.ids)
+                os.fchown(output, *self._account.ids)  # so that /dev/stdout opens for the job
+            spec = {
+                "script": str(script),
+                "interpreter": _interpreter(job.request.script),
+                "user": self._account.name,
+                "ids": self._account.ids,
+                "environment": _environment(job, self._account),
+                "workdir": job.request.workdir,
+                "cpus": self._free_cpus(job.request.cpus_per_node),
+            }
+            stepd.write(str(directory), "spec.json", spec)
+            self._shims.append(_shim(directory, lock, output))
+        finally:
+            os.close(output)
+
+    def _free_cpus(self, wanted: int) -> list[int]:
+        taken = {cpu for cpus in self._cpus.values() for cpu in cpus}
+        return [cpu for cpu in sorted(os.sched_getaffinity(0)) if cpu not in taken][:wanted]
+
+    def _look(self, job: Job, now: float) -> Ended | None:
+        """The end of a job, once its record is there or its shim is not."""
+        directory = self._directory(job.id)
+        if record := _read(directory / "exit.json"):
+            return _end_of(job, record)
+        lock = _take_lock(directory)
+        if lock is None:
+            return None
+        os.close(lock)
+        if record := _read(directory / "exit.json"):  # it was written between the two looks
+            return _end_of(job, record)
+        return self._orphaned(job, now)
+
+    def _orphaned(self, job: Job, now: float) -> Ended:
+        """Its shim is gone without a word: the machine went down, or somebody killed it. What is left of it must go."""
+        self.signal(job, KILL, now)
+        self._unheard.pop(job.id, None)
+        return Ended(job_id=job.id, at=now, state=State.NODE_FAIL, reason="NodeDown")
+
+
+def _shim(directory: Path, lock: int, output: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-S", "-E", str(SHIM), str(directory), str(lock)]
+    return subprocess.Popen(  # noqa: S603
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=(lock,),
+        start_new_session=True,
+        env={},
+    )
+
+
+def _refused(job: Job, now: float) -> Ended:
+    return Ended(job_id=job.id, at=now, state=State.FAILED, exit=BAD_OUTPUT, reason="JobLaunchFailure")
+
+
+def _interpreter(script: str) -> list[str]:
+    """By the script's own first line, read here: the file itself may lie where nothing may be executed."""
+    return script.partition("\n")[0].removeprefix("#!").split(maxsplit=1) or ["/bin/bash"]
+
+
+def _environment(job: Job, account: Account) -> Mapping[str, str]:
+    """A clean base, what the job asked for, and what Slurm would tell it."""
+    base = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": account.home,
+        "USER": account.name,
+        "LOGNAME": account.name,
+        "LANG": "C.UTF-8",
+    }
+    indices = ",".join(str(gpu) for gpu in job.gpus.get(job.nodes[0], ()))
+    told = {
+        "SLURM_JOB_ID": str(job.id),
+        "SLURM_JOB_NAME": job.request.name,
+        "SLURM_JOB_NODELIST": job.nodes[0],
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_NODEID": "0",
+        "SLURM_PROCID": "0",
+        "SLURM_CPUS_ON_NODE": str(job.request.cpus_per_node),
+        "SLURM_SUBMIT_DIR": job.request.workdir,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": indices,  # empty hides every GPU from a job that asked for none
+    }
+    return {**base, **job.request.environment, **told}
+
+
+def _take_lock(directory: Path) -> int | None:
+    """The directory's lock, or None while a shim has it."""
+    try:
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return os.open(os.devnull, os.O_RDONLY)  # no directory, so no shim
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _began(directory: Path) -> bool:
+    return any((directory / name).exists() for name in ("running.json", "exit.json"))
+
+
+def _is_alive(record: Mapping[str, Any]) -> bool:
+    """Whether the pid still means that process: it is not a later one, and not one of an earlier boot."""
+    try:
+        return bool(record["boot"] == stepd.boot_id() and stepd.start_time(record["pid"]) == record["start"])
+    except (OSError, KeyError, ValueError):
+        return False
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _end_of(job: Job, record: Mapping[str, Any]) -> Ended:
+    status, at = int(record["status"]), float(record.get("at", time.time()))
+    code, signal = os.WEXITSTATUS(status), os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    ended = Exit(code=0 if signal else code, signal=signal)
+    if signal:
+        return Ended(job_id=job.id, at=at, state=State.FAILED, exit=ended, reason=f"RaisedSignal:{signal}")
+    state, reason = (State.FAILED, "NonZeroExitCode") if code else (State.COMPLETED, "None")
+    return Ended(job_id=job.id, at=at, state=state, exit=ended, reason=reason)

@@ -1,0 +1,156 @@
+"""Time, for the engine: from one event to the next, with the state kept between them. Pure and reproducible.
+
+Events at equal times: ends first, in the order in which they were planned, then what else was planned (outages, changes
+of rank), then submissions in the order of the trace; after all of them the engine decides once. Planned events carry a
+sequence number, so that no two compare equal and a run repeats to the last digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+from scheduling.engine.engine import Ask, Engine, Job
+from scheduling.engine.rules import Rules
+
+END, DOWN, UP, CHANGE = range(4)
+Planned = tuple[float, int, int, Any, int]  # when, what, sequence, whom, which run of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outage:
+    """A node takes no work from `at` on, and again from `until` on; what runs on it starts anew later."""
+
+    at: float
+    until: float
+    node: int
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """One entry per job, in the order of the trace."""
+
+    started: list[float] = field(default_factory=list)  # the first time
+    ended: list[float] = field(default_factory=list)
+    held_s: list[float] = field(default_factory=list)  # time on GPUs over all its runs
+    stops: list[int] = field(default_factory=list)  # how often it had to give way
+    events: int = 0
+
+    @staticmethod
+    def of(count: int) -> Outcome:
+        nan = float("nan")
+        return Outcome(started=[nan] * count, ended=[nan] * count, held_s=[0.0] * count, stops=[0] * count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrivals:
+    """Who comes when: columns of equal length, by time of submission."""
+
+    submit_s: Sequence[float]
+    runtime_s: Sequence[float]
+    expected_s: Sequence[float]
+    asks: Sequence[Ask]
+    users: Sequence[int]
+    names: Sequence[int]
+    bands: Sequence[int] | None = None  # lower goes first whatever the policy says
+
+
+def replay(
+    engine: Engine,
+    coming: Arrivals,
+    *,
+    running: Iterable[Job] = (),
+    outages: Iterable[Outage] = (),
+    watch: Callable[[int], None] | None = None,
+    look: Callable[[float], None] | None = None,
+) -> Outcome:
+    """Run until everybody has ended or nothing can happen any more. `running` are jobs that the engine has adopted,
+    with numbers behind those who come. `watch` hears now and then how many have come;
+    `look` is called after each decision, for tests of what must always hold."""
+    submits, runtimes, expected = coming.submit_s, coming.runtime_s, coming.expected_s
+    asks, users, names, bands = coming.asks, coming.users, coming.names, coming.bands
+    running = list(running)
+    count, arrived, turns = len(submits), 0, 0
+    outcome = Outcome.of(count + len(running))
+    began, ended, held_s = outcome.started, outcome.ended, outcome.held_s
+    submit, end, decide, started, stopped = engine.submit, engine.end, engine.decide, engine.started, engine.stopped
+    moves = type(engine.rules).next_change is not Rules.next_change
+    agenda: list[Planned] = []
+    plan = _Planner(agenda)
+    for outage in outages:
+        plan(outage.at, DOWN, outage.node, 0)
+        plan(outage.until, UP, outage.node, 0)
+    for job in running:
+        plan(job.began + job.remaining_s, END, job, job.runs)
+    while arrived < count or agenda:
+        now = agenda[0][0] if agenda and (arrived == count or agenda[0][0] <= submits[arrived]) else submits[arrived]
+        while agenda and agenda[0][0] == now:
+            _, what, _, whom, run = heappop(agenda)
+            if what == END:
+                if whom.runs == run and whom.places is not None:
+                    number = whom.number
+                    ended[number] = now
+                    held_s[number] += now - whom.began
+                    end(whom, now)
+            else:
+                _rarely(engine, what, whom, run, now, plan)
+        while arrived < count and submits[arrived] == now:
+            job = Job(arrived, asks[arrived], now, runtimes[arrived], expected[arrived], users[arrived], names[arrived])
+            if bands:
+                job.band = bands[arrived]
+            submit(job, now)
+            arrived += 1
+        decide(now)
+        if stopped:
+            for job in stopped:
+                outcome.stops[job.number] += 1
+                held_s[job.number] += now - job.began
+            stopped.clear()
+        if started:
+            for job in started:
+                if job.runs == 1:
+                    began[job.number] = now
+                plan.sequence += 1
+                heappush(agenda, (now + job.remaining_s, END, plan.sequence, job, job.runs))
+                if moves:
+                    _plan_change(engine, job, now, plan)
+            started.clear()
+        turns += 1
+        if look:
+            look(now)
+        if watch and not turns & 0x3FFF:
+            watch(arrived)
+    outcome.events = plan.sequence + count
+    return outcome
+
+
+class _Planner:
+    """Puts something on the agenda, with the next sequence number."""
+
+    __slots__ = ("_agenda", "sequence")
+
+    def __init__(self, agenda: list[Planned]) -> None:
+        self._agenda = agenda
+        self.sequence = 0
+
+    def __call__(self, at: float, what: int, whom: Any, run: int) -> None:
+        self.sequence += 1
+        heappush(self._agenda, (at, what, self.sequence, whom, run))
+
+
+def _rarely(engine: Engine, what: int, whom: Any, run: int, now: float, plan: _Planner) -> None:
+    if what == DOWN:
+        engine.node_down(whom, now)
+    elif what == UP:
+        engine.node_up(whom, now)
+    elif whom.runs == run and whom.places is not None:
+        engine.level_changed(whom, now)
+        _plan_change(engine, whom, now, plan)
+
+
+def _plan_change(engine: Engine, job: Job, now: float, plan: _Planner) -> None:
+    at = engine.rules.next_change(job, now)
+    if at is not None and at < now + job.remaining_s:
+        plan(at, CHANGE, job, job.runs)

@@ -1,0 +1,162 @@
+"""Job logs on disk: beneath one directory only, and never through a symlink.
+
+A job names its own output path, so the path is hostile until proven otherwise: every directory on the way is opened
+by its parent, without following links, and a path that leaves the root is refused as Slurm refuses a bad output path.
+`LogBook` writes what played jobs say. It keeps no file open: two thousand jobs would be two thousand descriptors.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from pathlib import Path, PurePosixPath
+
+from .logtext import Script, lines, next_due_s, script_of
+from .play import Play
+from .world import Job
+
+log = logging.getLogger(__name__)
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+FRESH = APPEND | os.O_TRUNC
+BATCH = 1_000  # jobs written in one turn; the rest is late by a turn, not lost
+
+
+class BadPath(Exception):
+    """An output path that may not be written to."""
+
+
+def output_path(job: Job, root: Path) -> str:
+    """Slurm's rule: %j and %x are filled in, a relative path is relative to the working directory."""
+    asked = job.request.stdout or str(root / "slurm-%j.out")
+    filled = asked.replace("%j", str(job.id)).replace("%x", job.request.name.replace("/", "_"))
+    return os.path.join(job.request.workdir, filled)
+
+
+def beneath(root: Path, path: str) -> tuple[str, ...]:
+    """The parts of the path below the root; `..` and every path outside are refused."""
+    wanted = PurePosixPath(path)
+    for known in (root, Path(os.path.realpath(root))):
+        if wanted.is_relative_to(known):
+            parts = wanted.relative_to(known).parts
+            if parts and ".." not in parts and "\0" not in path:
+                return parts
+    raise BadPath(f"{path!r:.200} is not beneath {root}")
+
+
+def open_log(root: Path, path: str, flags: int) -> int:
+    """A descriptor of the log; directories on the way are made where they are missing."""
+    *directories, name = beneath(root, path)
+    at = os.open(os.path.realpath(root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for directory in directories:
+            at = _step_into(at, directory)
+        return os.open(name, flags, 0o644, dir_fd=at)
+    except OSError as error:
+        raise BadPath(f"{path!r:.200}: {error.strerror}") from error
+    finally:
+        os.close(at)
+
+
+def _step_into(at: int, directory: str) -> int:
+    """The child's descriptor in exchange for the parent's, which is closed once the child is open."""
+    with suppress(FileExistsError):
+        os.mkdir(directory, 0o755, dir_fd=at)
+    child = os.open(directory, DIRECTORY, dir_fd=at)
+    os.close(at)
+    return child
+
+
+@dataclass(kw_only=True)
+class _Open:
+    """One log being written: its script, its path, and the index of the next line."""
+
+    script: Script
+    path: str
+    index: int = 0
+
+
+class LogBook:
+    """The stage of a simulated cluster: every running job's next lines, written when they are due."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._open: dict[int, _Open] = {}
+        self._due: list[tuple[float, int]] = []
+
+    def open(self, job: Job, play: Play) -> bool:
+        entry = _Open(script=script_of(job, play), path=output_path(job, self._root))
+        try:
+            os.close(open_log(self._root, entry.path, FRESH))
+        except BadPath as refused:
+            log.info("job %s: %s", job.id, refused)
+            return False
+        self._follow(job.id, entry)
+        return True
+
+    def reopen(self, job: Job, play: Play) -> None:
+        """Go on after the last whole line; half a line, cut off by a crash, is taken back."""
+        entry = _Open(script=script_of(job, play), path=output_path(job, self._root))
+        try:
+            entry.index = self._whole_lines(entry.path)
+        except BadPath as refused:
+            log.warning("job %s: its log is lost: %s", job.id, refused)
+            return
+        self._follow(job.id, entry)
+
+    def close(self, job_id: int, until: float, last_words: str = "") -> None:
+        entry = self._open.pop(job_id, None)
+        if entry is not None:
+            self._write(entry, until, last_words)
+
+    def write(self, now: float) -> int:
+        """Write what is due, and say how many jobs were written."""
+        written = 0
+        while self._due and self._due[0][0] <= now and written < BATCH:
+            _, job_id = heappop(self._due)
+            if entry := self._open.get(job_id):
+                self._write(entry, now)
+                self._expect(job_id, entry)
+                written += 1
+        return written
+
+    def _follow(self, job_id: int, entry: _Open) -> None:
+        self._open[job_id] = entry
+        self._expect(job_id, entry)
+
+    def _expect(self, job_id: int, entry: _Open) -> None:
+        heappush(self._due, (entry.script.began_at + next_due_s(entry.script, entry.index), job_id))
+
+    def _write(self, entry: _Open, now: float, last_words: str = "") -> None:
+        new = lines(entry.script, entry.index, now - entry.script.began_at)
+        entry.index += len(new)
+        text = "".join(f"{line}\n" for line in [*new, *([last_words] if last_words else [])])
+        if not text:
+            return
+        try:
+            with _descriptor(self._root, entry.path, APPEND) as fd:
+                os.write(fd, text.encode())
+        except (BadPath, OSError) as lost:
+            log.warning("job %s: %d log lines are lost: %s", entry.script.job_id, len(new), lost)
+
+    def _whole_lines(self, path: str) -> int:
+        with _descriptor(self._root, path, APPEND & ~os.O_WRONLY | os.O_RDWR) as fd:
+            content = os.pread(fd, os.fstat(fd).st_size, 0)
+            end = content.rfind(b"\n") + 1
+            if end != len(content):
+                os.ftruncate(fd, end)
+        return content.count(b"\n")
+
+
+@contextmanager
+def _descriptor(root: Path, path: str, flags: int) -> Iterator[int]:
+    fd = open_log(root, path, flags)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

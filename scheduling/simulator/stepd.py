@@ -1,0 +1,141 @@
+"""The shim beside one job, as slurmstepd is: it starts the command, waits, and writes down how it ended.
+
+It lives in a session of its own and needs nobody: the server may be killed and come back, and finds the record.
+Started by root it stays root, so that the job cannot touch the record, and the job becomes the user of its spec.
+Standard library only; started with `python -S -E stepd.py DIRECTORY LOCK` so that it costs milliseconds. In the
+directory lie `spec.json` (read), `running.json` and `exit.json` (written, each whole or not at all). The lock that it
+inherits is held as long as it lives: whoever gets that lock knows that no shim is there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+PR_SET_CHILD_SUBREAPER = 36
+CANNOT_START = 126
+
+
+def main(directory: str, lock: int) -> int:
+    os.set_inheritable(lock, False)  # the job must not hold it
+    with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:
+        spec = json.load(file)
+    # What the job leaves behind becomes our child, so that nothing of it survives it, not even what left its session.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    begun, begins = os.pipe()  # closed by the job's exec: a record of a job that runs must not come before it runs
+    child = os.fork()
+    if child == 0:
+        become(spec)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # only the job is asked to end; we must be there to see it
+    os.close(begins)
+    os.read(begun, 1)
+    write(directory, "running.json", {"pid": child, "start": start_time(child), "boot": boot_id()})
+    status = wait_for(child)
+    sweep()
+    write(directory, "exit.json", {"status": status, "at": time.time()})
+    return 0
+
+
+def become(spec: dict[str, Any]) -> None:
+    """The child's way into the job's command; it must not return."""
+    try:
+        os.setsid()
+        if spec["cpus"]:
+            os.sched_setaffinity(0, spec["cpus"])
+        # Opened before the change of user, and named by its descriptor: the way to it is closed to that user.
+        script = os.open(spec["script"], os.O_RDONLY)
+        os.set_inheritable(script, True)
+        os.umask(0o022)  # the server's is stricter
+        if spec["ids"]:
+            change_user(*spec["ids"])
+        enter(spec["workdir"], spec["user"])
+        command = [*spec["interpreter"], f"/dev/fd/{script}"]
+        os.execve(command[0], command, spec["environment"])  # noqa: S606 - that is its purpose
+    except BaseException as error:  # whatever it is, it must become an exit code, not a second shim
+        os.write(2, f"stepd: error: the job cannot start: {error}\n".encode())
+        os._exit(CANNOT_START)
+
+
+def change_user(uid: int, gid: int) -> None:
+    """For good, and with no group but that user's own."""
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
+def enter(workdir: str, user: str) -> None:
+    try:
+        os.chdir(workdir)
+    except OSError as error:
+        raise OSError(f"{user} cannot enter the working directory {workdir} ({error.strerror})") from None
+
+
+def wait_for(child: int) -> int:
+    while True:
+        pid, status = os.waitpid(-1, 0)  # orphans of the job end here too
+        if pid == child:
+            return status
+
+
+def sweep() -> None:
+    """KILL whatever is left until nothing is left."""
+    while True:
+        for pid in children():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def children() -> list[int]:
+    me, found = str(os.getpid()), []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and stat_fields(int(name))[1] == me:
+                found.append(int(name))
+        except OSError:
+            continue  # gone while we looked
+    return found
+
+
+def start_time(pid: int) -> int:
+    """Field 22 of /proc/pid/stat: with it, a pid means one process for ever."""
+    return int(stat_fields(pid)[19])
+
+
+def stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/pid/stat from the third on: the second, the name, may hold spaces and brackets."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
+
+
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def write(directory: str, name: str, record: dict[str, Any]) -> None:
+    """tmp, fsync, rename: a reader sees the whole record or none."""
+    path = os.path.join(directory, name)
+    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+        json.dump(record, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(f"{path}.tmp", path)
+    at = os.open(directory, os.O_RDONLY)
+    os.fsync(at)
+    os.close(at)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,116 @@
+"""Where a world is kept: SQLite, one row per job and node, written through to the disk.
+
+What is answered was written first, so kill -9 and a power cut lose nothing that anybody was told. Rows are whole
+values; writing one twice is harmless, and a restart reads them back into the same `Picture`.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from jobs.lifecycle import Flag, State
+
+from .world import Changes, Clock, Exit, Job, Node, Picture, Request
+
+TABLES = """
+create table if not exists job (id integer primary key, body text not null);
+create table if not exists node (name text primary key, place integer not null, body text not null);
+create table if not exists clock (one integer primary key check (one = 1), body text not null);
+create table if not exists setting (name text primary key, value text not null);
+"""
+
+
+class Store:
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("pragma journal_mode = wal")
+        self._db.execute("pragma synchronous = full")
+        self._db.executescript(TABLES)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def load(self) -> Picture | None:
+        """The world as it was last written, or None for a store that never held one."""
+        nodes = [_node(json.loads(body)) for (body,) in self._db.execute("select body from node order by place")]
+        if not nodes:
+            return None
+        jobs = [_job(json.loads(body)) for (body,) in self._db.execute("select body from job order by id")]
+        clock = self._db.execute("select body from clock").fetchone()
+        return Picture(nodes=tuple(nodes), jobs=tuple(jobs), clock=Clock(**json.loads(clock[0])) if clock else Clock())
+
+    def begin(self, picture: Picture) -> None:
+        """Keep a new world; what the store held before is gone."""
+        with _transaction(self._db):
+            self._db.execute("delete from job")
+            self._db.execute("delete from node")
+            places = [(node.name, i, _text(node)) for i, node in enumerate(picture.nodes)]
+            self._db.executemany("insert into node values (?, ?, ?)", places)
+            self._put(Changes(jobs=picture.jobs, clock=picture.clock))
+
+    def write(self, changes: Changes) -> None:
+        """One transaction; when this returns, it is on the disk."""
+        with _transaction(self._db):
+            self._put(changes)
+
+    def setting(self, name: str, value: str) -> str:
+        """What was first stored under the name: a world cannot change its seed by a restart."""
+        self._db.execute("insert or ignore into setting values (?, ?)", (name, value))
+        return str(self._db.execute("select value from setting where name = ?", (name,)).fetchone()[0])
+
+    def _put(self, changes: Changes) -> None:
+        rows = [(job.id, _text(job)) for job in changes.jobs]
+        self._db.executemany("insert into job values (?, ?) on conflict do update set body = excluded.body", rows)
+        self._db.executemany("delete from job where id = ?", [(job_id,) for job_id in changes.forgotten])
+        updates = [(_text(node), node.name) for node in changes.nodes]
+        self._db.executemany("update node set body = ? where name = ?", updates)
+        if changes.clock:
+            self._db.execute("insert or replace into clock values (1, ?)", (_text(changes.clock),))
+
+
+class _transaction:
+    """`with connection` of sqlite3 does not begin one by itself; this does."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("begin immediate")
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        self._db.execute("rollback" if kind else "commit")
+
+
+def _text(value: Job | Node | Clock) -> str:
+    return json.dumps(value, default=_plain, separators=(",", ":"))
+
+
+def _plain(value: object) -> Any:
+    """Frozen values as objects, sets as lists; anything else is a mistake and may raise."""
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]
+
+
+def _node(raw: Mapping[str, Any]) -> Node:
+    return Node(**{**raw, "features": tuple(raw["features"])})
+
+
+def _job(raw: Mapping[str, Any]) -> Job:
+    request = raw["request"]
+    return Job(
+        **{
+            **raw,
+            "request": Request(**{**request, "required_nodes": tuple(request["required_nodes"])}),
+            "state": State(raw["state"]),
+            "flags": frozenset(Flag(flag) for flag in raw["flags"]),
+            "nodes": tuple(raw["nodes"]),
+            "gpus": {name: tuple(indices) for name, indices in raw["gpus"].items()},
+            "exit": Exit(**raw["exit"]),
+        }
+    )

@@ -1,0 +1,452 @@
+"""slurmrestd's JSON, version v0.0.42: values of the world out, bodies of requests in. Pure.
+
+The shapes, error numbers and HTTP statuses are those that a slurmrestd of Slurm 24.11 was seen to give. A body is
+hostile until it is parsed: what cannot be understood is a `BadBody`, never a traceback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from signal import Signals
+from typing import Any
+
+from jobs.hostlist import BadHostlist, compress, expand
+from jobs.lifecycle import State
+
+from .world import Exit, Job, Node, Refusal, Request, World
+
+API = "v0.0.42"
+RELEASE = "24.11.5"
+PARTITION = "gpu"
+PRIORITY_TOP = 4_294_901_760  # of the first job ever; each later one is one less, so the older goes first
+MOST_NODES = 10_000
+
+NOT_FOUND, EMPTY_QUERY, UNPARSED, BAD_TYPE, NOT_AN_OBJECT, BAD_FLAG = 2017, 9000, 9001, 9202, 9209, 9207
+NO_WORKDIR, NO_ENVIRONMENT = 2063, 2127
+GRES = re.compile(r"^(?:gres[/:])?gpu(?::([^:,]+))?(?::(\d+))?$")
+STATUS_OF = {NOT_FOUND: 404, EMPTY_QUERY: 422}
+
+Plain = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """What the cluster says of itself."""
+
+    name: str
+    execute: bool = False
+
+
+class BadBody(Exception):
+    """A request that cannot be understood: Slurm's number, its words, and where."""
+
+    def __init__(self, number: int, words: str, where: str) -> None:
+        super().__init__(f"{words}: {where}")
+        self.number, self.words, self.where = number, words, where
+
+
+# Out
+
+
+def number(value: float | None, *, infinite: bool = False) -> Plain:
+    known = value is not None and not infinite
+    return {"set": known, "infinite": infinite, "number": int(value) if known and value is not None else 0}
+
+
+def envelope(cluster: Cluster, content: Plain, errors: Sequence[Plain] = (), warnings: Sequence[Plain] = ()) -> Plain:
+    major, minor, micro = RELEASE.split(".")
+    meta = {
+        "plugin": {"type": "openapi/slurmctld", "name": "Slurm OpenAPI slurmctld", "data_parser": f"data_parser/{API}"},
+        "client": {"source": "", "user": "", "group": ""},
+        "command": [],
+        "slurm": {
+            "version": {"major": major, "minor": minor, "micro": micro},
+            "release": RELEASE,
+            "cluster": cluster.name,
+        },
+    }
+    return {**content, "meta": meta, "errors": list(errors), "warnings": list(warnings)}
+
+
+def error(problem: Refusal | BadBody, source: str) -> Plain:
+    where = problem.where if isinstance(problem, BadBody) else ""
+    return {
+        "description": where or problem.words,
+        "error_number": problem.number,
+        "error": problem.words,
+        "source": source,
+    }
+
+
+def status_of(problem: Refusal | BadBody) -> int:
+    return STATUS_OF.get(problem.number, 500)
+
+
+def ping(cluster: Cluster) -> Plain:
+    pinged = {"hostname": cluster.name, "pinged": "UP", "responding": True, "latency": 0}
+    return {"pings": [{**pinged, "mode": "primary", "primary": True}]}
+
+
+def job(cluster: Cluster, seen: Job) -> Plain:
+    """Everything that a job says; it depends on the job alone, so that a text made of it stays true until it moves."""
+    return {**_asked(cluster, seen), **_standing(seen), **_when(seen), **_where(seen)}
+
+
+def _asked(cluster: Cluster, seen: Job) -> Plain:
+    asked = seen.request
+    return {
+        "account": asked.account,
+        "batch_flag": True,
+        "cluster": cluster.name,
+        "comment": asked.comment,
+        "cpus_per_task": number(asked.cpus_per_node),
+        "current_working_directory": asked.workdir,
+        "features": "",
+        "group_name": asked.user,
+        "hold": asked.held,
+        "job_id": seen.id,
+        "memory_per_node": number(asked.memory_per_node_mb),
+        "name": asked.name,
+        "partition": asked.partition or PARTITION,
+        "priority": number(0 if asked.held else PRIORITY_TOP - seen.id),
+        "qos": "",
+        "required_nodes": compress(asked.required_nodes),
+        "requeue": False,
+        "restart_cnt": 0,
+        "standard_error": asked.stdout,
+        "standard_input": "/dev/null",
+        "standard_output": asked.stdout,
+        "tasks_per_node": number(1),
+        "time_limit": _limit(asked),
+        "tres_per_node": _gres_wish(asked),
+        "user_id": 0,
+        "user_name": asked.user,
+    }
+
+
+def _limit(asked: Request) -> Plain:
+    return number(None, infinite=True) if asked.limit_s is None else number(ceil(asked.limit_s / 60))
+
+
+def _gres_wish(asked: Request) -> str:
+    model = f":{asked.gpu_model}" if asked.gpu_model else ""
+    return f"gres/gpu{model}:{asked.gpus_per_node}" if asked.gpus_per_node else ""
+
+
+def _standing(seen: Job) -> Plain:
+    waiting_for_nodes = seen.reason == "ReqNodeNotAvail"
+    missing = f", UnavailableNodes:{compress(seen.request.required_nodes)}" if waiting_for_nodes else ""
+    return {
+        "job_state": [str(seen.state), *sorted(str(flag) for flag in seen.flags)],
+        "state_reason": seen.reason.partition(":")[0],
+        "state_description": f"{seen.reason}{missing}" if waiting_for_nodes or ":" in seen.reason else "",
+        "exit_code": exit_code(seen),
+        "derived_exit_code": exit_code(seen),
+    }
+
+
+def exit_code(seen: Job) -> Plain:
+    ended: Exit = seen.exit
+    word = "SIGNALED" if ended.signal else "ERROR" if ended.code else "SUCCESS"
+    return {
+        "status": [word],
+        "return_code": number(None if ended.signal else ended.code),
+        "signal": {"id": number(ended.signal or None), "name": _signal_name(ended.signal)},
+    }
+
+
+def _signal_name(signal: int) -> str:
+    try:
+        return Signals(signal).name.removeprefix("SIG")
+    except ValueError:
+        return ""
+
+
+def _when(seen: Job) -> Plain:
+    projected = seen.ends_by if seen.state == State.RUNNING else None
+    return {
+        "submit_time": number(seen.submitted_at),
+        "eligible_time": number(seen.submitted_at),
+        "accrue_time": number(seen.submitted_at),
+        "start_time": number(seen.started_at),
+        "end_time": number(seen.ended_at or projected or 0),
+        "suspend_time": number(0),
+    }
+
+
+def _where(seen: Job) -> Plain:
+    gpu_model = seen.request.gpu_model
+    detail = [_gres_detail(gpu_model, seen.gpus[name]) for name in seen.nodes if name in seen.gpus]
+    count = len(seen.nodes) or seen.request.node_count
+    return {
+        "nodes": compress(seen.nodes),
+        "batch_host": seen.nodes[0] if seen.nodes else "",
+        "node_count": number(count),
+        "cpus": number(count * seen.request.cpus_per_node),
+        "tasks": number(count),
+        "gres_detail": detail if seen.state == State.RUNNING else [],
+        "tres_req_str": _tres(seen.request, count),
+        "tres_alloc_str": _tres(seen.request, count) if seen.nodes else "",
+    }
+
+
+def _gres_detail(model: str, indices: Sequence[int]) -> str:
+    kind = f"gpu:{model}" if model else "gpu"
+    return f"{kind}:{len(indices)}(IDX:{ranges(indices) or 'N/A'})"
+
+
+def _tres(asked: Request, count: int) -> str:
+    return f"cpu={count * asked.cpus_per_node},mem={count * asked.memory_per_node_mb}M,node={count}"
+
+
+def ranges(indices: Iterable[int]) -> str:
+    """0-2,5 of 0, 1, 2, 5."""
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def job_states(seen: Iterable[Job]) -> Plain:
+    return {"jobs": [{"job_id": str(j.id), "state": [str(j.state), *sorted(map(str, j.flags))]} for j in seen]}
+
+
+def nodes(world: World, cluster: Cluster, chosen: Iterable[Node]) -> Plain:
+    return {"nodes": [node(world, cluster, one) for one in chosen], "last_update": number(world.last_node_change)}
+
+
+def node(world: World, cluster: Cluster, one: Node) -> Plain:
+    state, flags = world.node_state(one.name)
+    used = world.used_gpus(one.name)
+    kind = f"gpu:{one.gpu_model}" if one.gpu_model else "gpu"
+    free_cpus, free_mb = world.free_cpus(one.name), world.free_memory_mb(one.name)
+    return {
+        "active_features": list(one.features),
+        "address": one.name,
+        "alloc_cpus": one.cpus - free_cpus,
+        "alloc_idle_cpus": free_cpus,
+        "alloc_memory": one.memory_mb - free_mb,
+        "architecture": "x86_64",
+        "boot_time": number(one.boot_at),
+        "cluster_name": cluster.name,
+        "cpus": one.cpus,
+        "effective_cpus": one.cpus,
+        "features": list(one.features),
+        "free_mem": number(free_mb),
+        "gres": f"{kind}:{one.gpus}" if one.gpus else "",
+        "gres_drained": "N/A",
+        "gres_used": f"{kind}:{len(used)}(IDX:{ranges(used) or 'N/A'})" if one.gpus else "",
+        "hostname": one.name,
+        "name": one.name,
+        "partitions": [PARTITION],
+        "real_memory": one.memory_mb,
+        "reason": one.reason,
+        "reason_changed_at": number(one.reason_at),
+        "reason_set_by_user": one.reason_by,
+        "slurmd_start_time": number(one.boot_at),
+        "sockets": 2,
+        "state": [str(state), *sorted(str(flag) for flag in flags)],
+        "threads": 1,
+        "version": RELEASE,
+        "weight": 1,
+    }
+
+
+def partitions(world: World) -> Plain:
+    names = list(world.nodes)
+    total = sum(one.cpus for one in world.nodes.values())
+    whole = {"nodes": {"configured": compress(names), "total": len(names)}, "cpus": {"total": total}}
+    limits = {"maximums": {"time": number(None, infinite=True)}, "defaults": {"time": number(None)}}
+    return {"partitions": [{"name": PARTITION, "partition": {"state": ["UP"]}, **whole, **limits}]}
+
+
+def diag(world: World, now: float) -> Plain:
+    states = [seen.state for seen in world.jobs.values()]
+    statistics = {
+        "req_time": number(now),
+        "jobs_submitted": world.counts["submitted"],
+        "jobs_started": world.counts["started"],
+        "jobs_completed": world.counts["completed"],
+        "jobs_canceled": world.counts["cancelled"],
+        "jobs_failed": world.counts["failed"],
+        "jobs_pending": states.count(State.PENDING),
+        "jobs_running": states.count(State.RUNNING),
+    }
+    return {"statistics": statistics}
+
+
+# In
+
+
+def request_of(body: object, user: str) -> Request:
+    """A submission's body, in the words of v0.0.42."""
+    asked = _object(body, "#/")
+    wanted = _object(asked.get("job"), "#/job/")
+    script = wanted.get("script") or asked.get("script")
+    if not isinstance(script, str) or not script:
+        words = "Query empty or not RFC7320 compliant"
+        raise BadBody(EMPTY_QUERY, words, 'Populated "script" field is required for job submission')
+    if not script.startswith("#!"):
+        raise BadBody(BAD_TYPE, "The script has no interpreter line (#!)", "#/job/script/")
+    environment = _environment(wanted.get("environment"))
+    workdir = _text(wanted, "current_working_directory")
+    if not workdir.startswith("/"):
+        words = "Job cannot be submitted without the current working directory specified."
+        raise BadBody(NO_WORKDIR, words, "Batch job submission failed")
+    model, gpus = _gres(_text(wanted, "tres_per_node"))
+    pinned = _pinned(wanted.get("required_nodes"))
+    return Request(
+        name=_text(wanted, "name") or "sbatch",
+        user=user,
+        account=_text(wanted, "account"),
+        partition=_text(wanted, "partition"),
+        comment=_text(wanted, "comment"),
+        script=script,
+        workdir=workdir,
+        environment=environment,
+        required_nodes=pinned,
+        node_count=_node_count(wanted, len(pinned)),
+        gpus_per_node=gpus,
+        gpu_model=model,
+        cpus_per_node=_cpus(wanted),
+        memory_per_node_mb=_count(wanted, "memory_per_node") or 0,
+        limit_s=_limit_s(wanted),
+        stdout=_text(wanted, "standard_output"),
+        held=_flag(wanted, "hold"),
+    )
+
+
+def job_update_of(body: object) -> Mapping[str, object]:
+    asked = _object(body, "#/")
+    readers: dict[str, tuple[str, Callable[[], object]]] = {
+        "time_limit": ("limit_s", lambda: _limit_s(asked)),
+        "comment": ("comment", lambda: _text(asked, "comment")),
+        "hold": ("held", lambda: _flag(asked, "hold")),
+    }
+    unknown = sorted(set(asked) - set(readers))
+    if unknown:
+        raise BadBody(BAD_FLAG, "Field cannot be updated", f"#/{unknown[0]:.40}/")
+    return {ours: read() for theirs, (ours, read) in readers.items() if theirs in asked}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeUpdate:
+    state: str  # DRAIN, RESUME, DOWN or, to change the reason only, nothing
+    reason: str
+
+
+NODE_STATES = frozenset({"DRAIN", "RESUME", "UNDRAIN", "DOWN"})
+
+
+def node_update_of(body: object) -> NodeUpdate:
+    asked = _object(body, "#/")
+    states = asked.get("state", [])
+    states = [states] if isinstance(states, str) else states
+    if not isinstance(states, list) or not all(isinstance(s, str) for s in states) or len(states) > 1:
+        raise BadBody(BAD_TYPE, "Unable to convert Data type", "#/state/")
+    state = states[0].upper() if states else ""
+    if state and state not in NODE_STATES:
+        raise BadBody(BAD_FLAG, "Data parser unable to parse invalid flag", f"#/state[0]/ {state:.40}")
+    return NodeUpdate(state=state, reason=_text(asked, "reason"))
+
+
+def signal_of(text: str) -> int:
+    """9, KILL or SIGKILL."""
+    name = text.upper().removeprefix("SIG")
+    if name.isascii() and name.isdigit() and 0 < int(name[:4]) < 65:
+        return int(name)
+    try:
+        return int(Signals[f"SIG{name}"])
+    except KeyError:
+        raise BadBody(BAD_FLAG, "Invalid signal specified", f"signal={text:.20}") from None
+
+
+def _object(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BadBody(NOT_AN_OBJECT, "Data parser expected a dictionary or object", where)
+    return value
+
+
+def _text(asked: Mapping[str, Any], field: str) -> str:
+    value = asked.get(field)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise BadBody(BAD_TYPE, "Unable to convert Data type", f"#/job/{field}/")
+    return value
+
+
+def _flag(asked: Mapping[str, Any], field: str) -> bool:
+    value = asked.get(field, False)
+    if not isinstance(value, bool):
+        raise BadBody(BAD_TYPE, "Unable to convert Data type", f"#/job/{field}/")
+    return value
+
+
+def _count(asked: Mapping[str, Any], field: str) -> int | None:
+    """A number, plain or as a structure; None where it is not set or infinite."""
+    value = asked.get(field)
+    if isinstance(value, Mapping):
+        if not value.get("set", True) or value.get("infinite"):
+            return None
+        value = value.get("number")
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise BadBody(BAD_TYPE, "Unable to convert Data type", f"#/job/{field}/")
+    return value
+
+
+def _environment(value: object) -> dict[str, str]:
+    if not isinstance(value, list) or not value:
+        raise BadBody(NO_ENVIRONMENT, "environment must be set", "#/job/environment/")
+    if not all(isinstance(entry, str) and "=" in entry and "\0" not in entry for entry in value):
+        raise BadBody(BAD_TYPE, "Unable to convert Data type", "#/job/environment/")
+    return dict(entry.split("=", 1) for entry in value)
+
+
+def _pinned(value: object) -> tuple[str, ...]:
+    """["a", "b"] or "a,b", each perhaps a host list."""
+    texts = [value] if isinstance(value, str) else value or []
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise BadBody(BAD_TYPE, "Unable to convert Data type", "#/job/required_nodes/")
+    try:
+        names = dict.fromkeys(name for text in texts for name in expand(text))
+    except BadHostlist as odd:
+        raise BadBody(BAD_TYPE, str(odd), "#/job/required_nodes/") from None
+    return tuple(names)
+
+
+def _node_count(wanted: Mapping[str, Any], pinned: int) -> int:
+    count = _count(wanted, "minimum_nodes") or pinned or 1
+    if count > MOST_NODES:
+        raise Refusal(2014, "Requested node configuration is not available")
+    return max(count, pinned)
+
+
+def _cpus(wanted: Mapping[str, Any]) -> int:
+    tasks, each = _count(wanted, "tasks_per_node") or 1, _count(wanted, "cpus_per_task") or 1
+    return max(tasks * each, _count(wanted, "minimum_cpus_per_node") or 1)
+
+
+def _limit_s(wanted: Mapping[str, Any]) -> float | None:
+    minutes = _count(wanted, "time_limit")
+    return None if minutes is None else minutes * 60.0
+
+
+def _gres(text: str) -> tuple[str, int]:
+    if not text:
+        return "", 0
+    match = GRES.match(text)
+    if match is None:
+        raise BadBody(2072, "Invalid generic resource (gres) specification", "#/job/tres_per_node/")
+    first, second = match[1] or "", match[2]
+    if first.isdigit() and second is None:  # gpu:8
+        return "", int(first[:6])
+    return first, int((second or "1")[:6])

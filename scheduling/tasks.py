@@ -1,0 +1,47 @@
+"""Celery's side of the loops: ids in, one loop function called."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import uuid
+
+from celery import shared_task
+
+from jobs import clock
+from jobs.models import Cluster
+from scheduling.backends import telemetry
+from scheduling.backends.base import Unreachable
+from scheduling.connections import connect
+from scheduling.loops.sample import sample_once, sweep_once
+from scheduling.loops.turn import turns
+
+log = logging.getLogger(__name__)
+
+HOLDER = f"{socket.gethostname()}:{uuid.uuid4().hex[:8]}"
+
+
+@shared_task(name="scheduling.turns")
+def wake_all() -> None:
+    for cluster_id in Cluster.objects.values_list("pk", flat=True):
+        turn.apply_async([cluster_id], expires=5)
+
+
+@shared_task(name="scheduling.turn")
+def turn(cluster_id: int) -> int:
+    return turns(cluster_id, f"{HOLDER}:{os.getpid()}", connect)
+
+
+@shared_task(name="scheduling.samples")
+def samples() -> None:
+    for cluster in Cluster.objects.exclude(metrics_address=""):
+        try:
+            sample_once(cluster, telemetry.read(cluster.metrics_address), clock.now())
+        except Unreachable as error:
+            log.warning("no telemetry of cluster %s: %s", cluster, error)
+
+
+@shared_task(name="scheduling.sweep")
+def sweep() -> int:
+    return sweep_once(clock.now())

@@ -1,0 +1,177 @@
+// Keeps a page true. The socket brings names of topics and sequence numbers, never data; for each topic that moved an
+// event is dispatched on <body>, and the fragments that show it ask the server again:
+//
+//   <section id="queue" hx-get="/" hx-trigger="queue from:body throttle:1s, every 30s" hx-swap="outerMorph">
+//
+// The event has the name of its topic, with "-" for ":" (topic "job:01k3v9q2m7t", event "job-01k3v9q2m7t").
+// Everything is asked again when something may have been missed: at every (re)connection, because the page is older
+// than its first message; at a gap in the numbers; when the tab is shown again. `every 30s` works without any of this.
+"use strict";
+(() => {
+  const MERGE_MS = 150;
+  const FIRST_WAIT_MS = 500;
+  const LONGEST_WAIT_MS = 30000;
+  const SIGNED_OUT = 4401;
+  const REFUSED = 4400;
+
+  const topics = [...new Set(
+    [...document.querySelectorAll("[data-topics]")].flatMap((element) => element.dataset.topics.split(/\s+/)).filter(Boolean),
+  )];
+  const status = document.getElementById("live");
+  const moved = new Set();
+  const numbers = new Map();
+  let socket = null;
+  let wait = FIRST_WAIT_MS;
+  let timer = null;
+  let signedOut = false;
+
+  // --- topics become events
+
+  function flush() {
+    timer = null;
+    const names = [...moved];
+    moved.clear();
+    for (const topic of names) document.body.dispatchEvent(new CustomEvent(topic.replaceAll(":", "-")));
+  }
+
+  function move(...names) {
+    for (const name of names) moved.add(name);
+    timer ??= setTimeout(flush, MERGE_MS);
+  }
+
+  // --- what the header says
+
+  function say(tone, text) {
+    if (!status) return;
+    const words = status.querySelector("[data-live-text]");
+    status.dataset.state = tone;
+    if (words.textContent !== text) words.textContent = text;  // a live region speaks at every writing
+  }
+
+  function stale() {
+    if (!signedOut && status?.dataset.state !== "stale") {
+      say("stale", `stale since ${new Date().toLocaleTimeString([], { hour12: false })}`);
+    }
+  }
+
+  function endSession() {
+    signedOut = true;
+    say("out", "signed out");
+  }
+
+  // --- the socket
+
+  function hear(message) {
+    const answer = JSON.parse(message.data);
+    if (answer.joined) {
+      wait = FIRST_WAIT_MS;
+      for (const [topic, number] of Object.entries(answer.joined)) numbers.set(topic, number);
+      say("live", "live");
+      move(...topics);
+    } else if (answer.topic) {
+      const isNext = answer.seq === numbers.get(answer.topic) + 1;
+      numbers.set(answer.topic, answer.seq);
+      if (isNext) move(answer.topic); else move(...topics);
+    }
+  }
+
+  function connect() {
+    socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live/`);
+    socket.addEventListener("open", () => socket.send(JSON.stringify({ join: topics })));
+    socket.addEventListener("message", hear);
+    socket.addEventListener("close", (event) => {
+      socket = null;
+      if (event.code === SIGNED_OUT) return endSession();
+      stale();
+      if (event.code === REFUSED) return undefined;
+      // Half of the wait is by chance: a thousand pages must not come back in the same instant
+      setTimeout(() => { if (!socket && !signedOut) connect(); }, wait / 2 + Math.random() * wait / 2);
+      wait = Math.min(wait * 2, LONGEST_WAIT_MS);
+      return undefined;
+    });
+  }
+
+  if (topics.length) connect(); else status?.setAttribute("hidden", "");
+
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden || !topics.length || signedOut) return;
+    wait = FIRST_WAIT_MS;
+    if (socket) move(...topics); else connect();
+  });
+
+  // --- fragments
+
+  document.addEventListener("htmx:before:request", (event) => {
+    // Nobody looks at a hidden tab; it asks once when it is shown again
+    if (signedOut || (document.hidden && event.detail.ctx.sourceEvent?.type === "every")) event.preventDefault();
+  });
+
+  document.addEventListener("htmx:before:response", (event) => {
+    const response = event.detail.ctx.response.raw;
+    if (response.redirected && new URL(response.url).pathname.startsWith("/login/")) {
+      event.preventDefault();  // the form to sign in is no fragment of this page
+      endSession();
+    }
+  });
+
+  document.addEventListener("htmx:error", stale);
+
+  // --- logs that grow keep their end in sight, unless the reader has scrolled up
+
+  const atEnd = new WeakMap();
+  const following = () => document.querySelectorAll("[data-follow]");
+  const isAtEnd = (element) => element.scrollHeight - element.scrollTop - element.clientHeight < 24;
+  const toEnd = (element) => { element.scrollTop = element.scrollHeight; };
+
+  document.addEventListener("htmx:before:swap", () => following().forEach((e) => atEnd.set(e, isAtEnd(e))));
+  document.addEventListener("htmx:after:swap", () => following().forEach((e) => { if (atEnd.get(e) ?? true) toEnd(e); }));
+  following().forEach(toEnd);
+
+  // --- running times count on between two answers, by the server's clock
+
+  const skew = Date.now() / 1000 - Number(document.body.dataset.now || Date.now() / 1000);
+  const two = (number) => String(number).padStart(2, "0");
+  setInterval(() => {
+    if (document.hidden) return;
+    const now = Math.floor(Date.now() / 1000 - skew);
+    for (const element of document.querySelectorAll("[data-started]")) {
+      const total = Math.max(0, now - Number(element.dataset.started));
+      const days = Math.floor(total / 86400);
+      const clock = [total % 86400 / 3600, total % 3600 / 60, total % 60].map((part) => two(Math.floor(part))).join(":");
+      element.textContent = days ? `${days}-${clock}` : clock;
+    }
+  }, 1000);
+
+  // --- forms
+
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("form[data-auto] select")) event.target.form.requestSubmit();
+  });
+  document.addEventListener("submit", (event) => {
+    // A second click must not submit a second job; the Back button finds the form usable again
+    if (event.target.matches("form[data-once]")) {
+      setTimeout(() => event.target.querySelectorAll("button").forEach((button) => { button.disabled = true; }));
+    }
+    // An address without empty filters can be read and shared
+    if (event.target.matches("form[data-auto]")) {
+      for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true;
+    }
+  });
+  window.addEventListener("pageshow", (event) => {
+    if (!event.persisted) return;
+    document.querySelectorAll("form :disabled:not([data-off])").forEach((field) => { field.disabled = false; });
+  });
+  // One open question at a time; Escape closes it
+  document.addEventListener("toggle", (event) => {
+    if (!event.target.open || !event.target.matches("details.ask")) return;
+    document.querySelectorAll("details.ask[open]").forEach((other) => { if (other !== event.target) other.open = false; });
+    event.target.querySelector("input[name=why]")?.focus();
+  }, true);
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    document.querySelectorAll("details.ask[open]").forEach((open) => {
+      open.open = false;
+      open.querySelector("summary").focus();
+    });
+  });
+})();

@@ -1,0 +1,143 @@
+"""`manage.py up`, for real: it serves, it stops whole, and no kill -9 loses data or leaves anything behind."""
+
+import os
+import pwd
+import signal
+import socket
+
+import httpx
+import pytest
+
+from tests.acceptance.instance import Instance, until
+from tests.cluster.running import is_alive
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+
+
+def test_it_serves_stops_whole_and_finds_its_data_again(instance):
+    password = instance.start().ready()
+    assert instance.status() == 200
+    assert password == "password " + (instance.place.secrets / "admin-password").read_text().strip()
+    instance.sql("CREATE TABLE kept AS SELECT 1 AS one")
+
+    assert instance.stop() == 0
+    assert instance.gone()
+
+    assert instance.start().ready() == password
+    assert instance.sql("TABLE kept").rowcount == 1
+    instance.sql("UPDATE auth_user SET password = '!'")
+    assert instance.stop(signal.SIGTERM) == 0
+    assert instance.gone()
+
+    assert instance.start().ready() == "password: as you set it"
+
+
+def test_what_is_killed_comes_back_and_what_kills_the_runner_ends_all(instance):
+    instance.start(DEMO="0").ready()
+    instance.sql("CREATE TABLE kept AS SELECT 1 AS one")
+
+    for name in instance.pids():
+        pid = until(lambda: instance.pids().get(name), what=f"{name} does not run")  # noqa: B023
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: instance.pids().get(name) not in (None, pid), what=f"{name} did not come back")  # noqa: B023
+        until(lambda: instance.status() == 200, what=f"not ready after {name} was killed")
+
+    os.kill(int((instance.place.run / "supervisord.pid").read_text()), signal.SIGKILL)
+    assert instance.process.wait(timeout=60) == 1
+    assert "The process runner ended by itself" in instance.said()
+    assert instance.gone()
+
+    instance.start(DEMO="0").ready()
+    assert instance.sql("TABLE kept").rowcount == 1
+
+
+def test_kill_9_of_up_leaves_nothing_and_the_next_start_need_not_wait(instance):
+    instance.start(DEMO="0").ready()
+    instance.sql("CREATE TABLE kept AS SELECT 1 AS one")
+
+    instance.process.kill()
+    instance.process.wait()
+    instance.start(DEMO="0").ready()
+
+    assert instance.sql("TABLE kept").rowcount == 1
+    instance.process.kill()
+    instance.process.wait()
+    until(instance.gone, 20, "something stayed behind")
+
+
+def test_ctrl_c_ends_the_jobs_of_this_machine_too(instance):
+    instance.start(DEMO="0").ready()
+    seen = "SELECT c.address, n.name FROM jobs_cluster c, jobs_node n"
+    address, node = until(lambda: instance.sql(seen).fetchone(), what="the workers never saw the node")
+    log = instance.place.var / "cluster" / "logs" / "mine.log"
+    job = {
+        "name": "mine",
+        "script": "#!/bin/bash\ntrap '' TERM; echo $(id -u) $$ $PPID; sleep 600\n",
+        "environment": ["PATH=/bin"],
+        "current_working_directory": "/tmp",
+        "required_nodes": [node],
+        "standard_output": str(log),
+    }
+    token = {"X-SLURM-USER-TOKEN": instance.place.cluster_token.read_text().strip()}
+    with httpx.Client(base_url=f"{address}/slurm/v0.0.42", trust_env=False) as client:
+        assert client.post("/job/submit", json={"job": job}).status_code == 401
+        client.post("/job/submit", json={"job": job}, headers=token).raise_for_status()
+    uid, *pids = map(int, until(lambda: log.exists() and log.read_text().split()))
+    assert uid == (pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else os.geteuid())
+    assert "Jobs run on this machine as the user" in (instance.place.log / "up.log").read_text()
+
+    assert instance.stop() == 0
+
+    assert instance.gone()
+    until(lambda: not any(map(is_alive, pids)), 5, "a job outlived Ctrl-C")
+
+
+def test_a_second_start_in_the_same_place_is_refused_in_one_sentence(instance, tmp_path):
+    instance.start(DEMO="0")
+    until(instance.place.lock.exists)
+    until(lambda: instance.place.lock.read_text() == str(instance.process.pid))
+
+    second = Instance(instance.place.var).start()
+
+    assert second.process.wait(timeout=30) == 1
+    assert second.said().startswith("Acme is already running in")
+    assert second.said().count("\n") == 1
+
+
+def test_stopping_it_while_it_starts_leaves_nothing(instance):
+    instance.start(DEMO="0")
+    until(lambda: (instance.place.run / "supervisord.pid").exists())
+
+    assert instance.stop() == 0
+
+    assert instance.said() == ""
+    assert instance.gone()
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"ACME_PORT": "http"}, "ACME_PORT='http': is no number from 1 to 65535\n"),
+        ({"DEMO": "maybe"}, "DEMO='maybe': is neither 1 nor 0\n"),
+        ({"ACME_BIND": "192.0.2.1"}, "ACME_BIND=192.0.2.1 is no address of this machine"),
+        ({"ACME_VAR": "/proc/acme"}, "/proc/acme cannot be made"),
+        ({"DATABASE_URL": "mysql://db"}, "DATABASE_URL='mysql://db': is no URL that begins with postgresql"),
+    ],
+)
+def test_what_cannot_be_started_is_one_sentence(instance, environment, sentence):
+    instance.start(**environment)
+
+    assert instance.process.wait(timeout=30) == 1
+    assert instance.said().startswith(sentence)
+    assert instance.said().count("\n") == 1
+
+
+def test_a_port_in_use_is_one_sentence(instance):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", instance.port))
+        taken.listen()
+        instance.start()
+
+        assert instance.process.wait(timeout=30) == 1
+    assert instance.said().startswith(f"Port {instance.port} on 127.0.0.1 is already in use")
+    assert instance.gone()

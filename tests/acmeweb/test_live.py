@@ -1,0 +1,132 @@
+"""The websocket of a page: who may listen, to what, and what it hears."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from asgiref.testing import ApplicationCommunicator
+from channels.db import database_sync_to_async  # it gives the connection of its thread back
+from channels.layers import get_channel_layer
+from django.contrib.auth.models import AnonymousUser
+
+from acmeweb.consumers import MOST_TOPICS, LiveConsumer
+from acmeweb.live import group_of
+from tests import make
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def one_process(settings):
+    """Messages stay in this process, and no number is known: the page asks again at its first message."""
+    settings.CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+    settings.VALKEY_URL = ""
+
+
+class Socket(ApplicationCommunicator):
+    """A browser's end. (channels.testing has one, but wants another web server to be installed.)"""
+
+    def __init__(self, user):
+        session = SimpleNamespace(session_key="x", exists=lambda key: True)
+        super().__init__(LiveConsumer.as_asgi(), {"type": "websocket", "user": user, "session": session})
+
+    async def say(self, *, text=None, data=None):
+        await self.send_input({"type": "websocket.receive", "text": text, "bytes": data})
+
+    async def join(self, *topics):
+        await self.say(text=json.dumps({"join": topics}))
+
+    async def hear(self):
+        return json.loads((await self.receive_output())["text"])
+
+    async def leave(self):
+        await self.send_input({"type": "websocket.disconnect", "code": 1000})
+        await self.wait()
+
+
+async def opened(user):
+    socket = Socket(user)
+    await socket.send_input({"type": "websocket.connect"})
+    assert (await socket.receive_output())["type"] == "websocket.accept"
+    return socket
+
+
+async def ada():
+    return await database_sync_to_async(make.user)("ada")
+
+
+async def tell(topic, number):
+    await get_channel_layer().group_send(group_of(topic), {"type": "topic.moved", "topic": topic, "seq": number})
+
+
+async def test_somebody_who_is_not_signed_in_hears_that_and_nothing_else():
+    socket = await opened(AnonymousUser())
+
+    assert await socket.receive_output() == {"type": "websocket.close", "code": 4401}
+
+
+async def test_a_page_joins_its_topics_and_hears_that_they_moved():
+    socket = await opened(await ada())
+
+    await socket.join("queue", "nodes")
+    assert await socket.hear() == {"joined": {"queue": 0, "nodes": 0}}
+
+    await tell("queue", 7)
+    assert await socket.hear() == {"topic": "queue", "seq": 7}
+    await socket.leave()
+
+
+async def test_what_was_not_joined_is_not_heard():
+    socket = await opened(await ada())
+    await socket.join("queue")
+    await socket.hear()
+
+    await tell("nodes", 1)
+
+    assert await socket.receive_nothing()
+    await socket.leave()
+
+
+@pytest.mark.parametrize("person", ["ada", "ben"])
+async def test_a_job_is_its_teams_to_listen_to(person):
+    await database_sync_to_async(make.team)("evaluation", ben="researcher")
+    job = await database_sync_to_async(make.job)(by="ada")
+    socket = await opened(await database_sync_to_async(make.user)(person))
+
+    await socket.join(f"job:{job.public_id}")
+
+    joined = (await socket.hear())["joined"]
+    assert bool(joined) == (person == "ada")
+    await socket.leave()
+
+
+@pytest.mark.parametrize("topic", ["everything", "job:", "job:../../x", "node:abc", "job:01k3v9q2m7t\n", 7, None])
+async def test_a_topic_that_is_none_is_passed_over(topic):
+    socket = await opened(await ada())
+
+    await socket.join(topic, "queue")
+
+    assert await socket.hear() == {"joined": {"queue": 0}}
+    await socket.leave()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"text": "{"},
+        {"text": ""},
+        {"text": "[" * 100_000},
+        {"text": '"join"'},
+        {"text": '{"join": "queue"}'},
+        {"text": '{"leave": []}'},
+        {"text": '{"join": [' + '"queue",' * MOST_TOPICS + '"queue"]}'},
+        {"data": b"\xff\xfe"},
+    ],
+)
+async def test_nonsense_closes_the_socket_and_breaks_nothing(sent):
+    socket = await opened(await ada())
+
+    await socket.say(**sent)
+
+    assert await socket.receive_output() == {"type": "websocket.close", "code": 4400}
+    await socket.wait()

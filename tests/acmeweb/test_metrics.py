@@ -1,0 +1,107 @@
+"""What Prometheus is told, and who may ask."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from acmeweb.env import BadSetting, Env
+from jobs.models import Node, Scope
+from tests.jobs import api_make as make
+
+pytestmark = pytest.mark.django_db
+LINE = re.compile(r'[a-z_]+\{(?:[a-z]+="(?:[^"\\\n]|\\.)*",?)*\} -?[0-9.e+-]+')
+
+
+@pytest.fixture
+def scrape():
+    make.cluster()
+    token = make.token(make.person("ada"), Scope.READ)
+
+    def ask():
+        answer = Client().get("/metrics", headers={"Authorization": f"Bearer {token}"})
+        assert answer.status_code == 200, answer.content
+        return answer.content.decode()
+
+    return ask
+
+
+def test_jobs_nodes_and_waits_by_state(scrape):
+    make.running(make.job(gpus_per_node=2), gpus=(0, 1))
+    make.job()
+    Node.objects.filter(name="gpu004").update(drain_asked=True)
+
+    said = scrape()
+
+    for line in (
+        'slurm_jobs{cluster="seren",state="pending"} 1',
+        'slurm_jobs{cluster="seren",state="running"} 1',
+        'slurm_nodes{cluster="seren",state="idle"} 4',
+        'slurm_nodes{cluster="seren",state="drain"} 1',
+        'slurm_gpus{cluster="seren",state="total"} 32',
+        'slurm_gpus{cluster="seren",state="allocated"} 2',
+        'acme_queue_wait_seconds{cluster="seren",quantile="0.5"} ',
+        'acme_queue_oldest_seconds{cluster="seren"} ',
+    ):
+        assert line in said
+
+
+def test_it_is_the_text_that_prometheus_reads(scrape):
+    make.running(make.job(gpus_per_node=1))
+
+    lines = scrape().splitlines()
+
+    assert all(line.startswith("# ") or LINE.fullmatch(line) for line in lines)
+    series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+    assert len(set(series)) == len(series)
+
+
+def test_a_job_is_named_by_the_info_metric_alone_and_only_to_those_who_may_see_it(scrape):
+    mine = make.running(make.job(make.person("ada"), gpus_per_node=1))
+    theirs = make.running(make.job(make.person("grace", "speech"), "speech", gpus_per_node=1), gpus=(1,))
+
+    said = scrape()
+
+    assert [line for line in said.splitlines() if str(mine) in line] == [
+        f'acme_job_info{{job="{mine}",cluster="seren",team="vision",user="ada",kind="other"}} 1'
+    ]
+    assert str(theirs) not in said and 'slurm_jobs{cluster="seren",state="running"} 2' in said
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer x"}, {"Authorization": "Basic x"}])
+def test_strangers_are_told_nothing(headers):
+    answer = Client().get("/metrics", headers=headers)
+
+    assert answer.status_code == 401
+    assert b"slurm" not in answer.content and "WWW-Authenticate" in answer.headers
+
+
+def test_a_network_that_was_named_needs_no_token(settings):
+    settings.ACME_METRICS_NETWORKS = ["10.0.0.0/8"]
+
+    assert Client(REMOTE_ADDR="10.1.2.3").get("/metrics").status_code == 200
+    assert Client(REMOTE_ADDR="11.1.2.3").get("/metrics").status_code == 401
+    assert Client(REMOTE_ADDR="").get("/metrics").status_code == 401
+
+
+def test_a_network_that_is_none_stops_the_process():
+    with pytest.raises(BadSetting, match="ACME_METRICS_NETWORKS"):
+        Env({"ACME_METRICS_NETWORKS": "10.0.0.0/8,10.1/99"}).networks("ACME_METRICS_NETWORKS")
+
+
+def test_it_asks_no_more_of_the_database_when_there_are_more_jobs(scrape):
+    make.job()
+    scrape()
+    with CaptureQueriesContext(connection) as few:
+        scrape()
+    for _ in range(20):
+        make.job()
+
+    with CaptureQueriesContext(connection) as many:
+        scrape()
+
+    assert len(many) == len(few) <= 20

@@ -1,0 +1,205 @@
+"""What any backend owes: one suite for the simulated cluster, for this machine, and for a real Slurm.
+
+A subclass gives the fixture `site`. A job is asked for in two languages at once, a script for a cluster that runs it
+and hints for one that plays it; nothing here knows which kind it talks to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from jobs.lifecycle import FINAL, NodeState, State
+from scheduling.backends.base import Backend, Refused, SeenJob, Submission, Unreachable
+from scheduling.backends.opening import open_backend
+from tests.cluster.running import wait_for
+
+keys = count(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A cluster under test, and what it has."""
+
+    backend: Backend
+    nodes: tuple[str, ...]
+    output: Path
+    gpus_per_node: int = 0
+    gpu_model: str = ""
+    drains: bool = True
+    submit_elsewhere: Callable[[], str] | None = None  # a job that is not ours, by other means than the adapter
+
+    def work(self, *, seconds: float = 0.0, exit_code: int = 0, on: int = 1, **changed: object) -> Submission:
+        key = f"contract-{next(keys)}"
+        end = f"FAILED:{exit_code}" if exit_code else "COMPLETED"
+        plain = Submission(
+            key=key,
+            name=key,
+            user="",
+            account="",
+            script=f"sleep {seconds}\nexit {exit_code}\n",
+            workdir="/tmp",
+            environment={"SIM_DURATION_S": str(seconds), "SIM_END": end},
+            nodes=self.nodes[:on],
+            gpus_per_node=min(self.gpus_per_node, 2),
+            gpu_model=self.gpu_model,
+            cpus_per_node=1,
+            memory_per_node_mb=100,
+            time_limit=timedelta(minutes=5),
+            stdout=str(self.output / f"{key}.log"),
+        )
+        return replace(plain, **changed)
+
+    def until(self, what: Submission, is_so: Callable[[SeenJob], bool], within_s: float = 20.0) -> SeenJob:
+        def look() -> SeenJob | None:
+            seen = self.backend.find(what.key)
+            return seen if seen is not None and is_so(seen) else None
+
+        return wait_for(look, within_s=within_s, what=f"{what.key}: {self.backend.find(what.key)}")
+
+    def until_final(self, what: Submission) -> SeenJob:
+        return self.until(what, lambda seen: seen.state in FINAL and not seen.flags)
+
+
+def is_running(seen: SeenJob) -> bool:
+    return seen.state == State.RUNNING and not seen.flags
+
+
+class BackendContract:
+    def test_it_says_who_it_is(self, site: Site):
+        greeting = site.backend.ping()
+
+        assert greeting.product.startswith("slurm ")
+        assert greeting.api.startswith("v0.0.")
+
+    def test_its_nodes_have_names_and_sizes(self, site: Site):
+        seen = {node.name: node for node in site.backend.nodes()}
+
+        assert set(site.nodes) <= set(seen)
+        assert all(node.cpus > 0 and node.memory_mb > 0 for node in seen.values())
+        assert seen[site.nodes[0]].gpus == site.gpus_per_node
+        assert seen[site.nodes[0]].gpu_model == site.gpu_model
+
+    def test_a_job_runs_on_the_node_it_was_given_and_completes(self, site: Site):
+        asked = site.work(seconds=1)
+
+        backend_id = site.backend.submit(asked)
+
+        running = site.until(asked, is_running)
+        assert (running.backend_id, running.nodes) == (backend_id, asked.nodes)
+        assert [len(indices) for indices in running.gpus.values()] == [asked.gpus_per_node] * bool(site.gpus_per_node)
+        ended = site.until_final(asked)
+        assert (ended.state, ended.exit_code, ended.signal) == (State.COMPLETED, 0, None)
+        assert ended.submitted_at <= ended.started_at <= ended.ended_at
+
+    def test_a_failing_job_tells_its_exit_code(self, site: Site):
+        asked = site.work(exit_code=3)
+
+        site.backend.submit(asked)
+
+        ended = site.until_final(asked)
+        assert (ended.state, ended.exit_code) == (State.FAILED, 3)
+
+    def test_a_gang_has_all_of_its_nodes(self, site: Site):
+        asked = site.work(seconds=30, on=2)
+
+        backend_id = site.backend.submit(asked)
+
+        running = site.until(asked, is_running)
+        assert set(running.nodes) == set(asked.nodes)
+        assert {node: len(indices) for node, indices in running.gpus.items()} == dict.fromkeys(asked.nodes, 2)
+        site.backend.cancel(backend_id)
+        site.until_final(asked)
+
+    def test_a_cancelled_job_ends_and_may_be_cancelled_again(self, site: Site):
+        asked = site.work(seconds=60)
+        backend_id = site.backend.submit(asked)
+        site.until(asked, is_running)
+
+        site.backend.cancel(backend_id)
+
+        assert site.until_final(asked).state == State.CANCELLED
+        site.backend.cancel(backend_id)
+
+    def test_a_job_that_waits_says_why_and_can_be_cancelled(self, site: Site):
+        whole = next(node.cpus for node in site.backend.nodes() if node.name == site.nodes[0])
+        holder, waiter = (site.work(seconds=60, cpus_per_node=whole, gpus_per_node=0) for _ in range(2))
+        holder_id = site.backend.submit(holder)
+        site.until(holder, is_running)
+
+        waiter_id = site.backend.submit(waiter)
+
+        waiting = site.until(waiter, lambda seen: bool(seen.reason))
+        assert (waiting.state, waiting.nodes, waiting.started_at) == (State.PENDING, (), None)
+        for backend_id in (waiter_id, holder_id):
+            site.backend.cancel(backend_id)
+        assert site.until_final(waiter).state == State.CANCELLED
+        site.until_final(holder)
+
+    def test_a_job_is_found_by_its_key_and_the_newest_one_wins(self, site: Site):
+        asked = site.work()
+        site.backend.submit(asked)
+
+        second = site.backend.submit(asked)
+
+        assert site.backend.find(asked.key).backend_id == second
+        assert site.backend.find(f"{asked.key}-unknown") is None
+        site.until_final(asked)
+
+    def test_cancelling_what_nobody_knows_is_no_error(self, site: Site):
+        site.backend.cancel("99999999")
+
+    def test_a_foreign_job_is_seen_without_a_key(self, site: Site):
+        if site.submit_elsewhere is None:
+            pytest.skip("there is no other way to submit here")
+
+        backend_id = site.submit_elsewhere()
+
+        seen = {job.backend_id: job for job in site.backend.jobs()}
+        assert seen[backend_id].key == ""
+
+    def test_a_submission_that_can_never_run_is_refused_with_a_reason(self, site: Site):
+        for impossible in (site.work(nodes=("no-such-node",)), site.work(gpus_per_node=999)):
+            with pytest.raises(Refused, match=r"\w+ \w+"):
+                site.backend.submit(impossible)
+
+    def test_a_drained_node_takes_no_work_until_it_is_resumed(self, site: Site):
+        node = site.nodes[-1]
+        if not site.drains:
+            with pytest.raises(Refused, match=r"drain and resume need scontrol or API >= v0\.0\.39"):
+                site.backend.drain(node, "test")
+            return
+
+        site.backend.drain(node, "fan is loud")
+
+        drained = self._node(site, node)
+        assert ("DRAIN" in drained.flags, drained.reason) == (True, "fan is loud")
+        site.backend.resume(node)
+        wait_for(lambda: not self._node(site, node).flags, what="resumed")
+        assert self._node(site, node).state == NodeState.IDLE
+
+    def test_draining_an_unknown_node_is_refused(self, site: Site):
+        with pytest.raises(Refused):
+            site.backend.drain("no-such-node", "test")
+
+    def test_the_jobs_output_is_in_its_file(self, site: Site):
+        asked = site.work()
+
+        site.backend.submit(asked)
+
+        site.until_final(asked)
+        assert Path(asked.stdout).is_file()
+
+    def test_an_address_where_nobody_listens_is_unreachable(self, site: Site):
+        nobody = open_backend("http://127.0.0.1:9", timeout_s=1)
+
+        with pytest.raises(Unreachable):
+            nobody.ping()
+
+    def _node(self, site: Site, name: str):
+        return next(node for node in site.backend.nodes() if node.name == name)

@@ -1,0 +1,224 @@
+"""A real Slurm on one host for the tests: controller, four nodes with GPUs that are links to /dev/null, and slurmrestd.
+
+Works for root and for an ordinary user; everything lies in one temporary directory, every daemon is a child of ours in
+the foreground, and only those children are ended. Nothing of the host's own Slurm configuration is read or changed.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+import httpx
+
+from tests.cluster.running import wait_for
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "slurmrestd", "scontrol", "sbatch", "scancel")
+PACKAGES = "apt packages slurmctld slurmd slurm-client munge slurmrestd slurm-wlm-jwt-plugin"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+NODES, GPUS, CPUS, MEMORY_MB = 4, 8, 64, 512_000
+
+
+def missing_programs() -> str:
+    """Empty where everything is there."""
+    missing = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
+    return f"{PACKAGES}; missing: {', '.join(missing)}" if missing else ""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now, held together while they are picked so that none comes twice."""
+    held = [socket.socket() for _ in range(count)]
+    for one in held:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+class RealSlurm:
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="acme-slurm-"))
+        self.home.chmod(0o755)  # munged refuses a socket that not everyone can reach
+        self.user, self.host = getpass.getuser(), socket.gethostname().partition(".")[0]
+        self.nodes = tuple(f"node{i}" for i in range(1, NODES + 1))
+        self.output = self._directory("out")
+        self._etc, self._run, self._log = (self._directory(name) for name in ("etc", "run", "log"))
+        self.address = f"unix://{self._run}/rest.sock"
+        self._controller_port, self._rest_port, *self._node_ports = free_ports(NODES + 2)
+        self.tcp_address = f"http://127.0.0.1:{self._rest_port}"
+        self._daemons: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> RealSlurm:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["scancel", "--user", self.user], env=self._environment(), capture_output=True, timeout=20)
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+        for daemon in reversed(self._daemons):
+            try:
+                daemon.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def sbatch(self) -> str:
+        """A job of somebody who does not know us."""
+        command = ["sbatch", "--parsable", "--output=/dev/null", "--wrap=true"]
+        return self._said(command).split(";")[0]
+
+    def token(self) -> str:
+        return self._said(["scontrol", "token", f"username={self.user}"]).partition("=")[2]
+
+    def _start(self) -> None:
+        self._write_configuration()
+        munge_socket = self._run / "munge.sock"
+        self._launch(
+            "munged",
+            "--foreground",
+            f"--key-file={self._secret('munge.key', 1024)}",
+            f"--socket={munge_socket}",
+            f"--pid-file={self._run}/munged.pid",
+            f"--log-file={self._log}/munged.log",
+            f"--seed-file={self._run}/munge.seed",
+        )
+        wait_for(munge_socket.exists, what="munged")
+        self._launch("slurmctld", "-D")
+        wait_for(lambda: "UP" in self._said(["scontrol", "ping"], check=False), what="slurmctld")
+        for node in self.nodes:
+            self._launch("slurmd", "-D", "-N", node)
+        self._start_rest()
+        wait_for(lambda: self._idle_nodes() == NODES, within_s=40, what="nodes")
+
+    def _start_rest(self) -> None:
+        """Two of them, because a token's one cannot also trust a local socket."""
+        plugin = self._plugin()
+        plain = {"SLURMRESTD_SECURITY": "disable_user_check"}
+        self._launch("slurmrestd", "-a", "rest_auth/local", "-s", plugin, f"unix:{self._run}/rest.sock", **plain)
+        self._launch(
+            "slurmrestd",
+            "-a",
+            "rest_auth/jwt",
+            "-s",
+            plugin,
+            f"127.0.0.1:{self._rest_port}",
+            **plain,
+            SLURM_JWT="daemon",
+        )
+        wait_for(self._rest_answers, what="slurmrestd")
+
+    def _plugin(self) -> str:
+        """Up to 22.05 a plugin is named by its version; later there is one, for all of them."""
+        release = self._said(["slurmctld", "-V"]).split()[-1]
+        return "openapi/v0.0.38" if release.startswith("22.") else "slurmctld"
+
+    def _rest_answers(self) -> bool:
+        transport = httpx.HTTPTransport(uds=f"{self._run}/rest.sock")
+        try:
+            with httpx.Client(transport=transport) as client:
+                client.get("http://slurm/openapi/v3")
+                socket.create_connection(("127.0.0.1", self._rest_port), timeout=1).close()
+        except (httpx.HTTPError, OSError):
+            return False
+        return True
+
+    def _idle_nodes(self) -> int:
+        shown = self._said(["scontrol", "-o", "show", "nodes"], check=False)
+        return sum("State=IDLE " in line for line in shown.splitlines())
+
+    def _launch(self, program: str, *arguments: str, **environment: str) -> None:
+        found = shutil.which(program, path=PATH)
+        with (self._log / f"{program}-{len(self._daemons)}.out").open("wb") as output:
+            daemon = subprocess.Popen(
+                [found, *arguments],
+                env={**self._environment(), **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self._daemons.append(daemon)
+
+    def _said(self, command: list[str], *, check: bool = True) -> str:
+        done = subprocess.run(command, env=self._environment(), capture_output=True, text=True, timeout=20, check=check)
+        return (done.stdout + ("" if check else done.stderr)).strip()
+
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": PATH, "HOME": os.environ.get("HOME", "/"), "SLURM_CONF": str(self._etc / "slurm.conf")}
+
+    def _directory(self, name: str) -> Path:
+        made = self.home / name
+        made.mkdir(parents=True)
+        return made
+
+    def _secret(self, name: str, length: int) -> Path:
+        path = self._etc / name
+        path.touch(mode=0o600)
+        path.write_bytes(secrets.token_bytes(length))
+        return path
+
+    def _write_configuration(self) -> None:
+        devices = self._directory("dev")
+        for i in range(GPUS):  # Slurm wants a device behind the name and takes the index from the number in it
+            (devices / f"nvidia{i}").symlink_to("/dev/null")
+        gres = f"NodeName=node[1-{NODES}] Name=gpu Type=a100 File={devices}/nvidia[0-{GPUS - 1}]\n"
+        (self._etc / "gres.conf").write_text(gres)
+        (self._etc / "cgroup.conf").write_text("")
+        settings = "".join(f"{name}={value}\n" for name, value in self._settings().items())
+        (self._etc / "slurm.conf").write_text(settings + self._hardware())
+
+    def _settings(self) -> dict[str, object]:
+        spool, state = self._directory("spool"), self._directory("state")
+        for node in self.nodes:
+            (spool / node).mkdir()
+        return {
+            "ClusterName": "contract",
+            "SlurmctldHost": f"{self.host}(127.0.0.1)",
+            "SlurmctldPort": self._controller_port,
+            "SlurmUser": self.user,
+            "SlurmdUser": self.user,
+            "AuthType": "auth/munge",
+            "AuthInfo": f"socket={self._run}/munge.sock,cred_expire=5",
+            "AuthAltTypes": "auth/jwt",
+            "AuthAltParameters": f"jwt_key={self._secret('jwt.key', 32)}",
+            "StateSaveLocation": state,
+            "SlurmdSpoolDir": f"{spool}/%n",
+            "SlurmctldPidFile": f"{self._run}/slurmctld.pid",
+            "SlurmdPidFile": f"{self._run}/slurmd-%n.pid",
+            "SlurmctldLogFile": f"{self._log}/slurmctld.log",
+            "SlurmdLogFile": f"{self._log}/slurmd-%n.log",
+            "ProctrackType": "proctrack/linuxproc",
+            "MpiDefault": "none",
+            "MailProg": "/bin/true",
+            "ReturnToService": 2,
+            "KillWait": 3,
+            "SelectType": "select/cons_tres",
+            "SelectTypeParameters": "CR_Core_Memory",
+            "SlurmdParameters": "config_overrides",  # the host is smaller than the four nodes it plays
+            # the default is a pass every two seconds; a test has no such patience (the unit is microseconds)
+            "SchedulerParameters": "sched_min_interval=50000,batch_sched_delay=0,bf_interval=1",
+            "GresTypes": "gpu",
+            "DefCpuPerGPU": CPUS // GPUS,  # without these two, a job with one GPU takes the node
+            "DefMemPerGPU": MEMORY_MB // GPUS,
+            "DefMemPerCPU": 100,
+        }
+
+    def _hardware(self) -> str:
+        size = f"CPUs={CPUS} RealMemory={MEMORY_MB} Gres=gpu:a100:{GPUS} State=UNKNOWN"
+        lines = [
+            f"NodeName={node} NodeHostname={self.host} NodeAddr=127.0.0.1 Port={port} {size}"
+            for node, port in zip(self.nodes, self._node_ports, strict=True)
+        ]
+        return "\n".join([*lines, "PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP", ""])

@@ -1,0 +1,116 @@
+"""The contract, kept by each kind of cluster."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from scheduling.backends.base import Unreachable
+from scheduling.backends.opening import open_backend
+from tests.backends.contract import BackendContract, Site
+from tests.backends.real_slurm import RealSlurm, missing_programs
+from tests.cluster.running import ClusterProcess
+
+
+def foreign_job(cluster: ClusterProcess) -> str:
+    body = {
+        "job": {
+            "name": "someone-elses",
+            "comment": "acmeish: not a key",
+            "script": "#!/bin/sh\ntrue\n",
+            "environment": ["PATH=/bin", "SIM_DURATION_S=0"],
+            "current_working_directory": "/tmp",
+        }
+    }
+    address = f"{cluster.address}/slurm/v0.0.42/job/submit"
+    answer = httpx.post(address, json=body, headers=cluster.headers).raise_for_status()
+    return str(answer.json()["job_id"])
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    with ClusterProcess(tmp_path_factory.mktemp("simulated"), "--nodes", "4") as cluster:
+        backend = cluster.backend()
+        yield Site(
+            backend=backend,
+            nodes=tuple(f"seren-00{i}" for i in range(1, 5)),
+            output=cluster.log_root,
+            gpus_per_node=8,
+            gpu_model="a100",
+            submit_elsewhere=lambda: foreign_job(cluster),
+        )
+        backend.close()
+
+
+@pytest.fixture(scope="module")
+def executing(tmp_path_factory):
+    with ClusterProcess(tmp_path_factory.mktemp("executing"), "--execute") as cluster:
+        backend = cluster.backend()
+        (node,) = backend.nodes()
+        yield Site(
+            backend=backend,
+            nodes=(node.name,),
+            output=cluster.log_root,
+            gpus_per_node=node.gpus,
+            gpu_model=node.gpu_model,
+            submit_elsewhere=lambda: foreign_job(cluster),
+        )
+        backend.close()
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    if missing := missing_programs():
+        pytest.skip(f"Slurm is not installed ({missing})")
+    with RealSlurm() as slurm:
+        yield slurm
+
+
+@pytest.fixture(scope="module")
+def real(slurm):
+    backend = open_backend(slurm.address)
+    yield Site(
+        backend=backend,
+        nodes=slurm.nodes,
+        output=slurm.output,
+        gpus_per_node=8,
+        gpu_model="a100",
+        drains=backend.ping().api != "v0.0.38",
+        submit_elsewhere=slurm.sbatch,
+    )
+    backend.close()
+
+
+class TestSimulated(BackendContract):
+    @pytest.fixture
+    def site(self, simulated):
+        return simulated
+
+
+class TestExecuting(BackendContract):
+    test_a_gang_has_all_of_its_nodes = None  # this machine is one node, so there is nothing to ask
+
+    @pytest.fixture
+    def site(self, executing):
+        return executing
+
+
+@pytest.mark.slurm
+class TestRealSlurm(BackendContract):
+    @pytest.fixture
+    def site(self, real):
+        return real
+
+    def test_a_token_opens_the_door_over_tcp(self, slurm):
+        backend = open_backend(slurm.tcp_address, user=slurm.user, token=slurm.token())
+
+        assert backend.ping().product.startswith("slurm ")
+        assert len(backend.nodes()) == 4
+        backend.close()
+
+    def test_without_a_token_it_is_unreachable_over_tcp(self, slurm):
+        backend = open_backend(slurm.tcp_address)
+
+        with pytest.raises(Unreachable, match="401"):
+            backend.nodes()
+        backend.close()

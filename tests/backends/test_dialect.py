@@ -1,0 +1,237 @@
+"""What is sent in each version, and recorded answers of a real 22.05 and a real 24.11."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jobs.lifecycle import NodeState, State
+from scheduling.backends import dialect
+from scheduling.backends.base import Submission
+from scheduling.backends.dialect import DIALECTS, OddAnswer
+
+ANSWERS = Path(__file__).parent / "answers"
+VERSIONS = ("v0.0.38", "v0.0.42")
+
+
+def recorded(version: str) -> dict[str, Any]:
+    return json.loads((ANSWERS / f"{version}.json").read_text())
+
+
+def submission(**changed: Any) -> Submission:
+    plain: dict[str, Any] = {
+        "key": "a1",
+        "name": "train",
+        "user": "ada",
+        "account": "nlp",
+        "script": "python train.py",
+        "workdir": "/home/ada",
+        "environment": {"LANG": "C"},
+        "nodes": ("gpu1", "gpu2"),
+        "gpus_per_node": 8,
+        "gpu_model": "a100",
+        "cpus_per_node": 64,
+        "memory_per_node_mb": 1000,
+        "time_limit": timedelta(minutes=90),
+        "stdout": "/logs/a1.log",
+    }
+    return Submission(**{**plain, **changed})
+
+
+def body(version: str, **changed: Any) -> dict[str, Any]:
+    return dialect.submit_body(DIALECTS[version], submission(**changed))
+
+
+def test_the_old_version_is_spoken_in_plain_values():
+    sent = body("v0.0.38")
+
+    assert sent["script"] == "#!/bin/bash\npython train.py\n"
+    assert sent["job"]["nodelist"] == "gpu1,gpu2"
+    assert sent["job"]["nodes"] == [2, 2]
+    assert sent["job"]["gres"] == "gpu:a100:8"
+    assert sent["job"]["time_limit"] == 90
+    assert sent["job"]["environment"]["LANG"] == "C"
+    assert sent["job"]["no_requeue"] is True
+
+
+def test_a_newer_version_is_spoken_in_structures():
+    job = body("v0.0.42")["job"]
+
+    assert job["script"].startswith("#!/bin/bash\n")
+    assert (job["required_nodes"], job["minimum_nodes"], job["maximum_nodes"]) == (["gpu1", "gpu2"], 2, 2)
+    assert job["tres_per_node"] == "gres/gpu:a100:8"
+    assert job["time_limit"] == {"set": True, "infinite": False, "number": 90}
+    assert "LANG=C" in job["environment"]
+    assert job["requeue"] is False
+
+
+@pytest.mark.parametrize("version", DIALECTS)
+def test_every_version_carries_the_key_and_the_output(version):
+    job = body(version)["job"]
+
+    assert (job["comment"], job["standard_output"]) == ("acme:a1", "/logs/a1.log")
+
+
+@pytest.mark.parametrize(("limit", "minutes"), [(1, 1), (60, 1), (61, 2), (3600, 60)])
+def test_a_time_limit_is_whole_minutes_rounded_up(limit, minutes):
+    assert body("v0.0.38", time_limit=timedelta(seconds=limit))["job"]["time_limit"] == minutes
+
+
+def test_what_is_not_asked_for_is_not_sent():
+    job = body("v0.0.42", time_limit=None, gpus_per_node=0, account="", memory_per_node_mb=0)["job"]
+
+    assert not {"time_limit", "tres_per_node", "account", "memory_per_node"} & set(job)
+
+
+def test_a_script_keeps_its_own_interpreter_line():
+    assert dialect.under_bash("#!/usr/bin/env python3\nprint()\n") == "#!/usr/bin/env python3\nprint()\n"
+
+
+# Recorded answers
+
+
+def jobs_by_name(version: str):
+    return {job.name: job for job in dialect.jobs(recorded(version)["jobs"])}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_both_versions_tell_the_same_story(version):
+    seen = {name: (job.state, job.exit_code, job.signal) for name, job in jobs_by_name(version).items()}
+
+    assert seen == {
+        "gang": (State.RUNNING, None, None),
+        "exit3": (State.FAILED, 3, None),
+        "killed": (State.FAILED, 0, 9),
+        "waits": (State.PENDING, None, None),
+        "cancelled": (State.CANCELLED, 0, 15),
+        "good": (State.COMPLETED, 0, None),
+        "forever": (State.RUNNING, None, None),
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_gangs_gpus_are_read_per_node(version):
+    gang = jobs_by_name(version)["gang"]
+
+    assert gang.key == "gang"
+    assert gang.nodes == ("node2", "node3")
+    assert gang.gpus == {"node2": (0, 1, 2), "node3": (0, 1, 2)}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_projected_end_and_an_estimated_start_are_not_believed(version):
+    seen = jobs_by_name(version)
+
+    assert seen["gang"].ended_at is None
+    assert seen["waits"].started_at is None
+    assert seen["good"].started_at <= seen["good"].ended_at
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nodes_are_read(version):
+    nodes = {node.name: node for node in dialect.nodes(recorded(version)["nodes"])}
+
+    assert (nodes["node2"].state, nodes["node2"].gpus, nodes["node2"].gpu_model) == (NodeState.MIXED, 8, "h200")
+    assert nodes["node2"].memory_mb == 1_000_000
+    assert "DRAIN" in nodes["node4"].flags
+    assert nodes["node4"].reason == "bad fan"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_refusal_and_an_unknown_job_are_recognised(version):
+    answers = recorded(version)
+
+    assert "Invalid node name specified" in dialect.in_words(dialect.complaints(answers["refused"]))
+    assert {c.number for c in dialect.complaints(answers["cancel_unknown"])} == {2017}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_ping_tells_the_release_and_whether_the_controller_is_there(version):
+    ping = recorded(version)["ping"]
+
+    assert dialect.release(ping).count(".") == 2
+    assert dialect.controller_is_up(ping)
+    assert not dialect.controller_is_up({"pings": [{"pinged": "DOWN"}]})
+
+
+# Odd answers
+
+
+def raw_job(**changed: Any) -> dict[str, Any]:
+    return {"job_id": 7, "job_state": ["RUNNING"], "nodes": "gpu[1-2]", **changed}
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"job_id": "7"}, "job_id"),
+        ({"job_id": True}, "job_id"),
+        ({"job_state": ["ASLEEP"]}, "job_state"),
+        ({"job_state": None}, "job_state"),
+        ({"nodes": ["gpu1"]}, "nodes"),
+        ({"nodes": "gpu[1-"}, "nodes"),
+        ({"nodes": "gpu[1-999999999]"}, "nodes"),
+        ({"gres_detail": "gpu"}, "gres_detail"),
+        ({"gres_detail": ["gpu:8(IDX:0-99999999)"]}, "gres_detail"),
+        ({"start_time": 10**30}, "start_time"),
+        ({"start_time": {"set": True, "number": "soon"}}, "start_time"),
+        ({"name": {}}, "name"),
+        ({"job_state": "FAILED", "exit_code": "1:0"}, "exit_code"),
+    ],
+)
+def test_an_odd_job_is_an_odd_answer_that_names_the_field(changed, field):
+    with pytest.raises(OddAnswer, match=field):
+        dialect.job(raw_job(**changed))
+
+
+@pytest.mark.parametrize("comment", ["acme", "acme-7", "xacme:7", " acme:7", None, 7])
+def test_only_our_exact_prefix_is_ours(comment):
+    assert dialect.job(raw_job(comment=comment)).key == ""
+
+
+def test_a_lone_completing_counts_as_running_until_the_end_is_told():
+    seen = dialect.job(raw_job(job_state="COMPLETING", exit_code=15))
+
+    assert (seen.state, seen.flags, seen.exit_code) == (State.RUNNING, {"COMPLETING"}, None)
+
+
+def test_an_unknown_node_state_is_unknown():
+    assert dialect.node({"name": "n", "state": ["FUTURE"]}).state == NodeState.UNKNOWN
+
+
+def test_other_gres_beside_gpus_are_left_alone():
+    seen = dialect.job(raw_job(nodes="gpu1", gres_detail=["nic:1(IDX:0),gpu:a100:3(IDX:1,4-5)"]))
+
+    assert seen.gpus == {"gpu1": (1, 4, 5)}
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = ("job_id", "job_state", "nodes", "gres_detail", "exit_code", "start_time", "comment", "state", "name", "gres")
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # the machine may be busy
+@given(st.dictionaries(st.sampled_from(FIELDS), anything))
+def test_whatever_comes_only_odd_answer_is_raised(raw):
+    for read in (dialect.job, dialect.node, dialect.jobs, dialect.nodes, dialect.job_id):
+        try:
+            read(raw)
+        except OddAnswer:
+            continue
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # the machine may be busy
+@given(anything)
+def test_errors_are_looked_for_in_anything(answer):
+    dialect.complaints(answer)
+    dialect.release(answer)
+    dialect.controller_is_up(answer)

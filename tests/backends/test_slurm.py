@@ -1,0 +1,189 @@
+"""What may have happened, told from how the conversation broke off: a tiny server that answers as each test wants."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from scheduling.backends.base import Doubtful, Refused, Unreachable
+from scheduling.backends.opening import open_backend
+from tests.backends.test_dialect import recorded, submission
+
+HANG_UP, HANG = object(), object()
+
+
+@contextmanager
+def slurmrestd(answers, api="v0.0.42"):
+    """`answers` maps "METHOD /what" to (status, body), HANG_UP or HANG; other versions than `api` are 404."""
+    heard = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self):
+            length = int(self.headers.get("Content-Length", 0))
+            heard.append((self.command, self.path, self.rfile.read(length), dict(self.headers)))
+            what = self.path.partition(f"/slurm/{api}")[2].partition("?")[0]
+            said = answers.get(f"{self.command} {what}", (404, "not here")) if what else (404, "no such version")
+            if said is HANG_UP:
+                return
+            if said is HANG:
+                time.sleep(1)
+                return
+            status, content = said
+            text = content if isinstance(content, str) else json.dumps(content)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        do_GET = do_POST = do_DELETE = answer
+
+        def log_message(self, *_):
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", heard
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+UP = {"GET /ping": (200, {"pings": [{"pinged": "UP"}], "errors": []})}
+NO_TIME = {"errors": [{"error_number": 5004, "error": "Socket timed out"}]}
+REFUSED = {"errors": [{"error_number": 2014, "error": "Requested node configuration is not available"}]}
+
+
+@contextmanager
+def talking(answers, **options):
+    with slurmrestd(UP | answers) as (address, heard):
+        backend = open_backend(address, timeout_s=0.3, **options)
+        yield backend, heard
+        backend.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (HANG_UP, Doubtful),
+        (HANG, Doubtful),
+        ((500, "oops"), Doubtful),
+        ((502, ""), Doubtful),
+        ((200, "not json"), Doubtful),
+        ((200, {"errors": []}), Doubtful),
+        ((500, NO_TIME), Doubtful),
+        ((500, REFUSED), Refused),
+        ((400, REFUSED), Refused),
+        ((413, "too large"), Refused),
+        ((401, "Authentication failure"), Unreachable),
+        ((429, "later"), Unreachable),
+        ((404, "no such path"), Unreachable),
+        ((500, {"errors": [{"error_number": 1800, "error": "connect failure"}]}), Unreachable),
+    ],
+)
+def test_what_became_of_a_submission(said, error):
+    with talking({"POST /job/submit": said}) as (backend, _), pytest.raises(error):
+        backend.submit(submission())
+
+
+def test_a_refusal_is_in_slurms_words():
+    with (
+        talking({"POST /job/submit": (500, REFUSED)}) as (backend, _),
+        pytest.raises(Refused, match=r"^Requested node configuration is not available$"),
+    ):
+        backend.submit(submission())
+
+
+@pytest.mark.parametrize(
+    "said", [HANG_UP, HANG, (500, "oops"), (404, ""), (200, "[]"), (200, {"jobs": 7}), (200, {"jobs": [{}]})]
+)
+def test_a_look_that_goes_wrong_is_unreachable(said):
+    with talking({"GET /jobs": said}) as (backend, _), pytest.raises(Unreachable):
+        backend.jobs()
+
+
+def test_an_odd_answer_names_the_field():
+    with (
+        talking({"GET /jobs": (200, {"jobs": [{"job_id": 1, "job_state": 5}]})}) as (backend, _),
+        pytest.raises(Unreachable, match="job_state is a int"),
+    ):
+        backend.jobs()
+
+
+def test_nobody_listening_is_unreachable_for_deeds_too():
+    backend = open_backend("http://127.0.0.1:9", timeout_s=0.3, api="v0.0.42")
+
+    with pytest.raises(Unreachable):
+        backend.submit(submission())
+
+
+def test_a_controller_that_is_away_is_unreachable_though_slurmrestd_answers():
+    with (
+        talking({"GET /ping": (200, {"pings": [{"pinged": "DOWN"}]})}) as (backend, _),
+        pytest.raises(Unreachable, match="controller"),
+    ):
+        backend.ping()
+
+
+def test_the_version_is_asked_for_once_newest_first():
+    with talking({"GET /nodes": (200, {"nodes": []})}) as (backend, heard):
+        backend.nodes()
+        backend.nodes()
+
+    asked = [path for _, path, _, _ in heard]
+    assert asked[:3] == [f"/slurm/v0.0.{n}/ping" for n in (44, 43, 42)]
+    assert asked[3:] == ["/slurm/v0.0.42/nodes"] * 2
+
+
+def test_an_upgrade_is_noticed_and_the_version_asked_for_again():
+    with slurmrestd(UP | {"GET /nodes": (200, {"nodes": []})}) as (address, _):
+        backend = open_backend(address, api="v0.0.38")
+        with pytest.raises(Unreachable):
+            backend.nodes()
+
+        assert backend.nodes() == []
+        backend.close()
+
+
+def test_no_common_version_is_unreachable():
+    with slurmrestd({}, api="v0.0.99") as (address, _), pytest.raises(Unreachable, match="speaks none of"):
+        open_backend(address).nodes()
+
+
+def test_the_token_travels_in_its_headers():
+    with talking({}, user="ada", token="s3cret") as (backend, heard):
+        backend.ping()
+
+    headers = {name.lower(): value for name, value in heard[-1][3].items()}
+    assert (headers["x-slurm-user-name"], headers["x-slurm-user-token"]) == ("ada", "s3cret")
+
+
+@pytest.mark.parametrize("version", ["v0.0.38", "v0.0.42"])
+@pytest.mark.parametrize("status", [200, 404, 500])
+def test_cancelling_an_unknown_job_is_no_error_however_it_is_said(version, status):
+    with talking({"DELETE /job/99999": (status, recorded(version)["cancel_unknown"])}) as (backend, _):
+        backend.cancel("99999")
+
+
+def test_a_cancellation_that_is_not_allowed_is_refused_though_the_answer_is_200():
+    outcome = {"status": [{"error": {"code": 2010, "string": "Access/permission denied"}}], "errors": []}
+    with talking({"DELETE /job/5": (200, outcome)}) as (backend, _), pytest.raises(Refused, match="permission denied"):
+        backend.cancel("5")
+
+
+def test_a_node_name_cannot_leave_its_path():
+    with talking({}) as (backend, heard), pytest.raises((Refused, Unreachable)):
+        backend.drain("../job/5", "x")
+
+    assert "/node/..%2Fjob%2F5" in heard[-1][1]
+
+
+@pytest.mark.parametrize("address", ["ftp://x", "slurm:6820", ""])
+def test_an_address_of_no_kind_is_refused_with_a_sentence(address):
+    with pytest.raises(ValueError, match="address"):
+        open_backend(address)

@@ -1,0 +1,154 @@
+"""A real server over the test database, and a real browser in front of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import quote
+from urllib.request import urlopen
+
+import pytest
+from django.conf import settings
+from django.db import connection
+from playwright.sync_api import sync_playwright
+
+from jobs.models import Role
+from tests import make
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def database_url() -> str:
+    """The test database of this process, as an address for another."""
+    to = connection.settings_dict
+    login = f"{quote(to['USER'], safe='')}:{quote(to['PASSWORD'], safe='')}".rstrip(":")
+    return f"postgresql://{login}@{quote(to['HOST'], safe='')}:{to['PORT']}/{quote(to['NAME'], safe='')}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def until_ready(url: str, server: subprocess.Popen, log: Path) -> None:
+    for _ in range(150):
+        assert server.poll() is None, log.read_text()
+        try:
+            with urlopen(f"{url}/healthz", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"the server does not answer:\n{log.read_text()}")
+
+
+class Server:
+    """The web server as users meet it: collected static files, several threads, its own process."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.port = home, free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen | None = None
+        self.environment = os.environ | {
+            "DATABASE_URL": database_url(),
+            "SECRET_KEY": settings.SECRET_KEY,
+            "VALKEY_URL": settings.VALKEY_URL,
+            "ACME_VAR": str(home),
+            "ACME_DEBUG": "0",
+            "ACME_TESTING": "0",
+            "ACME_LOG_LEVEL": "WARNING",
+        }
+        self._run("manage.py", "collectstatic", "--noinput", "-v0").check_returncode()
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess:
+        return subprocess.run([sys.executable, *words], cwd=ROOT, env=self.environment, check=False)
+
+    def start(self) -> None:
+        log = self.home / "web.log"
+        words = ["-m", "uvicorn", "acmeweb.asgi:application", "--port", str(self.port), "--lifespan", "off"]
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, *words], cwd=ROOT, env=self.environment, stdout=out, stderr=out
+            )
+        until_ready(self.url, self.process, log)
+
+    def kill(self) -> None:
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@pytest.fixture
+def server(transactional_db, tmp_path):
+    if not settings.VALKEY_URL:
+        pytest.skip("VALKEY_URL is not set: nothing would carry live messages")
+    found = Server(tmp_path)
+    found.start()
+    yield found
+    found.kill()
+
+
+# Not for the whole session: while Playwright is open its loop counts as running, and no asynchronous test could run
+@pytest.fixture(scope="module")
+def chromium():
+    if not CHROMIUM:
+        pytest.skip("Chromium is not installed")
+    # Playwright runs a loop of its own in this thread; Django must not take our queries for async ones
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+class Visitor:
+    """Somebody who is signed in, and what their browser complained about."""
+
+    def __init__(self, context, server: Server) -> None:
+        self.page, self.server, self.complaints = context.new_page(), server, []
+        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def sign_in(self, name: str) -> None:
+        make.team("pretraining", **{name: Role.RESEARCHER})
+        self.open("/login/")
+        self.page.fill("[name=username]", name)
+        self.page.fill("[name=password]", make.PASSWORD)
+        self.page.click("button.primary")
+        self.page.wait_for_url(self.server.url + "/")
+
+    def open(self, path: str) -> None:
+        self.page.goto(self.server.url + path)
+
+    def open_live(self, path: str) -> None:
+        """Open, and wait until the page hears the server."""
+        self.open(path)
+        self.page.wait_for_selector("#live[data-state=live]")
+
+
+@pytest.fixture
+def visit(chromium, server):
+    """visit("ada", color_scheme="dark", …): a browser window of hers."""
+    contexts = []
+
+    def opened(name: str, **options) -> Visitor:
+        contexts.append(chromium.new_context(**options))
+        visitor = Visitor(contexts[-1], server)
+        visitor.sign_in(name)
+        return visitor
+
+    yield opened
+    for context in contexts:
+        context.close()

@@ -1,0 +1,336 @@
+"""The command line against the real API, without a network in between."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import acme_client
+import httpx
+import pytest
+from acme_client import Acme, Refused, config, table
+from acme_client.cli import app, run
+from typer.testing import CliRunner
+
+from jobs import actions, clock
+from jobs.journal import Author
+from jobs.models import Attempt, Cluster, Hold, IdempotencyKey, Job, Node, Scope
+from tests.jobs import api_make as make
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme(door, monkeypatch, tmp_path):
+    """Run `acme WORDS` as ada."""
+    make.cluster()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("ACME_URL", "http://localhost")
+    monkeypatch.setenv("ACME_TOKEN", make.token(make.operator("ada")))
+
+    def call(*words, stdin=None):
+        result = CliRunner().invoke(app, [str(word) for word in words], obj=door, input=stdin)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return call
+
+
+@pytest.fixture
+def ada():
+    return make.person("ada")
+
+
+def test_submits_a_script_with_its_directives(acme, tmp_path):
+    path = tmp_path / "train.sh"
+    path.write_text("#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=8 -p gpu\n#ACME --kind pretrain\nsrun train\n")
+
+    result = acme("submit", "-t", "1:00:00", path, "--lr", "3e-4")
+
+    job = Job.objects.get()
+    assert result.stdout == f"Submitted batch job {job}\n"
+    assert "--partition" in result.stderr
+    assert (job.name, job.nodes, job.gpus_per_node, job.kind) == ("train.sh", 2, 8, "pretrain")
+    assert job.time_limit.total_seconds() == 3600
+    assert "set -- --lr 3e-4" in job.command
+
+
+def test_submits_a_command(acme):
+    result = acme("submit", "--parsable", "--wrap", "sleep 5", "-J", "nap")
+
+    job = Job.objects.get()
+    assert result.stdout == f"{job}\n"
+    assert (job.name, job.command) == ("nap", "#!/bin/sh\nsleep 5\n")
+
+
+def test_a_script_comes_from_standard_input_too(acme):
+    assert acme("submit", "-", stdin="#SBATCH -J piped\nsrun x\n").exit_code == 0
+    assert Job.objects.get().name == "piped"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["submit"], ["submit", "nowhere.sh"], ["submit", "-N", "x", "--wrap", "y"], ["submit", "--wrap", "x", "also.sh"]],
+)
+def test_wrong_usage_is_exit_code_2_and_a_sentence(acme, words):
+    result = acme(*words)
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("acme: ")
+    assert not Job.objects.exists()
+
+
+def test_the_queue_as_squeue_shows_it(acme, ada):
+    make.running(make.job(ada, name="live", gpus_per_node=1))
+    make.job(ada, name="waits")
+    done = make.job(ada, name="done")
+    actions.cancel(done, author=Author(by="ada"))
+
+    head, *rows = acme("jobs").stdout.splitlines()
+
+    assert head.split() == ["JOBID", "CLUSTER", "NAME", "USER", "ST", "TIME", "NODES", "NODELIST(REASON)"]
+    assert [row.split()[4] for row in rows] == ["PD", "R"]
+    assert rows[0].endswith("(None)")
+    assert rows[1].endswith("gpu001")
+    assert "done" in acme("jobs", "-t", "CA").stdout
+    assert len(json.loads(acme("jobs", "-t", "all", "-o", "json").stdout)) == 3
+    assert len(acme("jobs", "-u", "nobody").stdout.splitlines()) == 1
+
+
+def test_the_queue_as_csv(acme, ada):
+    make.job(ada, name="=cmd()", comment="x")
+
+    head, row = acme("jobs", "-o", "csv").stdout.splitlines()
+
+    assert head.startswith("JOBID,CLUSTER,NAME")
+    assert "'=cmd()" in row
+
+
+def test_long_lists_come_page_by_page(acme, ada, door, monkeypatch):
+    for _ in range(5):
+        make.job(ada)
+    client = Acme.configured(door)
+
+    monkeypatch.setattr("acme_client.api.PAGE", 2)
+
+    assert len(list(client.pages("jobs/", {}, 100))) == 5
+    assert len(list(client.pages("jobs/", {}, 3))) == 3
+
+
+def test_job_and_why(acme, ada):
+    job = make.job(ada, environment={"API_KEY": "hunter2"})
+    actions.explain_waits([(job.pk, "Resources", "It needs 8 GPUs; 3 are free.")])
+
+    shown = acme("job", job).stdout
+
+    assert "hunter2" not in shown
+    assert "PENDING" in shown
+    assert acme("why", job).stdout == f"{job} PENDING (Resources): It needs 8 GPUs; 3 are free.\n"
+
+
+def test_verbs_on_ids_and_filters(acme, ada):
+    job, other = make.job(ada), make.job(ada, name="other")
+
+    assert acme("hold", job, "--reason", "data").exit_code == 0
+    job.refresh_from_db()
+    assert job.hold == Hold.USER
+    dry = acme("cancel", "--filter", "state=PENDING", "--dry-run")
+    assert dry.stdout == "cancel would reach 2 of 2 jobs.\n"
+    assert acme("release", job).exit_code == 0
+    assert acme("cancel", "-f", "name=other").exit_code == 0
+    other.refresh_from_db()
+    assert other.state == "CANCELLED"
+
+
+def test_what_could_not_be_done_is_told_and_exit_code_1(acme, ada):
+    job = make.job(ada)
+
+    result = acme("requeue", job, "0000000000a")
+
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        f"acme: {job}: {job} is PENDING; requeue needs a job that runs",
+        "acme: 0000000000a: You have no job 0000000000a.",
+    ]
+
+
+def test_tasks_of_an_array_as_a_range(acme):
+    array = acme("submit", "--parsable", "--wrap", "x", "-a", "0-4").stdout.strip()
+
+    acme("cancel", f"{array}_[1-2]")
+
+    assert Job.objects.filter(state="CANCELLED").count() == 2
+
+
+def test_nodes_drain_and_resume(acme, ada):
+    make.running(make.job(ada, gpus_per_node=2), gpus=(0, 1))
+
+    assert "gpu[001-004]" in acme("nodes").stdout
+    dry = acme("drain", "gpu001", "--reason", "ECC", "--dry-run")
+    assert "would be drained. No new jobs; 1 running job finishes." in dry.stdout
+    assert not Node.objects.filter(drain_asked=True).exists()
+    acme("drain", "seren/gpu001", "--reason", "ECC")
+    line = next(row for row in acme("nodes", "-N").stdout.splitlines() if "gpu001" in row)
+    assert "ECC" in line
+    assert "2/8" in line
+    assert acme("resume", "gpu001").exit_code == 0
+    assert not Node.objects.filter(drain_asked=True).exists()
+    assert acme("drain", "gpu001").exit_code == 2
+
+
+def ends_with(door, monkeypatch, *words):
+    """`run()` as the shell sees it."""
+    monkeypatch.setattr("sys.argv", ["acme", *words])
+    monkeypatch.setattr("acme_client.cli.app", lambda: app(obj=door))
+    with pytest.raises(SystemExit) as ended:
+        run()
+    return ended.value.code
+
+
+def test_each_kind_of_failure_has_its_exit_code(acme, door, monkeypatch, capsys):
+    def nobody(request):
+        raise httpx.ConnectError("connection refused")
+
+    monkeypatch.setattr("time.sleep", lambda s: None)
+    assert ends_with(door, monkeypatch, "job", "0000000000a") == 1
+    assert ends_with(httpx.MockTransport(nobody), monkeypatch, "jobs") == 3
+    assert ends_with(httpx.MockTransport(lambda r: httpx.Response(200, text="<html>")), monkeypatch, "jobs") == 3
+    monkeypatch.setenv("ACME_TOKEN", "acme_wrong")
+    assert ends_with(door, monkeypatch, "jobs") == 4
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "acme: You have no job 0000000000a.",
+        "acme: http://localhost does not answer (connection refused).",
+        "acme: http://localhost answers, but not as Acme does (status 200).",
+        "acme: This token is unknown, expired or revoked.",
+    ]
+
+
+def test_login_keeps_the_token_where_only_you_can_read_it(acme, door, monkeypatch):
+    monkeypatch.delenv("ACME_URL")
+    monkeypatch.delenv("ACME_TOKEN")
+    secret = make.token(make.person("ada"), Scope.SUBMIT)
+
+    result = acme("login", "http://localhost", stdin=f"{secret}\n")
+
+    assert result.exit_code == 0
+    assert secret not in result.output
+    assert stat.S_IMODE(config.path().stat().st_mode) == 0o600
+    assert config.load() == config.Config(url="http://localhost", token=secret)
+    assert acme("jobs").exit_code == 0
+
+
+def test_the_sdk_submits_and_waits(acme, door):
+    client = Acme.configured(door)
+
+    id = acme_client.submit("train", gpus_per_node=8, acme=client)
+    actions.cancel(Job.objects.get(public_id=id), author=Author(by="ada"))
+
+    assert acme_client.wait(id, acme=client)["state"] == "CANCELLED"
+    with pytest.raises(Refused, match="gpus_per_node: 12 do not fit a node of 8 GPUs"):
+        acme_client.submit("train", gpus_per_node=12, acme=client)
+
+
+def test_waiting_has_an_end(acme, door):
+    client = Acme.configured(door)
+    id = acme_client.submit("train", acme=client)
+
+    with pytest.raises(TimeoutError, match="is not done after 0 s"):
+        acme_client.wait(id, acme=client, timeout_s=0)
+
+
+def test_a_lost_answer_does_not_submit_twice(acme, door, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda s: None)
+    lost = []
+
+    class Loses(httpx.BaseTransport):
+        def handle_request(self, request):
+            answer = door.handle_request(request)
+            if not lost:
+                lost.append(answer.read())
+                raise httpx.ReadError("connection reset")
+            return answer
+
+    id = acme_client.submit("train", acme=Acme.configured(Loses()))
+
+    assert Job.objects.get().public_id == id == json.loads(lost[0])["id"]
+    assert IdempotencyKey.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["gpu001", "gpu002", "gpu004"], "gpu[001-002,004]"),
+        (["gpu9", "gpu10"], "gpu10,gpu9"),
+        (["login", "gpu01"], "login,gpu01"),
+    ],
+)
+def test_hostlists(names, short):
+    assert table.hostlist(names) == short
+
+
+def test_a_name_cannot_command_the_terminal():
+    assert "\x1b" not in table.lines([("NAME", lambda row: row["name"])], [{"name": "\x1b[2Jgone\x9b"}])
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(5, "0:05"), (754, "12:34"), (3600, "1:00:00"), (183900, "2-03:05:00")])
+def test_times_as_squeue_shows_them(seconds, shown):
+    assert table.clock(seconds) == shown
+
+
+# --- logs
+
+
+@pytest.fixture
+def logged(tmp_path):
+    Cluster.objects.update(log_root=str(tmp_path))
+    job = make.running(make.job(make.person("ada"), gpus_per_node=1))
+    Attempt.objects.update(log_path="a.log")
+    (tmp_path / "a.log").write_bytes(b"one\n\x1b[31mtwo\x1b[0m\nthree\n")
+    return job
+
+
+def test_logs_come_as_they_are_into_a_pipe(acme, logged):
+    assert acme("logs", logged).stdout_bytes == b"one\n\x1b[31mtwo\x1b[0m\nthree\n"
+    assert acme("logs", logged, "-n", "1").stdout == "three\n"
+
+
+def test_a_terminal_is_not_steered():
+    assert table.clean_lines("\x1b[31mtwo\x1b[0m\t1\n10%\r99%\x07\n\x1b]0;t\x07x") == "two\t1\n99%\ufffd\nx"
+
+
+def test_logs_of_a_job_that_waits_are_refused_in_a_sentence(acme, logged):
+    with pytest.raises(Refused, match="has not started"):
+        acme("logs", make.job(make.person("ada")))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_logs_are_followed_to_the_end_of_the_attempt(acme, logged, monkeypatch):
+    ended = actions.Ended(state="COMPLETED", at=clock.now(), exit_code=0)
+    actions.finish(logged.attempts.get(), ended, author=Author(by="test"))
+
+    result = acme("logs", logged, "-f", "-n", "2")
+
+    assert result.stdout.endswith("two\x1b[0m\nthree\n")
+    assert "The attempt has ended." in result.stderr
+
+
+def test_a_stream_is_taken_up_where_it_broke(monkeypatch):
+    asked = []
+
+    def answer(request):
+        asked.append(request.headers.get("Last-Event-ID"))
+        if len(asked) == 1:
+            broken = ": beat\n\nevent: start\ndata: {}\n\nid: 4\ndata: a\u2028\ndata: \n\nid: 9\nda"
+            return httpx.Response(200, content=broken.encode())
+        if len(asked) == 2:
+            return httpx.Response(200, content=b"id: 6\nevent: reconnect\ndata: x\n\n")
+        return httpx.Response(200, content=b"id: 6\nevent: end\ndata: {}\n\n")
+
+    server = Acme("http://acme.test", "t", httpx.MockTransport(answer))
+
+    found = list(server.events("jobs/1/log/follow/", {}))
+
+    assert asked == [None, "4", "6"]
+    assert [(one.name, one.data) for one in found] == [("start", "{}"), ("", "a\u2028\n"), ("end", "{}")]

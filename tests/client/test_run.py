@@ -1,0 +1,208 @@
+"""A run reports without ever getting in the way of the training."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+
+import httpx
+import pytest
+from acme_client import Run
+from acme_client import run as run_module
+
+from jobs import progress
+from jobs.models import Checkpoint, Progress
+from tests.jobs import api_make as make
+
+ENVIRONMENT = {"ACME_URL": "http://acme.test", "ACME_PROGRESS_TOKEN": "acme_run_x.y"}
+
+
+class Server:
+    """Answers as it is told, one status after the other; the last one for good."""
+
+    def __init__(self, *statuses):
+        self.statuses, self.bodies, self.lock = list(statuses), [], threading.Lock()
+
+    def __call__(self, request):
+        with self.lock:
+            status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+            if status == 0:
+                raise httpx.ConnectError("away")
+            if status == 200:
+                self.bodies.append(json.loads(request.content))
+            return httpx.Response(status, json={"stop_as": "CANCELLED"})
+
+    @property
+    def steps(self):
+        return [beat["step"] for body in self.bodies for beat in body.get("heartbeats", ())]
+
+
+def started(server, every_s=0.01, **environment):
+    return Run(every_s=every_s, environment=ENVIRONMENT | environment, transport=httpx.MockTransport(server))
+
+
+def until(said):
+    ends = time.monotonic() + 10
+    while not said():
+        assert time.monotonic() < ends, "it did not come"
+        time.sleep(0.005)
+
+
+def test_steps_are_sent_in_batches():
+    server = Server(200)
+    with started(server, every_s=5) as run:
+        for _ in range(1200):
+            run.step(loss=1.5)
+
+    assert server.steps == list(range(1200))
+    assert [len(body["heartbeats"]) for body in server.bodies] == [500, 500, 200]
+    assert server.bodies[0]["heartbeats"][0]["loss"] == 1.5
+    assert run.stop_as == "CANCELLED"
+
+
+def test_a_checkpoint_is_sent_at_once_and_later_durable():
+    server = Server(200)
+    with started(server, every_s=60) as run:
+        run.step(7)
+        run.checkpoint_saved("/ckpt/7")
+        until(lambda: server.bodies)
+        run.checkpoint_durable("/ckpt/7", 7)
+
+    saved = [one for body in server.bodies for one in body["checkpoints"]]
+    assert [(one["path"], one["step"], one["durable"]) for one in saved] == [
+        ("/ckpt/7", 7, False),
+        ("/ckpt/7", 7, True),
+    ]
+
+
+def test_a_server_that_was_away_gets_everything_in_order():
+    server = Server(0, 503, 429, 200)
+    with started(server) as run:
+        for step in range(5):
+            run.step(step)
+        until(lambda: len(server.steps) == 5)
+
+    assert server.steps == [0, 1, 2, 3, 4]
+
+
+def test_while_it_is_away_only_the_newest_are_kept(monkeypatch):
+    monkeypatch.setattr(run_module, "KEPT", 10)
+    server = Server(0)
+    run = started(server)
+    for step in range(100):
+        run.step(step)
+        time.sleep(0.0005)
+
+    server.statuses = [200]
+    until(lambda: 99 in server.steps)
+    run.close()
+
+    assert len(server.steps) <= 20 and server.steps == sorted(server.steps)
+
+
+def test_a_server_that_hangs_holds_up_nobody():
+    freed = threading.Event()
+
+    def hang(request):
+        freed.wait(10)
+        return httpx.Response(200, json={})
+
+    run = started(hang)
+    began = time.monotonic()
+    for step in range(10_000):
+        run.step(step, loss=1.0)
+    run.checkpoint_saved("/x")
+    run.close(timeout_s=0.1)
+
+    assert time.monotonic() - began < 5
+    freed.set()
+
+
+def test_a_token_that_is_not_taken_any_more_ends_the_reports(caplog):
+    run = started(Server(401))
+    run.step(1)
+
+    until(lambda: not run.active)
+    run.step(2)
+
+    assert "token" in caplog.text
+    assert "acme_run_x" not in caplog.text
+
+
+def test_a_refused_report_is_dropped_and_the_next_gets_through():
+    server = Server(400, 200)
+    with started(server) as run:
+        run.step(1)
+        until(lambda: server.statuses == [200])
+        run.step(2)
+
+    assert server.steps == [2]
+
+
+class Tensor:
+    def __init__(self, value, fails=False):
+        self.value, self.fails = value, fails
+
+    def detach(self):
+        return self
+
+    def __float__(self):
+        if self.fails:
+            raise RuntimeError("CUDA error")
+        assert threading.current_thread().name == "acme-progress"
+        return self.value
+
+
+def test_tensors_are_read_by_the_thread_and_strange_values_left_out():
+    server = Server(200)
+    with started(server, every_s=5) as run:
+        run.step(1, loss=Tensor(2.0), grad_norm=Tensor(0, fails=True), tokens="many", learning_rate=float("nan"))
+        run.step(2, loss=float("inf"), step_time_s=object())
+
+    first, second = server.bodies[0]["heartbeats"]
+    assert (first["loss"], first["learning_rate"]) == (2.0, "NaN") and not {"grad_norm", "tokens"} & set(first)
+    assert second["loss"] == "Infinity" and "step_time_s" not in second
+
+
+@pytest.mark.parametrize(
+    "missing", [{"ACME_URL": ""}, {"ACME_PROGRESS_TOKEN": ""}, {"RANK": "1"}, {"ACME_URL": "\x00"}]
+)
+def test_where_it_has_nothing_to_say_it_does_nothing(missing):
+    server = Server(200)
+    with started(server, **missing) as run:
+        run.step(1)
+        run.checkpoint_saved("/x")
+
+    assert not run.active and not server.bodies
+
+
+def test_a_forked_child_says_nothing(monkeypatch):
+    server = Server(200)
+    with started(server, every_s=5) as run:
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        run.step(1)
+        monkeypatch.undo()
+
+    assert not server.bodies
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_real_server_takes_what_a_run_sends(door):
+    attempt = make.running(make.job(make.person("ada"), gpus_per_node=1)).attempts.get()
+    environment = {"ACME_URL": "http://localhost", "ACME_PROGRESS_TOKEN": progress.token_of(attempt.key)}
+
+    # A second thread has a connection of its own, which nobody would give back
+    from django.core.signals import request_finished
+    from django.db import close_old_connections
+
+    request_finished.connect(close_old_connections)
+    with Run(every_s=30, environment=environment, transport=door) as run:
+        run.step(1, loss=float("nan"), tokens=5)
+        run.step(2, loss=0.5)
+        run.checkpoint_saved("/ckpt/2")
+    request_finished.disconnect(close_old_connections)
+
+    assert Progress.objects.count() == 2
+    assert Checkpoint.objects.get().step == 2

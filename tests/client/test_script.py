@@ -1,0 +1,132 @@
+"""sbatch's options and directives become the fields of a job."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from acme_client import script
+from acme_client.script import BadOption
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def fields(options=(), text="#!/bin/sh\nsrun train\n", arguments=(), environment=None):
+    body, _ = script.request(list(options), text, arguments, now=NOW, environment=environment or {})
+    body.pop("command")
+    return body
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("-N 2", {"nodes": 2}),
+        ("-N2", {"nodes": 2}),
+        ("--nodes=2-2", {"nodes": 2}),
+        ("-J pretrain", {"name": "pretrain"}),
+        ("-A vision", {"team": "vision"}),
+        ("-M seren", {"cluster": "seren"}),
+        ("--gpus-per-node=8", {"gpus_per_node": 8}),
+        ("--gpus-per-node=h100:8", {"gpus_per_node": 8, "gpu_model": "h100"}),
+        ("--gres=gpu:8", {"gpus_per_node": 8}),
+        ("--gres=gpu:a100:4", {"gpus_per_node": 4, "gpu_model": "a100"}),
+        ("--gres gpu", {"gpus_per_node": 1}),
+        ("-N 2 -G 16", {"nodes": 2, "gpus_per_node": 8}),
+        ("-G 16 -N 2", {"nodes": 2, "gpus_per_node": 8}),
+        ("-c 12 --ntasks-per-node 8", {"cpus_per_node": 96}),
+        ("--mem=512G", {"memory_per_node": "512G"}),
+        ("-t 2-00:00:00", {"time_limit": "2-00:00:00"}),
+        ("-t UNLIMITED", {}),
+        ("-b now+2hours", {"begin_at": "2026-01-01T02:00:00+00:00"}),
+        ("-b 2026-01-01T08:00+08:00", {"begin_at": "2026-01-01T00:00:00+00:00"}),
+        ("-d afterok:1:2,afterany:3", {"dependencies": "afterok:1:2,afterany:3"}),
+        ("-a 0-99%10", {"array": "0-99%10"}),
+        ("-H --no-requeue --comment 'a b'", {"hold": True, "requeue_limit": 0, "comment": "a b"}),
+        ("--export=NONE,A=1,B", {"environment": {"A": "1", "B": "from here"}}),
+        ("--label run=7 --label by=ada", {"labels": {"run": "7", "by": "ada"}}),
+        ("--kind pretrain --preemptible", {"kind": "pretrain", "preemptible": True}),
+        ("--priority -5", {"priority": -5}),
+    ],
+)
+def test_an_option_and_the_same_as_a_directive(words, expected):
+    import shlex
+
+    environment = {"B": "from here"}
+
+    assert fields(shlex.split(words), environment=environment) == expected
+    assert fields(text=f"#!/bin/bash\n#SBATCH {words}\nsrun x\n", environment=environment) == expected
+    assert fields(text=f"#ACME {words}  # why\nsrun x\n", environment=environment) == expected
+
+
+def test_the_command_line_wins_over_the_script():
+    assert fields(["-N", "4"], "#SBATCH -N 2 -J a\n") == {"nodes": 4, "name": "a"}
+
+
+def test_directives_end_at_the_first_command():
+    text = "#!/bin/sh\n#SBATCH -N 2\n\n# a comment\n#SBATCH -J a\nsrun x\n#SBATCH -N 9\n"
+
+    assert fields(text=text) == {"nodes": 2, "name": "a"}
+
+
+def test_what_acme_has_no_use_for_is_named_and_left_out():
+    body, ignored = script.request([], "#SBATCH -p gpu --output=%j.log\n", now=NOW, environment={})
+
+    assert list(body) == ["command"]
+    assert ignored == ["--partition", "--output"]
+
+
+def test_all_of_the_environment_is_never_sent():
+    body, ignored = script.request(["--export=ALL"], "x", now=NOW, environment={"AWS_SECRET": "x"})
+
+    assert "environment" not in body
+    assert ignored == ["--export=ALL"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["-N", "two"], "--nodes: 'two' is no whole number"),
+        (["-N", "1-4"], "--nodes 1-4: Acme places a fixed number of nodes"),
+        (["-N"], "--nodes needs a value"),
+        (["--colour=red"], "--colour is no option that Acme or sbatch knows"),
+        (["-Z"], "-Z is no option that Acme or sbatch knows"),
+        (["--gres=fpga:1"], "--gres fpga:1: Acme knows gpu only"),
+        (["-N", "3", "-G", "8"], "--gpus 8 cannot be shared evenly by 3 nodes"),
+        (["-b", "soon"], "--begin: 'soon' is neither now+2hours nor a time such as 2026-01-31T08:00"),
+        (["--export=NOPE"], "--export: NOPE is not set here"),
+        (["--label", "x"], "--label x: write NAME=VALUE"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(words, sentence):
+    with pytest.raises(BadOption) as failed:
+        fields(words)
+
+    assert str(failed.value) == sentence
+
+
+def test_an_open_quotation_mark_in_a_directive():
+    with pytest.raises(BadOption, match="is not closed"):
+        fields(text="#SBATCH --comment 'x\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "rest"),
+    [
+        (["run.sh"], [], ["run.sh"]),
+        (["-N", "2", "run.sh", "-x"], ["-N", "2"], ["run.sh", "-x"]),
+        (["-N2", "run.sh"], ["-N2"], ["run.sh"]),
+        (["--hold", "run.sh"], ["--hold"], ["run.sh"]),
+        (["-H", "run.sh"], ["-H"], ["run.sh"]),
+        (["--nodes=2", "-", "a"], ["--nodes=2"], ["-", "a"]),
+        (["--", "run.sh"], [], ["run.sh"]),
+    ],
+)
+def test_options_end_where_the_script_begins(words, options, rest):
+    assert script.split(words) == (options, rest)
+
+
+def test_arguments_are_given_to_a_shell_and_quoted():
+    assert script.with_arguments("#!/bin/sh\nrun\n", ["a b", "$x"]) == "#!/bin/sh\nset -- 'a b' '$x'\nrun\n"
+    assert script.with_arguments("run", ["a"]) == "set -- a\nrun"
+    with pytest.raises(BadOption, match="shell scripts only"):
+        script.with_arguments("#!/usr/bin/env python3\n", ["a"])

@@ -1,0 +1,100 @@
+"""A cluster server as a real process on a free port, to be killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from secrets import token_hex
+from typing import TypeVar
+
+from scheduling.backends.opening import open_backend
+from scheduling.simulator import stepd
+
+ROOT = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
+
+
+def wait_for(look: Callable[[], T | None], *, within_s: float = 15.0, what: str = "") -> T:
+    """What `look` returns once it is true. Polls with a deadline, so a fast machine waits no longer than it must."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_s} s: {what or look}")
+        time.sleep(0.03)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return stepd.stat_fields(pid)[0] != "Z"
+    except OSError:
+        return False
+
+
+class ClusterProcess:
+    """`with` starts it; `kill` and `start` may follow each other on the same state."""
+
+    def __init__(self, state: Path, *arguments: str) -> None:
+        self.state, self.arguments, self.address = state, arguments, ""
+        self._process: subprocess.Popen[str] | None = None
+        self.token = token_hex(8)
+
+    def __enter__(self) -> ClusterProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self.state.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "scheduling.simulator.server", "--state", str(self.state), "--port", "0"]
+        (self.state / "token").write_text(self.token)
+        command += ["--configure-s", "0.1", "--token-file", str(self.state / "token")]
+        with (self.state / "server.log").open("a") as errors:
+            self._process = subprocess.Popen(
+                [*command, *self.arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        if not said:
+            self.end(signal.SIGKILL)
+        assert said, (self.state / "server.log").read_text()
+        self.address = said.split()[-1]
+
+    def end(self, number: int) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        os.kill(process.pid, number)
+        try:
+            code = process.wait(timeout=15)
+        finally:
+            process.kill()  # nothing, where it has ended
+        assert process.stdout is not None
+        process.stdout.close()
+        return code
+
+    def kill(self) -> None:
+        self.end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        return self.end(signal.SIGTERM)
+
+    def backend(self):
+        return open_backend(self.address, user="acme", token=self.token)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"X-SLURM-USER-TOKEN": self.token}
+
+    @property
+    def log_root(self) -> Path:
+        return self.state / "logs"

@@ -1,0 +1,334 @@
+"""The hands that run real processes, and the shim beside each of them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.lifecycle import State
+from scheduling.simulator import stepd
+from scheduling.simulator.execute import ExecuteHands, account_for
+from scheduling.simulator.world import Job, Node, Picture, Request, Timing, World
+from tests.backends.test_dialect import submission
+
+from .running import ClusterProcess, is_alive, wait_for
+
+
+class Machine:
+    """A world of one node that runs what it is given, advanced by hand; a second one on the same directories is a
+    controller that came back."""
+
+    def __init__(self, home: Path, picture: Picture | None = None, gpus: int = 4, account=None) -> None:
+        self.home, self.logs = home, home / "logs"
+        self.logs.mkdir(exist_ok=True)
+        node = Node(name="here", cpus=4, memory_mb=1000, gpus=gpus, gpu_model="a100")
+        self.hands = ExecuteHands(state=home / "jobs", log_root=self.logs, account=account)
+        timing = Timing(configure_s=0.05, complete_s=0.05, kill_wait_s=0.5)
+        self.world = World(picture or Picture(nodes=(node,)), self.hands, time.time(), timing=timing)
+
+    def submit(self, command: str, **changed) -> Job:
+        plain = {
+            "name": "t",
+            "user": "ada",
+            "workdir": "/tmp",
+            "required_nodes": ("here",),
+            "script": f"#!/bin/bash\n{command}\n",
+        }
+        return self.world.submit(Request(**{**plain, **changed}), time.time())
+
+    def now(self, job: Job) -> Job:
+        self.world.advance(time.time())
+        return self.world.jobs[job.id]
+
+    def until_ended(self, job: Job, within_s: float = 15.0) -> Job:
+        wait_for(lambda: self.now(job).ended_at and not self.now(job).flags, within_s=within_s, what=str(job.id))
+        return self.now(job)
+
+    def until_said(self, job: Job, word: str) -> str:
+        wait_for(lambda: self.now(job) and word in self.said(job), what=word)
+        return self.said(job)
+
+    def said(self, job: Job) -> str:
+        path = self.logs / f"slurm-{job.id}.out"
+        return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture
+def machine(tmp_path):
+    (tmp_path / "jobs").mkdir()
+    machine = Machine(tmp_path)
+    yield machine
+    for job in machine.world.jobs.values():
+        machine.hands.signal(job, 9, time.time())
+    wait_for(lambda: machine.hands.poll(time.time()) is not None and machine.hands.idle)
+
+
+def test_a_job_runs_in_its_directory_with_its_environment_and_its_gpus(machine, tmp_path):
+    script = 'echo "$PWD|$GREETING|$CUDA_VISIBLE_DEVICES|$SLURM_JOB_ID|$0|$(env | grep -c PYTEST)"; echo oops >&2'
+    job = machine.submit(script, workdir=str(tmp_path), environment={"GREETING": "a = b"}, gpus_per_node=2)
+
+    ended = machine.until_ended(job)
+
+    assert (ended.state, ended.exit.code) == (State.COMPLETED, 0)
+    said = machine.said(job)
+    assert said.startswith(f"{tmp_path}|a = b|0,1|{job.id}|")
+    assert said.splitlines()[0].endswith("|0") and said.endswith("oops\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "code", "signal"),
+    [("exit 3", State.FAILED, 3, 0), ("kill -9 $$", State.FAILED, 0, 9), ("kill -SEGV $$", State.FAILED, 0, 11)],
+)
+def test_how_it_ended_is_told(machine, script, state, code, signal):
+    ended = machine.until_ended(machine.submit(script))
+
+    assert (ended.state, ended.exit.code, ended.exit.signal) == (state, code, signal)
+
+
+def test_it_is_pinned_to_as_many_cpus_as_it_asked_for(machine):
+    job = machine.submit("nproc")
+
+    machine.until_ended(job)
+
+    assert machine.said(job).strip() == "1"
+
+
+def test_another_interpreter_is_respected(machine):
+    job = machine.submit("", script="#!/usr/bin/env python3\nprint(6 * 7)\n")
+
+    machine.until_ended(job)
+
+    assert machine.said(job) == "42\n"
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"), [({"workdir": "/no/such"}, "cannot start"), ({"script": "#!/no/such\n"}, "cannot start")]
+)
+def test_a_job_that_cannot_start_says_so_in_its_log(machine, changed, word):
+    job = machine.submit("true", **changed)
+
+    assert machine.until_ended(job).exit.code == stepd.CANNOT_START
+    assert word in machine.said(job)
+
+
+@pytest.fixture
+def others(tmp_path):
+    """A machine as root's server has it, whose jobs are another user's."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give jobs another user")
+    (tmp_path / "jobs").mkdir(mode=0o700)
+    (tmp_path / "secret").write_text("s3cret")
+    (tmp_path / "secret").chmod(0o600)
+    return Machine(tmp_path, account=account_for("nobody"))
+
+
+def test_roots_server_gives_jobs_another_user_without_groups_and_a_home(others):
+    job = others.submit('echo "$(id -un) $(id -u) $(id -G | wc -w) $USER $HOME"; umask')
+    own = others.submit('echo "$HOME"', environment={"HOME": "/home/ada"})
+
+    uid, gid = account_for("nobody").ids
+    assert others.until_ended(job).state == State.COMPLETED
+    assert others.said(job) == f"nobody {uid} 1 nobody /tmp\n0022\n"
+    assert (others.logs / f"slurm-{job.id}.out").stat().st_gid == gid
+    others.until_ended(own)
+    assert others.said(own) == "/home/ada\n"
+
+
+def test_such_a_job_reads_no_secret_and_touches_no_record(others):
+    job = others.submit(f"cat {others.home}/secret; ls {others.home}/jobs; kill -9 $PPID; echo on >> /dev/stdout")
+
+    assert others.until_ended(job).state == State.COMPLETED
+    said = others.said(job)
+    assert "s3cret" not in said and "job-1" not in said
+    assert said.count("ermission denied") == 2 and "not permitted" in said and said.endswith("on\n")
+
+
+def test_a_directory_that_this_user_cannot_enter_is_said_in_the_log(others):
+    (others.home / "closed").mkdir(mode=0o700)
+    job = others.submit("true", workdir=str(others.home / "closed"))
+
+    ended = others.until_ended(job)
+
+    assert (ended.state, ended.exit.code) == (State.FAILED, stepd.CANNOT_START)
+    assert f"nobody cannot enter the working directory {others.home}/closed (Permission denied)" in others.said(job)
+
+
+def test_an_ordinary_users_jobs_are_that_users(monkeypatch):
+    nobody = pwd.getpwnam("nobody")
+    monkeypatch.setattr(os, "geteuid", lambda: nobody.pw_uid)
+
+    account = account_for("root")
+
+    assert (account.name, account.home, account.ids) == ("nobody", nobody.pw_dir, None)
+
+
+def test_a_bad_output_path_is_signal_53(machine, tmp_path):
+    job = machine.submit("true", stdout=str(tmp_path / "elsewhere.log"))
+
+    ended = machine.until_ended(job)
+
+    assert (ended.state, ended.exit.signal) == (State.FAILED, 53)
+    assert not (tmp_path / "elsewhere.log").exists()
+
+
+def test_the_time_limit_is_kept(machine):
+    job = machine.submit("sleep 60", limit_s=1.5)
+
+    ended = machine.until_ended(job)
+
+    assert (ended.state, ended.ended_at - ended.started_at < 4) == (State.TIMEOUT, True)
+
+
+def test_term_is_a_request_and_kill_is_not(machine):
+    job = machine.submit("trap 'echo heard' TERM; echo $$; while true; do sleep 0.1; done")
+    pid = int(machine.until_said(job, "\n"))
+
+    machine.world.cancel(job.id, time.time())
+
+    ended = machine.until_ended(job)
+    assert "heard" in machine.said(job)
+    assert (ended.state, is_alive(pid)) == (State.CANCELLED, False)
+
+
+def test_nothing_of_a_job_survives_it_not_even_what_left_its_session(machine):
+    job = machine.submit("setsid sleep 300 & echo $!; exit 0")
+
+    machine.until_ended(job)
+
+    assert not is_alive(int(machine.said(job)))
+
+
+def test_a_controller_that_comes_back_adopts_what_runs(machine):
+    job = machine.submit("echo $$; sleep 2; exit 4")
+    pid = int(machine.until_said(job, "\n"))
+
+    successor = Machine(machine.home, machine.world.picture())
+
+    assert successor.now(job).state == State.RUNNING
+    assert successor.world.used_gpus("here") == machine.world.used_gpus("here")
+    assert is_alive(pid)
+    assert successor.until_ended(job).exit.code == 4
+
+
+def test_an_end_that_nobody_saw_is_found_in_the_record(machine):
+    job = machine.submit("exit 5")
+    machine.until_said(job, "") and machine.now(job)
+    wait_for(lambda: machine.world.advance(time.time()) or (machine.home / "jobs" / "job-1" / "exit.json").exists())
+    picture = Picture(nodes=machine.world.picture().nodes, jobs=(machine.world.jobs[job.id],))
+
+    assert Machine(machine.home, picture).until_ended(job).exit.code == 5
+
+
+def test_starting_twice_runs_once(machine):
+    job = machine.submit("echo once; sleep 1")
+    machine.until_said(job, "once")
+
+    machine.hands.start(machine.now(job), time.time())
+    ExecuteHands(state=machine.home / "jobs", log_root=machine.logs).start(machine.now(job), time.time())
+
+    machine.until_ended(job)
+    assert machine.said(job) == "once\n"
+
+
+def test_a_shim_that_dies_is_a_failed_node_and_its_job_is_swept_away(machine):
+    job = machine.submit("echo $$ $PPID; sleep 60")
+    pid, shim = map(int, machine.until_said(job, "\n").split())
+    wait_for((machine.home / "jobs" / f"job-{job.id}" / "running.json").exists)  # it is written after the job began
+
+    os.kill(shim, 9)
+
+    assert machine.until_ended(job).state == State.NODE_FAIL
+    wait_for(lambda: not is_alive(pid))
+
+
+def test_a_record_of_another_boot_is_a_failed_node_and_signals_nobody(machine):
+    directory = machine.home / "jobs" / "job-1"
+    directory.mkdir()
+    stranger = os.getpid()
+    stepd.write(str(directory), "running.json", {"pid": stranger, "start": stepd.start_time(stranger), "boot": "old"})
+    job = machine.submit("true")
+
+    assert machine.until_ended(job).state == State.NODE_FAIL
+
+
+def test_a_pid_that_was_given_again_is_left_alone(machine):
+    directory = machine.home / "jobs" / "job-1"
+    directory.mkdir()
+    record = {"pid": os.getpid(), "start": 1, "boot": stepd.boot_id()}
+    stepd.write(str(directory), "running.json", record)
+    job = machine.submit("true")
+
+    assert machine.until_ended(job).state == State.NODE_FAIL  # and we are still here to say so
+
+
+@pytest.mark.chaos
+def test_the_server_is_killed_and_its_jobs_do_not_notice(tmp_path):
+    with ClusterProcess(tmp_path, "--execute") as cluster:
+        backend = cluster.backend()
+        node = backend.nodes()[0].name
+        plain = {"nodes": (node,), "gpus_per_node": 0, "cpus_per_node": 1, "memory_per_node_mb": 10, "workdir": "/tmp"}
+        log = cluster.log_root / "a.log"
+        backend.submit(submission(key="a", script="echo one; sleep 2; echo two; exit 6", stdout=str(log), **plain))
+        wait_for(lambda: log.exists() and "one" in log.read_text())
+
+        backend.close()
+        cluster.kill()
+        wait_for(lambda: "two" in log.read_text())
+        cluster.start()
+
+        backend = cluster.backend()
+        ended = wait_for(lambda: (job := backend.find("a")) and job.ended_at and job)
+        assert (ended.state, ended.exit_code) == (State.FAILED, 6)
+        assert log.read_text() == "one\ntwo\n"
+        backend.close()
+
+
+def on_this_machine(backend, key: str, script: str, log: Path):
+    (node,) = backend.nodes()
+    plain = {"gpus_per_node": 0, "cpus_per_node": 1, "memory_per_node_mb": 10, "workdir": "/tmp"}
+    return backend.submit(submission(key=key, script=script, stdout=str(log), nodes=(node.name,), **plain))
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_clean_stop_leaves_no_process_and_says_why_the_jobs_ended(tmp_path, number):
+    with ClusterProcess(tmp_path, "--execute") as cluster:
+        backend, polite, deaf = cluster.backend(), cluster.log_root / "polite.log", cluster.log_root / "deaf.log"
+        hears = "trap 'echo bye; exit 0' TERM; echo $$ $PPID; while true; do sleep 0.1; done"
+        on_this_machine(backend, "polite", hears, polite)
+        on_this_machine(backend, "deaf", "trap '' TERM; (setsid sleep 300 & echo $$ $PPID $!); sleep 300", deaf)
+        pids = [int(pid) for log in (polite, deaf) for pid in wait_for(lambda log=log: whole_line(log)).split()]
+        backend.close()
+
+        assert cluster.end(number) == 0
+
+        wait_for(lambda: not any(map(is_alive, pids)))
+        assert "bye" in polite.read_text()
+        cluster.start()
+        backend = cluster.backend()
+        for key in ("polite", "deaf"):
+            ended = backend.find(key)
+            assert (ended.state, ended.ended_at is not None) == (State.NODE_FAIL, True)
+            assert "the machine was shut down" in ended.reason
+        backend.close()
+
+
+def whole_line(log: Path) -> str:
+    text = log.read_text() if log.exists() else ""
+    return text if text.endswith("\n") else ""
+
+
+def test_what_waits_does_not_begin_while_the_machine_goes_down(machine):
+    running = machine.submit("echo $$; sleep 60", gpus_per_node=4)
+    waiting = machine.submit("true", gpus_per_node=4)
+    machine.until_said(running, "\n")
+
+    machine.world.shut_down("down", time.time())
+
+    assert machine.until_ended(running).state == State.NODE_FAIL
+    assert machine.world.empty and machine.now(waiting).state == State.PENDING

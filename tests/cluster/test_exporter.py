@@ -1,0 +1,70 @@
+"""Telemetry of simulated GPUs, read back by the reader that real ones are read with."""
+
+from __future__ import annotations
+
+from scheduling.backends import telemetry
+from scheduling.simulator import exporter
+from scheduling.simulator.play import PlayHands
+
+from .make import NODES, NOW, request, world
+
+
+def reading(cluster, now):
+    samples = exporter.simulated(cluster, PlayHands().play, seed=3, now=now)
+    return telemetry.parse(exporter.page(samples))
+
+
+def busy(kind: str, seconds: float = 1000.0):
+    cluster = world()
+    hints = {"ACME_KIND": kind, "SIM_DURATION_S": str(seconds), "SIM_END": "COMPLETED"}
+    cluster.submit(request(NODES[0], environment=hints), NOW)
+    cluster.advance(NOW + 100)
+    return cluster
+
+
+def test_every_gpu_is_there_with_its_identity():
+    seen = reading(world(), NOW)
+
+    assert (len(seen.gpus), seen.skipped) == (32, 0)
+    assert len({gpu.uuid for gpu in seen.gpus}) == 32
+    assert seen.gpus[0].model == "NVIDIA A100"
+
+
+def test_the_same_moment_gives_the_same_page():
+    assert reading(busy("pretrain"), NOW + 100) == reading(busy("pretrain"), NOW + 100)
+    assert reading(busy("pretrain"), NOW + 100) != reading(busy("pretrain"), NOW + 120)
+
+
+def test_pretraining_is_dense_and_an_idle_gpu_is_idle():
+    gpus = reading(busy("pretrain"), NOW + 100).by_place
+
+    assert gpus[NODES[0], 0].util_percent > 90
+    assert gpus[NODES[0], 0].sm_active_ratio > 0.6
+    assert gpus[NODES[0], 7].util_percent == 0
+    assert gpus[NODES[0], 7].power_w < 100 < gpus[NODES[0], 0].power_w
+
+
+def test_evaluation_has_phases_in_which_the_gpu_waits():
+    cluster = busy("evaluation", 1000)
+
+    phases = [reading(cluster, NOW + at).by_place[NODES[0], 0].util_percent for at in (100, 500, 900)]
+
+    assert phases[0] < 10 < phases[1] > 10 > phases[2]
+
+
+def test_a_dead_node_says_nothing():
+    cluster = world()
+    cluster.set_down(NODES[0], "test", "ada", NOW)
+
+    assert NODES[0] not in {gpu.node for gpu in reading(cluster, NOW).gpus}
+
+
+def test_a_device_error_stays_on_its_gpu_until_the_node_boots():
+    cluster = world()
+    cluster.submit(request(NODES[0], seconds=5, end="FAILED:1:nvlink"), NOW)
+    cluster.advance(NOW + 20)
+
+    assert reading(cluster, NOW + 20).by_place[NODES[0], 0].last_xid == 74
+    cluster.set_down(NODES[0], "reboot", "ada", NOW + 30)
+    cluster.resume(NODES[0], NOW + 40)
+    assert reading(cluster, NOW + 40).by_place[NODES[0], 0].last_xid == 0

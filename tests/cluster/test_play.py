@@ -1,0 +1,117 @@
+"""How simulated jobs go, and what they say."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from jobs.lifecycle import State
+from scheduling.simulator.logtext import lines, script_of
+from scheduling.simulator.play import CAUSES, BadHint, check_hints, play_of
+from scheduling.simulator.world import Job
+
+from .make import NODES, NOW, request
+
+
+def job(**environment: str) -> Job:
+    asked = request(*NODES[:2], environment=environment, comment="acme:a1")
+    return Job(id=7, request=asked, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:2])
+
+
+def play(speed: float = 1.0, seed: int = 0, **environment: str):
+    return play_of(job(**environment), seed=seed, speed=speed)
+
+
+def log(until: float = inf, first: int = 0, **environment: str) -> list[str]:
+    script = script_of(job(**environment), play(**environment))
+    return lines(script, first, until)
+
+
+def test_the_same_seed_plays_the_same():
+    assert play(ACME_KIND="pretrain") == play(ACME_KIND="pretrain")
+    assert play(seed=1) != play(seed=2)
+
+
+def test_speed_divides_what_is_drawn_and_not_what_is_told():
+    assert play(speed=10).duration_s == pytest.approx(play(speed=1).duration_s / 10)
+    assert play(speed=10, SIM_DURATION_S="30").duration_s == 30
+
+
+def test_hints_decide():
+    told = play(SIM_DURATION_S="12.5", SIM_END="FAILED:9:ecc", SIM_LOSS="spike:0.5")
+
+    assert (told.duration_s, told.state, told.exit.code, told.cause) == (12.5, State.FAILED, 9, "ecc")
+
+
+def test_a_job_told_to_time_out_never_ends_by_itself():
+    assert play(SIM_END="TIMEOUT", SIM_DURATION_S="3").duration_s == inf
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SIM_DURATION_S", "soon"),
+        ("SIM_DURATION_S", "-1"),
+        ("SIM_DURATION_S", "nan"),
+        ("SIM_END", "EXPLODED"),
+        ("SIM_END", "FAILED:x"),
+        ("SIM_END", "FAILED:1:bad_mood"),
+        ("SIM_END", "COMPLETED:1"),
+    ],
+)
+def test_a_hint_that_makes_no_sense_is_named(name, value):
+    with pytest.raises(BadHint, match=name):
+        check_hints({name: value})
+
+
+def test_training_tells_loss_and_throughput():
+    said = log(until=300, ACME_KIND="pretrain", SIM_DURATION_S="4000")
+
+    assert any("world size 8" in line for line in said[:8])
+    assert all(word in said[20] for word in ("loss", "grad norm", "tokens/s/gpu"))
+    assert any("checkpoint saved" in line for line in said)
+
+
+def test_the_loss_falls_and_a_spike_is_seen():
+    plain, spiking = (
+        log(ACME_KIND="sft", SIM_DURATION_S="400", SIM_END="COMPLETED", SIM_LOSS=hint) for hint in ("", "spike:0.5")
+    )
+
+    def loss(line: str) -> float:
+        return float(line.split("loss ")[1].split()[0])
+
+    assert loss(plain[150]) < loss(plain[10])
+    assert loss(spiking[150]) > 2 * loss(plain[150])
+
+
+def test_evaluation_tells_its_datasets():
+    said = log(ACME_KIND="evaluation", SIM_DURATION_S="100", SIM_END="COMPLETED")
+
+    assert any("mmlu: finished, accuracy" in line for line in said)
+    assert said[-1].endswith("all done")
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_failure_leaves_a_tail(cause):
+    said = log(ACME_KIND="pretrain", SIM_DURATION_S="60", SIM_END=f"FAILED:1:{cause}")
+
+    assert not any("{" in line for line in said)
+    assert any(word in said[-1] for word in ("Error", "error"))
+
+
+@pytest.mark.parametrize("duration", ["0", "0.1", "1", "3.3", "60", "601", "20000"])
+@pytest.mark.parametrize("end", ["COMPLETED", "FAILED:1:cuda_oom"])
+def test_a_log_written_in_pieces_is_the_log_written_at_once(duration, end):
+    hints = {"ACME_KIND": "pretrain", "SIM_DURATION_S": duration, "SIM_END": end}
+    whole, pieces = log(**hints), []
+
+    for step in range(1, 12):
+        pieces += log(until=float(duration) * step / 10, first=len(pieces), **hints)
+
+    assert pieces == whole
+    assert log(first=len(whole), **hints) == []
+
+
+def test_a_long_log_stays_small():
+    assert len(log(ACME_KIND="pretrain", SIM_DURATION_S="1000000", SIM_END="COMPLETED")) < 2_100

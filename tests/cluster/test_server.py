@@ -1,0 +1,265 @@
+"""The simulated cluster as a process: doors, promises that survive kill -9, and logs that go on where they stopped."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import httpx
+import pytest
+
+from jobs.lifecycle import State
+from scheduling.backends import telemetry
+from scheduling.backends.base import BackendError, Refused, Unreachable
+from scheduling.backends.opening import open_backend
+from scheduling.simulator.server import options_of
+from tests.backends.test_dialect import submission
+
+from .running import ClusterProcess, wait_for
+
+API = "/slurm/v0.0.42"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with ClusterProcess(tmp_path_factory.mktemp("cluster"), "--nodes", "4") as process:
+        yield process
+
+
+@pytest.fixture
+def http(cluster):
+    with httpx.Client(base_url=cluster.address, headers=cluster.headers) as client:
+        yield client
+
+
+def asked(cluster: ClusterProcess, key: str, **changed):
+    plain = {
+        "key": key,
+        "nodes": ("seren-001",),
+        "gpus_per_node": 1,
+        "cpus_per_node": 1,
+        "environment": {"SIM_DURATION_S": "600", "ACME_KIND": "pretrain"},
+        "stdout": str(cluster.log_root / f"{key}.log"),
+    }
+    return submission(**{**plain, **changed})
+
+
+def test_it_is_healthy_and_tells_of_every_gpu(cluster, http):
+    assert http.get("/healthz").status_code == 200
+    assert len(telemetry.read(f"{cluster.address}/metrics").gpus) == 32
+
+
+@pytest.mark.parametrize("path", ["diag", "partitions", "jobs/state/", "jobs", "nodes", "node/seren-001"])
+def test_every_page_has_errors_warnings_and_meta(http, path):
+    answer = http.get(f"{API}/{path}")
+
+    assert answer.status_code == 200
+    assert answer.json()["errors"] == answer.json()["warnings"] == []
+    assert answer.json()["meta"]["slurm"]["cluster"] == "seren"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status"),
+    [
+        ("GET", "/slurm/v0.0.38/ping", b"", 404),
+        ("GET", f"{API}/job/99999", b"", 404),
+        ("GET", f"{API}/job/abc", b"", 422),
+        ("GET", f"{API}/node/nowhere", b"", 500),
+        ("POST", f"{API}/job/submit", b"{", 400),
+        ("POST", f"{API}/job/submit", b"[" * 100_000, 400),
+        ("POST", f"{API}/job/submit", b"[]", 500),
+        ("POST", f"{API}/job/submit", b"{}", 500),
+        ("POST", f"{API}/job/submit", b" " * (4 * 1024 * 1024 + 1), 413),
+        ("POST", f"{API}/node/seren-001", b'{"state": ["FOO"]}', 500),
+        ("POST", f"{API}/node/seren-001", b'{"state": ["DRAIN"]}', 500),
+        ("DELETE", f"{API}/job/1?signal=FOO", b"", 500),
+    ],
+)
+def test_nonsense_is_answered_and_not_stumbled_over(http, method, path, content, status):
+    answer = http.request(method, path, content=content, headers={"Content-Type": "application/json"})
+
+    assert answer.status_code == status
+    assert "Traceback" not in answer.text
+
+
+def test_update_time_gives_nothing_while_nothing_moves(http):
+    assert http.get(f"{API}/jobs", params={"update_time": int(time.time()) + 1000}).json()["jobs"] == []
+
+
+def test_a_job_can_be_given_another_limit(cluster, http):
+    backend = cluster.backend()
+    job_id = backend.submit(asked(cluster, "limit"))
+
+    http.post(f"{API}/job/{job_id}", json={"time_limit": 7}).raise_for_status()
+
+    assert http.get(f"{API}/job/{job_id}").json()["jobs"][0]["time_limit"]["number"] == 7
+    backend.cancel(job_id)
+    backend.close()
+
+
+def test_a_node_set_down_ends_its_jobs(cluster, http):
+    backend = cluster.backend()
+    wanted = asked(cluster, "down", nodes=("seren-003",))
+    backend.submit(wanted)
+    wait_for(lambda: backend.find("down").state == State.RUNNING)
+
+    http.post(f"{API}/node/seren-003", json={"state": ["DOWN"], "reason": "test"}).raise_for_status()
+
+    wait_for(lambda: backend.find("down").state == State.NODE_FAIL)
+    backend.resume("seren-003")
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    "where", ["/etc/acme.log", "{root}/../out.log", "{root}", "{root}/link/out.log", "{root}/file.log"]
+)
+def test_a_bad_output_path_fails_the_job_and_touches_nothing(cluster, tmp_path, where):
+    target = tmp_path / "target"
+    target.write_text("untouched")
+    for name, to in (("link", tmp_path), ("file.log", target)):
+        if not (cluster.log_root / name).is_symlink():
+            (cluster.log_root / name).symlink_to(to)
+    key = f"bad{abs(hash(where))}"
+    backend = cluster.backend()
+
+    backend.submit(asked(cluster, key, stdout=where.format(root=cluster.log_root)))
+
+    ended = wait_for(lambda: (job := backend.find(key)) and job.ended_at and job)
+    assert (ended.state, ended.signal) == (State.FAILED, 53)
+    assert not (tmp_path / "out.log").exists() and target.read_text() == "untouched"
+    for name in ("link", "file.log"):
+        (cluster.log_root / name).unlink()
+    backend.close()
+
+
+@pytest.mark.parametrize("given", ["", "wrong"])
+def test_without_the_token_it_is_unreachable(cluster, given):
+    backend = open_backend(cluster.address, user="ada", token=given)
+
+    with pytest.raises(Unreachable, match="401"):
+        backend.nodes()
+    backend.close()
+
+
+def test_every_path_but_health_and_telemetry_asks_for_the_token(cluster):
+    for path in ("ping", "diag", "partitions", "jobs", "jobs/state/", "job/1", "nodes", "node/seren-001"):
+        assert httpx.get(f"{cluster.address}{API}/{path}").status_code == 401
+    for path in ("job/submit", "job/1", "node/seren-001"):
+        assert httpx.post(f"{cluster.address}{API}/{path}", json={}).status_code == 401
+    assert httpx.delete(f"{cluster.address}{API}/job/1").status_code == 401
+    for path in ("healthz", "metrics"):
+        assert httpx.get(f"{cluster.address}/{path}").status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+@pytest.mark.parametrize(("method", "path"), [("POST", "job/submit"), ("DELETE", "job/1"), ("POST", "node/seren-001")])
+def test_a_body_that_does_not_say_it_is_json_is_refused(http, method, path, kind):
+    answer = http.request(method, f"{API}/{path}", content=b"{}", headers={"Content-Type": kind} if kind else {})
+
+    assert answer.status_code == 415
+    assert answer.json()["errors"][0]["error_number"] == 9001
+
+
+def test_a_browser_is_sent_away_even_with_the_token(http):
+    assert http.get(f"{API}/nodes", headers={"Origin": "http://localhost:8000"}).status_code == 403
+
+
+def test_nothing_is_run_for_whoever_asks(tmp_path):
+    with pytest.raises(SystemExit, match="--token-file"):
+        options_of(["--state", str(tmp_path), "--port", "0", "--execute"])
+
+
+def test_a_second_server_on_the_same_state_does_not_start(tmp_path):
+    with ClusterProcess(tmp_path, "--nodes", "1"), pytest.raises(AssertionError, match="another server is at work"):
+        ClusterProcess(tmp_path, "--nodes", "1").start()
+
+
+def test_a_hint_with_a_slip_in_it_is_refused_by_name(cluster):
+    backend = cluster.backend()
+
+    with pytest.raises(Refused, match="SIM_END"):
+        backend.submit(asked(cluster, "slip", environment={"SIM_END": "FALED:1"}))
+    backend.close()
+
+
+def test_sigterm_ends_it_cleanly(tmp_path):
+    cluster = ClusterProcess(tmp_path, "--nodes", "1")
+    cluster.start()
+
+    assert cluster.stop() == 0
+
+
+@pytest.mark.chaos
+def test_kill_9_among_submissions_loses_no_accepted_job_and_gives_no_id_twice(tmp_path):
+    with ClusterProcess(tmp_path, "--nodes", "4") as cluster:
+        accepted: dict[str, str] = {}
+        doubtful: set[str] = set()
+
+        def submit_for_ever(who: int) -> None:
+            backend = cluster.backend()
+            for number in range(10_000):
+                key = f"{who}-{number}"
+                try:
+                    accepted[key] = backend.submit(asked(cluster, key))
+                except BackendError:
+                    doubtful.add(key)
+                    break
+            backend.close()
+
+        clients = [threading.Thread(target=submit_for_ever, args=(who,)) for who in range(4)]
+        for client in clients:
+            client.start()
+        wait_for(lambda: len(accepted) > 60)
+        cluster.kill()
+        for client in clients:
+            client.join()
+
+        cluster.start()
+
+        backend = cluster.backend()
+        known = {job.key: job.backend_id for job in backend.jobs()}
+        assert {key: known.get(key) for key in accepted} == accepted
+        assert set(known) <= set(accepted) | doubtful
+        newer = backend.submit(asked(cluster, "after"))
+        assert int(newer) > max(map(int, known.values()))
+        backend.close()
+
+
+@pytest.mark.chaos
+def test_after_kill_9_jobs_go_on_and_their_logs_too(tmp_path):
+    with ClusterProcess(tmp_path, "--nodes", "2") as cluster:
+        backend = cluster.backend()
+        backend.submit(asked(cluster, "long", environment={"SIM_DURATION_S": "3", "SIM_END": "COMPLETED"}))
+        path = cluster.log_root / "long.log"
+        wait_for(lambda: path.exists() and path.read_text().count("\n") >= 2)
+        before = backend.find("long")
+        backend.close()
+        cluster.kill()
+        with path.open("a") as file:
+            file.write("half a li")
+        text = path.read_text().removesuffix("half a li")
+
+        cluster.start()
+
+        backend = cluster.backend()
+        after = backend.find("long")
+        assert (after.started_at, after.nodes) == (before.started_at, before.nodes)
+        wait_for(lambda: backend.find("long").state == State.COMPLETED)
+        assert path.read_text().startswith(text)
+        assert "half a li" not in path.read_text()
+        lines = path.read_text().splitlines()
+        assert len(lines) == len(set(lines)) and lines[-1].endswith("all done")
+        backend.close()
+
+
+def test_a_file_of_a_job_is_in_directories_that_are_made(cluster):
+    backend = cluster.backend()
+    path = cluster.log_root / "deep" / "er" / "%j.log"
+
+    job_id = backend.submit(asked(cluster, "deep", stdout=str(path)))
+
+    wait_for(lambda: os.path.exists(str(path).replace("%j", job_id)))
+    backend.cancel(job_id)
+    wait_for(lambda: "CANCELLED ***" in (path.parent / f"{job_id}.log").read_text())
+    backend.close()

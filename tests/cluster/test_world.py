@@ -1,0 +1,341 @@
+"""What the controller of a simulated cluster does with jobs, nodes and time."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from jobs.lifecycle import FINAL, Flag, NodeFlag, NodeState, State
+from scheduling.simulator.play import PlayHands
+from scheduling.simulator.store import Store
+from scheduling.simulator.world import Exit, Faults, Refusal, World
+
+from .make import NODES, NOW, after, picture, request, world
+
+A, B = NODES[:2]
+
+
+def test_a_job_goes_its_whole_way():
+    cluster = world()
+    job = cluster.submit(request(A), NOW)
+
+    assert (after(cluster, 0, job).state, cluster.jobs[job.id].flags) == (State.RUNNING, {Flag.CONFIGURING})
+    assert after(cluster, 1, job).flags == frozenset()
+    ended = after(cluster, 101, job)
+    assert (ended.state, ended.flags, ended.ended_at) == (State.COMPLETED, {Flag.COMPLETING}, NOW + 101)
+    assert after(cluster, 102, job).flags == frozenset()
+
+
+def test_it_takes_the_lowest_free_gpus_and_gives_them_back():
+    cluster = world()
+    first, second = cluster.submit(request(A, seconds=10), NOW), cluster.submit(request(A), NOW)
+
+    cluster.advance(NOW)
+
+    assert [cluster.jobs[j.id].gpus[A] for j in (first, second)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    third = cluster.submit(request(A), NOW + 5)
+    assert after(cluster, 5, third).reason == "Resources"
+    assert after(cluster, 12, third).gpus[A] == (0, 1, 2, 3)
+
+
+def test_a_gang_starts_whole_or_not_at_all():
+    cluster = world()
+    cluster.submit(request(B, gpus_per_node=8, seconds=50), NOW)
+
+    gang = cluster.submit(request(A, B), NOW)
+
+    assert after(cluster, 1, gang).state == State.PENDING
+    assert cluster.used_gpus(A) == ()
+    assert after(cluster, 60, gang).nodes == (A, B)
+
+
+def test_a_younger_job_does_not_pass_an_older_one_on_the_same_node():
+    cluster = world()
+    cluster.submit(request(A, gpus_per_node=6), NOW)
+    wide = cluster.submit(request(A, gpus_per_node=8), NOW)
+    narrow, elsewhere = cluster.submit(request(A, gpus_per_node=1), NOW), cluster.submit(request(B), NOW)
+
+    cluster.advance(NOW)
+
+    reasons = [cluster.jobs[j.id].reason for j in (wide, narrow, elsewhere)]
+    assert reasons == ["Resources", "Priority", "None"]
+
+
+def test_a_job_for_a_drained_node_waits_and_holds_back_nobody():
+    cluster = world()
+    cluster.drain(A, "fan", "ada", NOW)
+    waiting, gang = cluster.submit(request(A), NOW), cluster.submit(request(A, B), NOW)
+    other = cluster.submit(request(B), NOW)
+
+    cluster.advance(NOW)
+
+    reasons = [cluster.jobs[j.id].reason for j in (waiting, gang, other)]
+    assert reasons == ["ReqNodeNotAvail", "ReqNodeNotAvail", "None"]
+    cluster.resume(A, NOW + 1)
+    assert after(cluster, 1, waiting).state == State.RUNNING
+
+
+def test_a_drained_node_lets_its_jobs_finish():
+    cluster = world()
+    job = cluster.submit(request(A), NOW)
+    cluster.advance(NOW + 2)
+
+    cluster.drain(A, "fan", "ada", NOW + 2)
+
+    assert cluster.node_state(A) == (NodeState.MIXED, {NodeFlag.DRAIN})
+    assert after(cluster, 200, job).state == State.COMPLETED
+    assert cluster.node_state(A) == (NodeState.IDLE, {NodeFlag.DRAIN})
+
+
+def test_a_dead_node_takes_every_job_that_touches_it():
+    cluster = world()
+    gang, other = cluster.submit(request(A, B), NOW), cluster.submit(request(NODES[2]), NOW)
+    cluster.advance(NOW + 2)
+
+    cluster.set_down(A, "Not responding", "slurm", NOW + 2)
+
+    assert after(cluster, 5, gang).state == State.NODE_FAIL
+    assert cluster.jobs[other.id].state == State.RUNNING
+    assert cluster.node_state(A)[0] == NodeState.DOWN
+    assert cluster.node_state(B) == (NodeState.IDLE, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "ended"),
+    [
+        ("COMPLETED", State.COMPLETED, Exit()),
+        ("FAILED:7", State.FAILED, Exit(code=7)),
+        ("OUT_OF_MEMORY", State.OUT_OF_MEMORY, Exit(signal=125)),
+        ("NODE_FAIL", State.NODE_FAIL, Exit()),
+    ],
+)
+def test_a_job_ends_as_it_is_told_to(end, state, ended):
+    cluster = world()
+    job = cluster.submit(request(A, seconds=1, end=end), NOW)
+
+    seen = after(cluster, 10, job)
+
+    assert (seen.state, seen.exit) == (state, ended)
+
+
+def test_a_job_that_takes_its_node_along_leaves_it_down_until_it_is_repaired():
+    cluster = world()
+    cluster.submit(request(A, seconds=1, end="NODE_FAIL"), NOW)
+
+    cluster.advance(NOW + 10)
+
+    assert cluster.node_state(A)[0] == NodeState.DOWN
+    cluster.advance(NOW + 9000)
+    assert cluster.node_state(A)[0] == NodeState.IDLE
+    assert cluster.nodes[A].boot_at > NOW
+
+
+def test_the_time_limit_ends_a_job():
+    cluster = world()
+    job = cluster.submit(request(A, seconds=1000, limit_s=60.0), NOW)
+
+    assert after(cluster, 59, job).state == State.RUNNING
+    assert (after(cluster, 61, job).state, cluster.jobs[job.id].reason) == (State.TIMEOUT, "TimeLimit")
+
+
+def test_a_longer_limit_counts_from_then_on():
+    cluster = world()
+    job = cluster.submit(request(A, seconds=1000, limit_s=60.0), NOW)
+    cluster.advance(NOW + 30)
+
+    cluster.update(job.id, {"limit_s": 120.0}, NOW + 30)
+
+    assert after(cluster, 100, job).state == State.RUNNING
+    assert after(cluster, 121, job).state == State.TIMEOUT
+
+
+@pytest.mark.parametrize("when", [0, 0.5, 5])
+def test_a_cancelled_job_is_cancelled_at_once_and_frees_its_gpus_soon(when):
+    cluster = world()
+    job = cluster.submit(request(A), NOW)
+    cluster.advance(NOW + when)
+
+    cluster.cancel(job.id, NOW + when)
+
+    assert cluster.jobs[job.id].state == State.CANCELLED
+    assert after(cluster, when + 2, job).flags == frozenset()
+    assert cluster.used_gpus(A) == ()
+
+
+def test_a_held_job_waits_for_its_release():
+    cluster = world()
+    job = cluster.submit(request(A, held=True), NOW)
+
+    assert after(cluster, 5, job).reason == "JobHeldUser"
+    cluster.update(job.id, {"held": False}, NOW + 5)
+    assert after(cluster, 5, job).state == State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("asked", "number"),
+    [
+        (request("nowhere"), 2018),
+        (request(A, gpus_per_node=9), 2014),
+        (request(A, gpu_model="h100"), 2014),
+        (request(A, cpus_per_node=1000), 2014),
+        (request(A, memory_per_node_mb=10**9), 2014),
+        (request(node_count=5), 2014),
+        (request(A, node_count=2), 2014),
+    ],
+)
+def test_what_can_never_run_is_refused(asked, number):
+    with pytest.raises(Refusal) as refused:
+        world().submit(asked, NOW)
+
+    assert refused.value.number == number
+
+
+def test_unknown_and_ended_jobs_cannot_be_cancelled():
+    cluster = world()
+    job = cluster.submit(request(A, seconds=1), NOW)
+    cluster.advance(NOW + 10)
+
+    for job_id, number in ((99, 2017), (job.id, 2021)):
+        with pytest.raises(Refusal) as refused:
+            cluster.cancel(job_id, NOW + 10)
+        assert refused.value.number == number
+
+
+def test_an_ended_job_is_forgotten_after_an_hour_and_its_id_is_not_used_again():
+    cluster = world()
+    job = cluster.submit(request(A, seconds=1), NOW)
+    cluster.advance(NOW + 10)
+
+    cluster.advance(NOW + 3600 + 10)
+
+    assert job.id not in cluster.jobs
+    assert cluster.submit(request(A), NOW + 4000).id == job.id + 1
+
+
+def test_a_job_never_starts_before_it_was_submitted():
+    cluster = world()
+    cluster.submit(request(A, seconds=1), NOW)
+    late = cluster.submit(request(B), NOW + 50)
+
+    assert after(cluster, 60, late).started_at >= NOW + 50
+
+
+def test_faults_are_drawn_from_the_seed():
+    def story(seed: int) -> list[str]:
+        cluster = world(faults=Faults(per_node_day=24, seed=seed))
+        cluster.advance(NOW + 20_000)
+        return [f"{n.name} {n.down} {n.boot_at}" for n in cluster.nodes.values()]
+
+    assert story(1) == story(1) != story(2)
+
+
+def test_one_leap_does_what_many_steps_do():
+    stepping, leaping = world(), world()
+    for cluster in (stepping, leaping):
+        for i in range(12):
+            cluster.submit(request(NODES[i % 4], seconds=7 * i, end="FAILED:2" if i % 3 else "COMPLETED"), NOW)
+
+    for tenth in range(3000):
+        stepping.advance(NOW + tenth / 10)
+    leaping.advance(NOW + 299.9)
+
+    assert stepping.picture() == leaping.picture()
+
+
+class WorldMachine(RuleBasedStateMachine):
+    """Any sequence of commands and time: no GPU is held twice, ids never repeat, a restart changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = Store(":memory:")
+        self.store.begin(picture())
+        self.world, self.now, self.ids = World(picture(), PlayHands(), NOW), NOW, []
+
+    nodes = st.lists(st.sampled_from(NODES), min_size=0, max_size=3, unique=True)
+    ends = st.sampled_from(["COMPLETED", "FAILED:3", "OUT_OF_MEMORY", "NODE_FAIL", "TIMEOUT"])
+
+    @rule(
+        nodes=nodes, gpus=st.integers(0, 8), seconds=st.integers(0, 40), end=ends, limit=st.sampled_from([None, 20.0])
+    )
+    def submit(self, nodes, gpus, seconds, end, limit):
+        asked = request(*nodes, gpus_per_node=gpus, seconds=seconds, end=end, limit_s=limit)
+        self.ids.append(self.world.submit(asked, self.now).id)
+
+    @rule(index=st.integers(0, 30))
+    def cancel(self, index):
+        if not self.ids:
+            return
+        try:
+            self.world.cancel(self.ids[index % len(self.ids)], self.now)
+        except Refusal:
+            return
+
+    @rule(node=st.sampled_from(NODES), what=st.sampled_from(["drain", "down", "resume"]))
+    def touch(self, node, what):
+        if what == "drain":
+            self.world.drain(node, "test", "ada", self.now)
+        elif what == "down":
+            self.world.set_down(node, "test", "ada", self.now)
+        else:
+            self.world.resume(node, self.now)
+
+    @rule(seconds=st.sampled_from([0.0, 0.3, 1.0, 7.0, 60.0, 4000.0]))
+    def pass_time(self, seconds):
+        self.now += seconds
+        self.world.advance(self.now)
+
+    @rule()
+    def restart(self):
+        self.store.write(self.world.take_changes())
+        stored = self.store.load()
+        assert stored.clock == self.world.picture().clock
+        assert {n.name: n for n in stored.nodes} == dict(self.world.nodes)
+        assert {j.id: j for j in stored.jobs} == dict(self.world.jobs)
+        self.world = World(stored, PlayHands(), self.now)
+
+    @invariant()
+    def no_gpu_is_held_twice(self):
+        held = Counter(
+            (node, gpu)
+            for job in self.world.jobs.values()
+            if job.holds
+            for node, indices in job.gpus.items()
+            for gpu in indices
+        )
+        assert not held or max(held.values()) == 1
+        for node in NODES:
+            assert set(self.world.used_gpus(node)) == {gpu for name, gpu in held if name == node}
+
+    @invariant()
+    def ids_never_repeat(self):
+        assert len(set(self.ids)) == len(self.ids)
+
+    @invariant()
+    def a_job_has_all_of_its_gpus_or_none(self):
+        for job in self.world.jobs.values():
+            if job.state == State.RUNNING:
+                asked = job.request
+                assert len(job.nodes) == asked.node_count
+                assert all(len(job.gpus.get(node, ())) == asked.gpus_per_node for node in job.nodes)
+
+    def teardown(self):
+        """Whatever happened, in the end everything ends and everything is free."""
+        for node in NODES:
+            self.world.resume(node, self.now)
+        for job in list(self.world.jobs.values()):
+            if job.state not in FINAL:
+                self.world.cancel(job.id, self.now)
+        self.world.advance(self.now + 100)
+        assert all(self.world.used_gpus(node) == () for node in NODES)
+        assert all(job.state in FINAL and not job.flags for job in self.world.jobs.values())
+        self.store.close()
+
+
+TestWorldMachine = WorldMachine.TestCase
+TestWorldMachine.settings = settings(
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)

@@ -1,0 +1,65 @@
+"""The arithmetic of the accuracy bench: a wrong bench would praise a wrong engine."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.failures.samples import HEALTHY, SAMPLES
+
+PATH = Path(__file__).resolve().parents[2] / "bench" / "diagnosis.py"
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_diagnosis", PATH)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_macro_f1_weighs_each_label_the_same(bench: ModuleType) -> None:
+    assert bench.macro_f1(["a", "a", "a", "b"], ["a", "a", "a", "a"]) == pytest.approx((6 / 7 + 0) / 2)
+    assert bench.macro_f1(["a", "b"], ["a", "b"]) == 1
+
+
+def test_the_naive_answer_is_the_last_error_word(bench: ModuleType) -> None:
+    assert bench.naive("KeyError: x\ntorch.DistBackendError: y") == "DistBackendError"
+    assert bench.naive("fine") == "None"
+
+
+def test_halves_are_disjoint_whole_and_the_same_each_time(bench: ModuleType) -> None:
+    rows = [{"id": at, "root_cause": "abc"[at % 3], "log": ""} for at in range(31)]
+
+    develop, report = (bench.chosen(rows, half, 7) for half in ("develop", "report"))
+
+    assert sorted(row["id"] for row in develop + report) == list(range(31))
+    assert develop == bench.chosen(rows, "develop", 7)
+
+
+def test_the_report_says_all_that_is_asked(
+    bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "own.jsonl"
+    rows = [{"log": one.log, "root_cause": one.label, "evidence_line": one.shows, "cascade": True} for one in SAMPLES]
+    rows += [{"log": log, "root_cause": "None", "acceptable": []} for log in HEALTHY.values()]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+
+    bench.report(bench.rows_of(path), misses=True)
+
+    said = capsys.readouterr().out
+    assert "macro F1                   1.000" in said
+    assert f"healthy called a failure   0 of {len(HEALTHY)}" in said
+
+
+def test_the_generated_log_ends_in_its_failure(bench: ModuleType) -> None:
+    text = b"".join(bench.generated(300_000)).decode()
+
+    assert 250_000 < len(text) < 400_000
+    assert "[rank39]" in text
+    assert "uncorrectable ECC" in text[-12_000:]

@@ -1,0 +1,269 @@
+"""Causes above symptoms: whole logs with a story, and the rules that tell the two apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from failures.diagnosis import confidence
+from failures.diagnosis.engine import diagnose_text
+from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
+from failures.diagnosis.values import Category, Diagnosis, Ending, Restart, Role
+from tests.failures.samples import HEALTHY, SAMPLES, Sample
+
+samples = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
+USERS = (Category.SCRIPT, Category.FRAMEWORK)
+
+
+@samples
+def test_the_cause_is_found_and_shown(sample: Sample) -> None:
+    diagnosis = diagnose_text(sample.log)
+
+    assert diagnosis.root_cause == sample.label
+    assert sample.shows in diagnosis.evidence[0].text
+    assert sample.log.splitlines()[diagnosis.evidence[0].line - 1].strip() == diagnosis.evidence[0].text
+
+
+@samples
+def test_the_chain_begins_with_the_cause(sample: Sample) -> None:
+    chain = diagnose_text(sample.log).chain
+
+    assert chain[0].role is Role.INITIATING
+    assert chain[0].label == sample.label
+    assert all(link.role is not Role.INITIATING for link in chain[1:])
+
+
+@samples
+def test_colours_progress_bars_and_ranks_do_not_change_the_verdict(sample: Sample) -> None:
+    dressed = "".join(f"\x1b[2m{row}\x1b[0m\r\n" for row in sample.log.splitlines())
+
+    assert diagnose_text(dressed).root_cause == sample.label
+
+
+@samples
+def test_a_day_of_metrics_before_it_does_not_change_the_verdict(sample: Sample) -> None:
+    calm = "".join(f"[rank{at % 8}]: iteration {at} / 500000 | lm loss: 2.0 | time 0.4\n" for at in range(2000))
+
+    diagnosis = diagnose_text(calm + sample.log)
+
+    assert diagnosis.root_cause == sample.label
+    assert diagnosis.evidence[0].line > 2000
+
+
+@pytest.mark.parametrize("log", HEALTHY.values(), ids=HEALTHY)
+def test_a_healthy_log_is_healthy(log: str) -> None:
+    assert diagnose_text(log).root_cause == NONE
+
+
+@pytest.mark.parametrize("log", HEALTHY.values(), ids=HEALTHY)
+def test_a_healthy_log_of_a_job_that_ended_well_is_healthy(log: str) -> None:
+    assert diagnose_text(log, Ending(exit_code=0)).root_cause == NONE
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [one for one in SAMPLES if LABELS[one.label].category is Category.INFRASTRUCTURE],
+    ids=lambda one: one.name,
+)
+def test_no_infrastructure_failure_is_blamed_on_the_user(sample: Sample) -> None:
+    noise = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\nRuntimeError: process group is gone\n'
+
+    assert diagnose_text(sample.log + noise).category not in USERS
+
+
+def test_a_job_that_failed_without_a_word_is_unknown() -> None:
+    diagnosis = diagnose_text("step 1 loss 2.0\nstep 2 loss 2.0\n", Ending(exit_code=1))
+
+    assert (diagnosis.root_cause, diagnosis.confidence) == (UNKNOWN, 0.0)
+
+
+def test_only_a_launchers_last_words_are_unknown() -> None:
+    text = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n  exitcode  : 1 (pid: 97)\n"
+
+    assert diagnose_text(text).root_cause == UNKNOWN
+
+
+def test_a_warning_before_progress_is_no_failure() -> None:
+    text = (
+        "ERROR [upload] Connection refused by metrics server\nstep 400 loss 2.0 time 0.4\nstep 401 loss 2.0 time 0.4\n"
+    )
+
+    assert diagnose_text(text).root_cause == NONE
+
+
+def test_an_error_before_the_time_limit_is_the_cause() -> None:
+    text = (
+        "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+        "slurmstepd: error: *** JOB 7 ON tern-1 CANCELLED AT 2025-03-01T04:00:12 DUE TO TIME LIMIT ***\n"
+    )
+
+    assert diagnose_text(text).root_cause == "OutOfMemoryError"
+
+
+def test_a_vague_error_after_a_symptom_is_a_symptom() -> None:
+    text = (
+        "[E socket.cpp:1024] [c10d] The client socket has timed out after 300s while trying to connect to (a, 1).\n"
+        "RuntimeError: something went wrong\n"
+    )
+
+    assert diagnose_text(text).root_cause == "ConnectionError"
+
+
+def test_a_clear_error_after_a_symptom_is_still_the_cause() -> None:
+    text = (
+        "[rank0]:[E P.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)\n"
+        "traceback : Traceback (most recent call last):\n  KeyError: 'labels'\n"
+    )
+
+    assert diagnose_text(text).root_cause == "KeyError"
+
+
+def test_the_frames_say_that_a_checkpoint_was_being_written() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/py/torch/serialization.py", line 1, in save\n'
+        "RuntimeError: File /scratch/9.pt cannot be opened.\n"
+    )
+
+    assert diagnose_text(text).root_cause == "DiskFull"
+
+
+def test_the_frames_say_that_a_data_set_was_being_built() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/py/datasets/builder.py", line 1, in _prepare_split\n'
+        "ValueError: nothing to write\n"
+    )
+
+    assert diagnose_text(text).root_cause == "DatasetLoadingError"
+
+
+def test_source_text_in_a_traceback_raises_nothing() -> None:
+    text = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    raise KeyError("x")\nTypeError: no\n'
+
+    assert diagnose_text(text).root_cause == "TypeError"
+
+
+def test_further_words_of_the_same_cause_are_evidence_too() -> None:
+    evidence = diagnose_text(SAMPLES[8].log).evidence
+
+    assert len(evidence) == 2
+    assert "Got completion" in evidence[1].text
+
+
+def test_forty_ranks_that_say_the_same_are_one_link() -> None:
+    text = "".join(f"[rank{rank}]: Watchdog caught collective operation timeout: x{rank}\n" for rank in range(40))
+
+    (link,) = diagnose_text(text).chain
+
+    assert (link.count, len(link.ranks)) == (40, 40)
+
+
+def test_rivals_are_alternatives_and_cost_confidence() -> None:
+    alone = diagnose_text("KeyError: 'x'\n")
+    contested = diagnose_text("KeyError: 'x'\nTypeError: y\n")
+
+    assert [other.root_cause for other in contested.alternatives] == ["TypeError"]
+    assert contested.confidence < alone.confidence
+
+
+def test_what_is_only_mentioned_never_wins() -> None:
+    text = "2025-03-01 04:00:01,120 INFO handled ValueError: odd\n[E P.cpp:1] Heartbeat monitor timed out!\n"
+
+    assert diagnose_text(text).root_cause == "Hang"
+
+
+@pytest.mark.parametrize(
+    ("ending", "label"),
+    [
+        (Ending(exit_code=137), "HostOOMKilled"),
+        (Ending(exit_code=-9), "HostOOMKilled"),
+        (Ending(signal=9), "HostOOMKilled"),
+        (Ending(exit_code=124), "Preempted/TimeLimit"),
+        (Ending(exit_code=143), "Preempted/TimeLimit"),
+        (Ending(exit_code=127), "FileNotFoundError"),
+        (Ending(exit_code=139), "RuntimeError"),
+        (Ending(signal=7), "DataloaderKilled"),
+        (Ending(exit_code=1), UNKNOWN),
+        (Ending(exit_code=0), NONE),
+        (Ending(), NONE),
+    ],
+)
+def test_how_it_ended_is_evidence_where_the_text_is_silent(ending: Ending, label: str) -> None:
+    assert diagnose_text("step 1 loss 2.0 time 0.4\n", ending).root_cause == label
+
+
+@pytest.mark.parametrize("ending", [Ending(exit_code=137), Ending(signal=15), Ending(exit_code=1)])
+def test_what_the_text_says_beats_how_it_ended(ending: Ending) -> None:
+    assert diagnose_text(SAMPLES[0].log, ending).root_cause == "ECCError"
+
+
+def test_an_exit_code_of_zero_does_not_hide_a_clear_cause() -> None:
+    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+
+    assert diagnose_text(text, Ending(exit_code=0)).root_cause == "OutOfMemoryError"
+
+
+@pytest.mark.parametrize(
+    ("label", "restart"), [("ECCError", Restart.YES), ("NameError", Restart.NO), ("Hang", Restart.UNKNOWN)]
+)
+def test_restarting_helps_or_not(label: str, restart: Restart) -> None:
+    diagnosis = diagnose_text(next(sample.log for sample in SAMPLES if sample.label == label))
+
+    assert diagnosis.restart_helps is restart
+    assert diagnosis.restart_reason
+    assert diagnosis.action
+
+
+def test_confidence_falls_with_the_weight_of_the_evidence() -> None:
+    values = [value for rows in (confidence.INITIATING, confidence.CASCADE) for _, value in rows]
+
+    assert all(0 < value < 1 for value in values)
+    assert tuple(sorted(confidence.CASCADE, reverse=True)) == confidence.CASCADE
+
+
+def suspects(text: str) -> Diagnosis:
+    return diagnose_text(text)
+
+
+def test_the_node_that_slurm_names_is_the_suspect() -> None:
+    assert [node.host for node in suspects("srun: error: Node failure on tern-9\n").suspect_nodes] == ["tern-9"]
+
+
+def test_a_gpu_is_named_by_its_address_and_mapped_to_its_rank() -> None:
+    text = (
+        "tern-3:20:61 [1] NCCL INFO comm 0x55d0 rank 9 nranks 16 cudaDev 1 busId 3b000 - Init COMPLETE\n"
+        "Mar  1 04:10:00 tern-3 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+    )
+
+    (gpu,) = suspects(text).suspect_gpus
+
+    assert (gpu.host, gpu.pci, gpu.rank) == ("tern-3", "0000:3b:00", 9)
+
+
+def test_a_rank_is_mapped_to_its_host() -> None:
+    text = (
+        "tern-5:20:61 [1] NCCL INFO comm 0x55d0 rank 3 nranks 16 cudaDev 1 busId 5e000 - Init COMPLETE\n"
+        "[rank3]: RuntimeError: CUDA error: uncorrectable ECC error\n"
+    )
+    diagnosis = suspects(text)
+
+    assert [node.host for node in diagnosis.suspect_nodes] == ["tern-5"]
+    assert [(gpu.host, gpu.pci, gpu.rank) for gpu in diagnosis.suspect_gpus] == [("tern-5", "5e000", 3)]
+
+
+def test_the_rank_that_says_nothing_is_the_suspect_of_a_time_out() -> None:
+    places = "".join(
+        f"tern-{rank}:20:61 [0] NCCL INFO comm 0x5 rank {rank} nranks 8 cudaDev 0 busId 3b000 - Init\n"
+        for rank in range(8)
+    )
+    cries = "".join(
+        f"[rank{rank}]:[E P.cpp:607] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)\n"
+        for rank in range(8)
+        if rank != 5
+    )
+
+    assert [node.host for node in suspects(places + cries).suspect_nodes] == ["tern-5"]
+
+
+def test_a_users_error_suspects_nobody() -> None:
+    diagnosis = suspects("tern-4: KeyError: 'x'\n")
+
+    assert (diagnosis.suspect_nodes, diagnosis.suspect_gpus) == ((), ())

@@ -1,0 +1,109 @@
+"""People, places and jobs for the tests of the programs' door.
+
+Two people who do not see each other's jobs: ada is a researcher of team vision, grace of team speech. The cluster
+seren has four nodes of eight GPUs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.test import Client
+
+from jobs import actions, clock
+from jobs.actions import Place
+from jobs.journal import SCHEDULER, Author
+from jobs.lifecycle import NodeState
+from jobs.models import Cluster, Job, Membership, Node, Role, Scope, Team, Token
+from jobs.spec import parse
+
+_numbers = itertools.count()
+
+
+def team(name: str = "vision") -> Team:
+    return Team.objects.get_or_create(name=name)[0]
+
+
+def person(name: str = "ada", in_team: str = "vision", role: Role = Role.RESEARCHER, **fields: Any) -> Any:
+    user, new = get_user_model().objects.get_or_create(username=name, defaults=fields)
+    if new and in_team:
+        Membership.objects.create(team=team(in_team), user=user, role=role)
+    return user
+
+
+def operator(name: str = "olga", in_team: str = "vision") -> Any:
+    user = person(name, in_team, Role.OPERATOR)
+    user.user_permissions.add(Permission.objects.get(codename="operate_cluster"))
+    return user
+
+
+def cluster(name: str = "seren", nodes: int = 4) -> Cluster:
+    made, new = Cluster.objects.get_or_create(name=name, defaults={"address": "http://127.0.0.1:1"})
+    if new:
+        Node.objects.bulk_create(
+            Node(
+                cluster=made,
+                name=f"gpu{number:03d}",
+                gpus=8,
+                gpu_model="h100",
+                cpus=96,
+                memory_mb=1_000_000,
+                state=NodeState.IDLE,
+            )
+            for number in range(1, nodes + 1)
+        )
+    return made
+
+
+def job(user: Any = None, in_team: str = "vision", **asked: Any) -> Job:
+    user = user or person()
+    spec = parse({"command": "train.py", **asked}, Node.objects.shape(cluster()))
+    author = Author(by=user.username, user_id=user.pk)
+    return actions.submit([spec], cluster=cluster(), team=team(in_team), author=author, now=clock.now())[0]
+
+
+def running(made: Job, node: str = "gpu001", gpus: tuple[int, ...] = (0,)) -> Job:
+    row = Node.objects.get(cluster=made.cluster, name=node)
+    place = Place(node_id=row.pk, name=row.name, gpus=gpus)
+    attempt = actions.promise(made, [place], author=SCHEDULER, why="It fits.", log_path="/logs/1")
+    actions.confirm(attempt, started_at=clock.now(), author=SCHEDULER)
+    made.refresh_from_db()
+    return made
+
+
+def token(user: Any, scope: Scope = Scope.ADMIN, **fields: Any) -> str:
+    made, secret = Token.make(user=user, scope=scope, name=f"t{next(_numbers)}", **fields)
+    made.save()
+    return secret
+
+
+class Caller:
+    """A program with a token; answers are checked to be JSON of no server error."""
+
+    def __init__(self, user: Any, scope: Scope = Scope.ADMIN, **fields: Any) -> None:
+        self.user = user
+        self.headers = {"Authorization": f"Bearer {token(user, scope, **fields)}"}
+        self.client = Client(raise_request_exception=True)
+
+    def get(self, path: str, query: dict[str, Any] | None = None, **headers: str) -> Any:
+        return self._checked(self.client.get(_address(path), query, headers=self._headers(headers)))
+
+    def post(self, path: str, body: Any = None, **headers: str) -> Any:
+        raw = body if isinstance(body, bytes) else json.dumps({} if body is None else body).encode()
+        kind = headers.pop("content_type", "application/json")
+        return self._checked(self.client.post(_address(path), raw, content_type=kind, headers=self._headers(headers)))
+
+    def _headers(self, more: dict[str, str]) -> dict[str, str]:
+        return self.headers | {name.replace("_", "-"): value for name, value in more.items()}
+
+    def _checked(self, answer: Any) -> Any:
+        assert answer.status_code < 500, answer.content[:500]
+        return answer
+
+
+def _address(path: str) -> str:
+    return path if path.startswith(("/", "http")) else f"/api/v1/{path}"

@@ -1,0 +1,206 @@
+"""What a running attempt reports of itself, and what its token does not open."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from jobs import actions, clock, progress
+from jobs.actions import Ended
+from jobs.journal import SYNC
+from jobs.lifecycle import State
+from jobs.models import Checkpoint, Event, Progress, Pulse
+from tests.jobs import api_make as make
+from tests.jobs.api_make import Caller
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def attempt():
+    return make.running(make.job(make.person("ada"), gpus_per_node=1)).attempts.get()
+
+
+@pytest.fixture
+def report(attempt):
+    return reporter(attempt.key)
+
+
+def reporter(key, token=None):
+    headers = {"Authorization": f"Bearer {progress.token_of(key) if token is None else token}"}
+
+    def send(body, status=200):
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        answer = Client().post("/api/v1/progress/", raw, content_type="application/json", headers=headers)
+        assert answer.status_code == status, answer.content
+        return answer.json()
+
+    return send
+
+
+def beats(*steps, **more):
+    return {"heartbeats": [{"step": step, "at": f"2026-01-01T00:00:{step:02d}Z", **more} for step in steps]}
+
+
+def test_a_batch_is_kept_and_the_newest_is_the_pulse(report, attempt):
+    taken = report(beats(1, 3, 2, loss=2.5, tokens=10))
+
+    assert taken == {"heartbeats": 3, "checkpoints": 0, "stop_as": ""}
+    assert sorted(Progress.objects.values_list("step", flat=True)) == [1, 2, 3]
+    pulse = Pulse.objects.get(attempt=attempt)
+    assert (pulse.step, pulse.loss, pulse.tokens) == (3, 2.5, 10)
+
+
+def test_a_batch_is_one_statement(report):
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        report(beats(*range(1, 60)))
+
+    assert len(queries) == 1
+
+
+def test_the_same_report_twice_is_kept_once(report):
+    report(beats(1, 2))
+
+    assert report(beats(1, 2, 3))["heartbeats"] == 1
+    assert Progress.objects.count() == 3
+
+
+def test_what_a_heartbeat_leaves_out_stays_as_it_was(report, attempt):
+    report(beats(1, loss=2.5))
+    report(beats(2))
+
+    pulse = Pulse.objects.get(attempt=attempt)
+    assert (pulse.step, pulse.loss) == (2, 2.5)
+
+
+def test_a_late_report_does_not_turn_the_pulse_back(report, attempt):
+    report(beats(5))
+    report(beats(4))
+
+    assert Pulse.objects.get(attempt=attempt).step == 5
+
+
+def test_a_clock_that_is_ahead_is_set_back_to_ours(report):
+    report({"heartbeats": [{"step": 1, "at": "2999-01-01T00:00:00Z"}]})
+
+    assert Progress.objects.get().at <= clock.now()
+
+
+def test_a_loss_that_is_no_number_is_kept_as_it_is(report):
+    report({"heartbeats": [{"step": 1, "loss": "NaN", "grad_norm": "Infinity"}]})
+
+    row = Progress.objects.get()
+    assert math.isnan(row.loss) and row.grad_norm == math.inf
+
+
+def test_checkpoints_are_saved_and_then_durable(report, attempt):
+    saved = {"path": "/ckpt/10", "step": 10}
+
+    assert report({"checkpoints": [saved]})["checkpoints"] == 1
+    assert report({"checkpoints": [saved]})["checkpoints"] == 0
+    assert Checkpoint.objects.get().durable_at is None
+    assert report({"checkpoints": [{**saved, "durable": True}]})["checkpoints"] == 1
+
+    row = Checkpoint.objects.get()
+    assert row.durable_at and (row.job, row.attempt, row.step) == (attempt.job, attempt, 10)
+    events = Event.objects.filter(what__startswith="checkpoint.").order_by("id")
+    assert [(one.what, one.by) for one in events] == [
+        ("checkpoint.saved", attempt.key),
+        ("checkpoint.durable", attempt.key),
+    ]
+
+
+def test_a_path_that_is_written_again_is_another_checkpoint(report):
+    report({"checkpoints": [{"path": "/ckpt/last", "step": 10, "durable": True}]})
+    report({"checkpoints": [{"path": "/ckpt/last", "step": 20}]})
+
+    row = Checkpoint.objects.get()
+    assert (row.step, row.durable_at) == (20, None)
+
+
+def test_it_is_told_when_it_is_asked_to_stop(report, attempt):
+    actions.cancel(attempt.job, author=SYNC, why="enough")
+
+    assert report({})["stop_as"] == State.CANCELLED
+
+
+def test_after_its_end_the_token_opens_nothing(report, attempt):
+    actions.finish(attempt, Ended(state=State.COMPLETED, at=clock.now(), exit_code=0), author=SYNC)
+
+    for body in (beats(1), {"checkpoints": [{"path": "/x", "step": 1}]}):
+        assert "has ended" in report(body, 401)["detail"]
+    assert not Progress.objects.exists() and not Checkpoint.objects.exists()
+
+
+def test_a_token_is_good_for_its_own_attempt_alone(attempt):
+    theirs = make.running(make.job(make.person("ada"), gpus_per_node=1), gpus=(1,)).attempts.get()
+    signature = progress.token_of(attempt.key).rpartition(".")[2]
+
+    reporter("", token=f"{progress.MARK}{theirs.key}.{signature}")(beats(1), 401)
+    reporter(attempt.key)(beats(1))
+
+    assert set(Progress.objects.values_list("attempt__key", flat=True)) == {attempt.key}
+
+
+@pytest.mark.parametrize(
+    "token", ["", "x", "acme_run_", "acme_run_x.", "acme_run_..", "acme_run_ä.ö", "acme_" + "x" * 43]
+)
+def test_no_other_token_opens_it(token, attempt):
+    reporter("", token=token.encode().decode("latin-1"))(beats(1), 401)
+
+
+def test_neither_a_person_nor_a_session_reports_for_a_job(attempt):
+    ada = Caller(make.person("ada"))
+    browser = Client()
+    browser.force_login(ada.user)
+
+    assert ada.post("progress/", beats(1)).status_code == 401
+    assert browser.post("/api/v1/progress/", b"{}", content_type="application/json").status_code == 401
+
+
+@pytest.mark.parametrize("path", ["jobs/", "me/", "nodes/", "schema/"])
+def test_the_token_of_a_run_opens_nothing_else(path, attempt):
+    headers = {"Authorization": f"Bearer {progress.token_of(attempt.key)}"}
+
+    assert Client().get(f"/api/v1/{path}", headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"heartbeats": []}, "heartbeats"),
+        ({"heartbeats": {}}, "heartbeats"),
+        ({"heartbeats": [1]}, "heartbeats"),
+        ({"heartbeats": [{}] * 1001}, "heartbeats"),
+        ({"heartbeats": [{"step": -1}]}, "step"),
+        ({"heartbeats": [{"step": 1.5}]}, "step"),
+        ({"heartbeats": [{"step": True}]}, "step"),
+        ({"heartbeats": [{"step": 2**63}]}, "step"),
+        ({"heartbeats": [{"loss": "nan"}]}, "loss"),
+        ({"heartbeats": [{"loss": []}]}, "loss"),
+        ({"heartbeats": [{"loss": 10**400}]}, "digits"),
+        ({"heartbeats": [{"loss": 10**350}]}, "loss"),
+        (b'{"heartbeats": [{"loss": NaN}]}', "NaN"),
+        ({"heartbeats": [{"at": "yesterday"}]}, "at"),
+        ({"heartbeats": [{"at": "2026-01-01T00:00:00"}]}, "at"),
+        ({"heartbeats": [{"speed": 1}]}, "speed"),
+        ({"checkpoints": [{"step": 1}]}, "path"),
+        ({"checkpoints": [{"path": "/x"}]}, "step"),
+        ({"checkpoints": [{"path": "", "step": 1}]}, "path"),
+        ({"checkpoints": [{"path": "/x\n", "step": 1}]}, "path"),
+        ({"checkpoints": [{"path": "x" * 501, "step": 1}]}, "path"),
+        ({"checkpoints": [{"path": "/x", "step": 1, "durable": 1}]}, "durable"),
+        ({"attempt": "x"}, "attempt"),
+        ([], "object"),
+    ],
+)
+def test_a_bad_report_is_refused_by_name_and_nothing_is_kept(report, body, named):
+    assert named in json.dumps(report(body, 400))
+    assert not Progress.objects.exists() and not Pulse.objects.exists() and not Checkpoint.objects.exists()

@@ -1,0 +1,195 @@
+"""Who may do what, for every address of the door: a new one without a case here fails."""
+
+from __future__ import annotations
+
+import pytest
+from django.urls import URLPattern, URLResolver
+
+from acmeweb import api
+from jobs.door.endpoint import Endpoint, Nowhere
+from jobs.models import Event, Job, Membership, Node, Role, Scope
+from tests.jobs import api_make as make
+from tests.jobs.api_make import Caller
+
+pytestmark = pytest.mark.django_db
+
+
+def endpoints(patterns=None, prefix=""):
+    """(address, view) of everything below /api/v1/."""
+    for one in api.urlpatterns if patterns is None else patterns:
+        address = prefix + str(one.pattern)
+        if isinstance(one, URLResolver):
+            yield from endpoints(one.url_patterns, address)
+        elif isinstance(one, URLPattern) and getattr(one.callback, "cls", None) is not Nowhere:
+            yield address, one.callback
+
+
+METHODS = [
+    (address, method, view.cls)
+    for address, view in endpoints()
+    if hasattr(view, "cls") and not view.cls.own_credentials
+    for method in ("get", "post")
+    if hasattr(view.cls, method)
+]
+NAMED = [f"{method} {address}" for address, method, _ in METHODS]
+
+# What each POST is sent when nothing but rights may stand in its way
+BODIES = {
+    "jobs/": {"command": "x", "team": "speech"},
+    "jobs/bulk/": {"jobs": [{"command": "x", "team": "speech"}]},
+    "jobs/verbs/": {"verb": "cancel", "filter": {"team": "speech"}},
+    "jobs/<public_id:id>/cancel/": {},
+    "jobs/<public_id:id>/hold/": {},
+    "jobs/<public_id:id>/release/": {},
+    "jobs/<public_id:id>/requeue/": {},
+    "jobs/<public_id:id>/priority/": {"priority": 1},
+    "nodes/<node_name:cluster>/<node_name:name>/drain/": {"reason": "x"},
+    "nodes/<node_name:cluster>/<node_name:name>/resume/": {},
+}
+
+
+def address_of(pattern, job):
+    for part, value in {
+        "<public_id:id>": str(job),
+        "<node_name:cluster>": "seren",
+        "<node_name:name>": "gpu001",
+        "teams/<slug:name>": f"teams/{job.team.name}",
+        "clusters/<slug:name>": "clusters/seren",
+    }.items():
+        pattern = pattern.replace(part, value)
+    return pattern
+
+
+def send(caller, method, pattern, job):
+    body = (BODIES[pattern],) if method == "post" else ()
+    return getattr(caller, method)(address_of(pattern, job), *body)
+
+
+@pytest.fixture
+def theirs():
+    """A job of grace, who is in another team than ada."""
+    make.cluster()
+    return make.job(make.person("grace", in_team="speech"), in_team="speech")
+
+
+def untouched(job):
+    before = job.state, job.hold, job.priority
+    job.refresh_from_db()
+    return (job.state, job.hold, job.priority) == before and Job.objects.count() == 1
+
+
+def test_every_endpoint_says_who_may_use_it():
+    for address, view in endpoints():
+        if address == "docs/":
+            continue  # a page, behind the login as every page
+        assert issubclass(view.cls, Endpoint), address
+        methods = {method.upper() for method in ("get", "post") if hasattr(view.cls, method)}
+        assert set(view.cls.rules) == methods, f"{address} has methods without a Rule, or Rules without a method"
+
+
+@pytest.mark.parametrize(("address", "method", "view"), METHODS, ids=NAMED)
+def test_nobody_gets_in_without_credentials(address, method, view, theirs, client):
+    answer = getattr(client, method)(f"/api/v1/{address_of(address, theirs)}")
+
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("address", ["nowhere/", "", "jobs", "jobs/../me/", "jobs/%00/"])
+def test_not_even_a_wrong_address_answers_without_credentials(address, client):
+    assert client.get(f"/api/v1/{address}").status_code == 401
+
+
+def test_the_docs_send_strangers_to_the_login(client):
+    answer = client.get("/api/v1/docs/")
+
+    assert answer.status_code == 302
+    assert answer.headers["Location"].startswith("/login/")
+
+
+def test_the_docs_name_every_address(client):
+    client.force_login(make.person())
+
+    page = client.get("/api/v1/docs/").content.decode()
+
+    for address in api.schema()["paths"]:
+        assert address in page
+
+
+@pytest.mark.parametrize(("address", "method", "view"), METHODS, ids=NAMED)
+def test_who_is_not_in_the_team_sees_and_changes_nothing_of_it(address, method, view, theirs):
+    ada = Caller(make.person("ada"))
+
+    answer = send(ada, method, address, theirs)
+
+    body = answer.content.decode()
+    assert str(theirs) not in body.replace(f"job {theirs}", ""), "the id was told"
+    assert "grace" not in body
+    if view.rules[method.upper()].team and "nodes/" not in address and "clusters/" not in address:
+        assert answer.status_code == 404
+    assert untouched(theirs)
+
+
+@pytest.mark.parametrize(("address", "method", "view"), METHODS, ids=NAMED)
+def test_each_scope_reaches_as_far_as_the_rule_says(address, method, view, theirs):
+    needed = view.rules[method.upper()].scope
+    user = make.operator("olga", in_team="speech")
+
+    for scope in Scope:
+        answer = send(Caller(user, scope), method, address, theirs)
+
+        refused = answer.status_code == 403 and "needs a token of scope" in answer.json()["detail"]
+        assert refused is not scope.covers(needed), (scope, answer.content)
+
+
+POSTS = [one for one in METHODS if one[1] == "post"]
+
+
+@pytest.mark.parametrize(("address", "method", "view"), POSTS, ids=[name for name in NAMED if name.startswith("post")])
+def test_a_viewer_changes_nothing(address, method, view, theirs):
+    viewer = Caller(make.person("vera", in_team="speech", role=Role.VIEWER))
+    events = Event.objects.count()
+
+    answer = send(viewer, method, address, theirs)
+
+    assert answer.status_code == 403 or answer.json()["done"] == 0
+    assert untouched(theirs)
+    assert Event.objects.count() == events
+
+
+@pytest.mark.parametrize("verb", ["cancel", "hold", "release", "priority"])
+@pytest.mark.parametrize(
+    ("role", "scope", "status"),
+    [
+        (Role.RESEARCHER, Scope.ADMIN, 403),
+        (Role.OPERATOR, Scope.SUBMIT, 403),
+        (Role.OPERATOR, Scope.OPERATE, 200),
+        (Role.ADMIN, Scope.OPERATE, 200),
+    ],
+)
+def test_a_colleagues_job_is_for_operators_with_a_token_that_says_so(verb, role, scope, status, theirs):
+    colleague = Caller(make.person("carl", in_team="speech", role=role), scope)
+
+    answer = colleague.post(f"jobs/{theirs}/{verb}/", {"priority": 3} if verb == "priority" else {})
+
+    assert answer.status_code == status
+
+
+@pytest.mark.parametrize("verb", ["drain", "resume"])
+def test_nodes_need_the_permission_whatever_the_role(verb, theirs):
+    admin = Caller(make.person("anna", in_team="speech", role=Role.ADMIN))
+
+    answer = admin.post(f"nodes/seren/gpu001/{verb}/", {"reason": "x"})
+
+    assert answer.status_code == 403
+    assert not Node.objects.filter(drain_asked=True).exists()
+
+
+def test_who_leaves_the_team_loses_its_jobs(theirs):
+    grace = Caller(theirs.user)
+    assert grace.get(f"jobs/{theirs}/").status_code == 200
+
+    Membership.objects.filter(user=theirs.user).delete()
+
+    assert grace.get(f"jobs/{theirs}/").status_code == 404
+    assert grace.post(f"jobs/{theirs}/cancel/").status_code == 404

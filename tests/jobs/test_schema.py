@@ -1,0 +1,108 @@
+"""The schema describes what is really answered."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from acmeweb import api
+from jobs.api import shapes
+from jobs.models import Quota
+from jobs.spec import READERS
+from tests.jobs import api_make as make
+from tests.jobs.api_make import Caller
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(scope="module")
+def schema():
+    return json.loads(json.dumps(api.schema()))
+
+
+def answered(schema, path, method, status):
+    return schema["paths"][f"/api/v1/{path}"][method]["responses"][str(status)]
+
+
+def conforms(schema, path, method, answer):
+    described = answered(schema, path, method, answer.status_code)["content"]["application/json"]["schema"]
+    Draft202012Validator({**described, "components": schema["components"]}).validate(answer.json())
+
+
+@pytest.fixture
+def olga():
+    make.cluster()
+    return Caller(make.operator("olga"))
+
+
+def test_the_version_and_the_credentials(schema):
+    assert schema["openapi"].startswith("3.1")
+    assert set(schema["components"]["securitySchemes"]) == {"bearer", "run", "session"}
+
+
+def test_every_operation_has_its_own_id_and_all_its_refusals(schema):
+    operations = [one for methods in schema["paths"].values() for one in methods.values()]
+
+    ids = [one["operationId"] for one in operations]
+    assert len(set(ids)) == len(ids)
+    assert all({"400", "401", "403", "429"} <= set(one["responses"]) for one in operations)
+    posts = [methods["post"] for methods in schema["paths"].values() if "post" in methods]
+    assert all({"409", "413", "415"} <= set(one["responses"]) for one in posts)
+
+
+def test_every_reference_leads_somewhere(schema):
+    text = json.dumps(schema)
+
+    for part in text.split('"$ref": "')[1:]:
+        name = part.partition('"')[0].removeprefix("#/components/schemas/")
+        assert name in schema["components"]["schemas"]
+
+
+def test_a_job_may_be_asked_with_every_field_that_the_spec_reads():
+    assert set(shapes.WISH.fields) == {*READERS, "team", "cluster"}
+
+
+def test_answers_are_as_described(schema, olga):
+    job = make.running(make.job(olga.user, gpus_per_node=2, time_limit=60, labels={"a": "b"}))
+    after = make.job(olga.user, dependencies=f"afterany:{job}")
+    Quota.objects.create(team=make.team(), cluster=make.cluster(), gpus=8)
+
+    for described, path in {
+        "jobs/": "jobs/",
+        "jobs/{id}/": f"jobs/{after}/",
+        "jobs/{id}/attempts/": f"jobs/{job}/attempts/",
+        "jobs/{id}/events/": f"jobs/{job}/events/",
+        "jobs/{id}/explain/": f"jobs/{after}/explain/",
+        "nodes/": "nodes/",
+        "nodes/{cluster}/{name}/": "nodes/seren/gpu001/",
+        "clusters/": "clusters/",
+        "clusters/{name}/": "clusters/seren/",
+        "teams/": "teams/",
+        "teams/{name}/": "teams/vision/",
+        "me/": "me/",
+    }.items():
+        answer = olga.get(path)
+        assert answer.status_code == 200
+        conforms(schema, described, "get", answer)
+
+
+def test_thin_answers_and_refusals_are_as_described(schema, olga):
+    conforms(schema, "jobs/", "get", olga.get("jobs/", {"fields": "id"}))
+    conforms(schema, "jobs/", "get", olga.get("jobs/", {"nope": "1"}))
+    conforms(schema, "jobs/{id}/", "get", olga.get("jobs/0000000000a/"))
+    conforms(schema, "jobs/", "post", olga.post("jobs/", {"command": ""}))
+
+
+def test_the_answers_to_changes_are_as_described(schema, olga):
+    conforms(schema, "jobs/", "post", olga.post("jobs/", {"command": "x", "array": "0-1"}))
+    asked = {"jobs": [{"command": "x"}, {"command": ""}], "mode": "each"}
+    conforms(schema, "jobs/bulk/", "post", olga.post("jobs/bulk/", asked))
+    job = make.running(make.job(olga.user, gpus_per_node=1))
+    drained = olga.post("nodes/seren/gpu001/drain/", {"reason": "x"})
+    conforms(schema, "nodes/{cluster}/{name}/drain/", "post", drained)
+    conforms(schema, "nodes/{cluster}/{name}/resume/", "post", olga.post("nodes/seren/gpu001/resume/"))
+    many = {"verb": "cancel", "ids": [f"{job}", "0000000000a"]}
+    conforms(schema, "jobs/verbs/", "post", olga.post("jobs/verbs/", many))
+    conforms(schema, "jobs/{id}/cancel/", "post", olga.post(f"jobs/{make.job(olga.user)}/cancel/"))

@@ -1,0 +1,135 @@
+"""Rows with sensible defaults. People and places are always the same: ada and ben do not see each other's jobs; the
+cluster is seren, of four nodes with eight GPUs each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.hashers import make_password
+
+from jobs import actions, clock, spec
+from jobs.actions import Ended
+from jobs.journal import Author
+from jobs.lifecycle import NodeState, State
+from jobs.models import Attempt, Cluster, Job, Membership, Node, Role, Team
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+PASSWORD = "correct horse battery staple"
+LOOP = Author(by="test")
+
+
+@cache
+def hashed_password() -> str:
+    """Hashing takes a quarter of a second, which is the point of it; once is enough for everybody's."""
+    return make_password(PASSWORD)
+
+
+def user(name: str = "ada", **fields: Any) -> Any:
+    people = get_user_model().objects
+    return people.filter(username=name).first() or people.create(username=name, password=hashed_password(), **fields)
+
+
+def team(name: str = "pretraining", **members: str) -> Team:
+    """`make.team("pretraining", ada="admin", ben="viewer")`"""
+    row, _ = Team.objects.get_or_create(name=name)
+    for person, role in members.items():
+        Membership.objects.update_or_create(team=row, user=user(person), defaults={"role": role})
+    return row
+
+
+def cluster(name: str = "seren", *, nodes: int = 4, **fields: Any) -> Cluster:
+    """With its nodes; heard of a moment ago. One that is there takes over the fields given."""
+    first = {"address": "http://127.0.0.1:1", "log_root": "/nonexistent", "heard_at": datetime.now(UTC)}
+    row, new = Cluster.objects.get_or_create(name=name, defaults=first | fields)
+    for number in range(1, nodes + 1) if new else ():
+        node(f"{name}-{number:03d}", cluster=row)
+    return row if new else _with(row, fields)
+
+
+def node(name: str = "seren-001", *, cluster: Cluster | None = None, **fields: Any) -> Node:
+    """Made if it is not there; one that is there takes over the fields given."""
+    first = {
+        "gpus": 8,
+        "gpu_model": "a100",
+        "cpus": 128,
+        "memory_mb": 1024 * 1024,
+        "state": NodeState.IDLE,
+        "rack": "r01",
+        "leaf": "l01",
+    }
+    home = cluster or globals()["cluster"]()
+    row, new = Node.objects.get_or_create(cluster=home, name=name, defaults=first | fields)
+    return row if new else _with(row, fields)
+
+
+def _with(row: Any, fields: dict[str, Any]) -> Any:
+    for name, value in fields.items():
+        setattr(row, name, value)
+    if fields:
+        row.save(update_fields=list(fields))
+    return row
+
+
+def author(name: str = "ada") -> Author:
+    person = user(name)
+    return Author(by=person.get_username(), user_id=person.pk, request_id="req-1")
+
+
+def jobs(*asked: dict[str, Any], by: str = "ada", cluster: Cluster | None = None, **common: Any) -> list[Job]:
+    """Jobs submitted through the one door there is."""
+    home = cluster or globals()["cluster"]()
+    group = Team.objects.filter(memberships__user=user(by)).first() or team(**{by: Role.RESEARCHER})
+    return actions.submit(
+        spec.parse_many([{"command": "python train.py", **common, **one} for one in asked], Node.objects.shape(home)),
+        cluster=home,
+        team=group,
+        author=author(by),
+        now=clock.now(),
+    )
+
+
+def job(*, by: str = "ada", cluster: Cluster | None = None, **asked: Any) -> Job:
+    return jobs(asked, by=by, cluster=cluster)[0]
+
+
+def attempt(
+    job: Job | None = None,
+    *,
+    nodes: int | None = None,
+    gpus: tuple[int, ...] | None = None,
+    on: Iterable[str] = (),
+    log_path: str = "",
+) -> Attempt:
+    """A job whose GPUs are promised, on the nodes named or on the first ones: CONFIGURING."""
+    job = job or globals()["job"](gpus_per_node=1)
+    there = Node.objects.filter(cluster=job.cluster).order_by("name")
+    wide = list(there.filter(name__in=on) if on else there[: nodes or job.nodes])
+    indices = gpus if gpus is not None else tuple(range(job.gpus_per_node))
+    places = [actions.Place(node_id=n.pk, name=n.name, gpus=indices) for n in wide]
+    made = actions.promise(job, places, author=author(), why="GPUs were free.", log_path=log_path)
+    job.refresh_from_db()
+    return made
+
+
+def running(job: Job | None = None, **where: Any) -> Attempt:
+    """A job that the cluster runs."""
+    made = attempt(job, **where)
+    actions.accepted(made, f"{made.pk + 1000}")
+    actions.confirm(made, started_at=clock.now() - timedelta(minutes=5), author=author())
+    made.refresh_from_db()
+    made.job.refresh_from_db()
+    return made
+
+
+def ended(job: Job | None = None, state: str = State.COMPLETED, **how: Any) -> Attempt:
+    """A job whose attempt is over; a failure of the platform sends it back to the queue."""
+    job = job or globals()["job"](gpus_per_node=1)
+    made = running(job)
+    actions.finish(made, Ended(**{"state": State(state), "at": clock.now(), "exit_code": 0, **how}), author=LOOP)
+    job.refresh_from_db()
+    made.refresh_from_db()
+    return made

@@ -1,0 +1,107 @@
+"""A cluster in memory that does what a test tells it: the Backend protocol without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from jobs.lifecycle import NodeState, State
+from scheduling.backends.base import Greeting, SeenJob, SeenNode, Submission
+
+
+class FakeCluster:
+    def __init__(self, nodes: int = 4, gpus: int = 8) -> None:
+        self.known: dict[str, SeenJob] = {}
+        self.sent: list[Submission] = []
+        self.cancelled: list[str] = []
+        self.drained: dict[str, str] = {}
+        self.machines = {
+            name: SeenNode(
+                name=name,
+                state=NodeState.IDLE,
+                cpus=128,
+                memory_mb=1024 * 1024,
+                gpus=gpus,
+                gpu_model="a100",
+                features=("rack-r01", "leaf-l01"),
+            )
+            for name in (f"seren-{n:03d}" for n in range(1, nodes + 1))
+        }
+        # Called before a verb is carried out, and after: a test makes them raise
+        self.before: Callable[[str], None] = lambda verb: None
+        self.after: Callable[[str], None] = lambda verb: None
+
+    # what a test does to it
+
+    def change(self, key: str, **fields: object) -> None:
+        (backend_id,) = [job.backend_id for job in self.known.values() if job.key == key]
+        self.known[backend_id] = replace(self.known[backend_id], **fields)
+
+    def start(self, key: str, at: datetime) -> None:
+        self.change(key, state=State.RUNNING, started_at=at)
+
+    def end(self, key: str, state: State, at: datetime, **fields: object) -> None:
+        self.change(key, state=state, ended_at=at, **fields)
+
+    def forget(self, key: str) -> None:
+        self.known = {name: job for name, job in self.known.items() if job.key != key}
+
+    def foreign(self, name: str = "others", **fields: object) -> None:
+        backend_id = str(9000 + len(self.known))
+        self.known[backend_id] = SeenJob(
+            backend_id=backend_id, key="", name=name, user="mallory", state=State.RUNNING, **fields
+        )
+
+    # the protocol
+
+    def ping(self) -> Greeting:
+        self.before("ping")
+        return Greeting(product="slurm 23.11.4", api="v0.0.40")
+
+    def nodes(self) -> list[SeenNode]:
+        self.before("nodes")
+        return list(self.machines.values())
+
+    def jobs(self) -> list[SeenJob]:
+        self.before("jobs")
+        return list(self.known.values())
+
+    def find(self, key: str) -> SeenJob | None:
+        self.before("find")
+        return next((job for job in self.known.values() if job.key == key), None)
+
+    def submit(self, what: Submission) -> str:
+        self.before("submit")
+        backend_id = str(len(self.sent) + 1)
+        self.sent.append(what)
+        self.known[backend_id] = SeenJob(
+            backend_id=backend_id, key=what.key, name=what.name, user=what.user, state=State.PENDING, nodes=what.nodes
+        )
+        self.after("submit")
+        return backend_id
+
+    def cancel(self, backend_id: str) -> None:
+        self.before("cancel")
+        self.cancelled.append(backend_id)
+
+    def drain(self, node: str, reason: str) -> None:
+        self.before("drain")
+        self.drained[node] = reason
+
+    def resume(self, node: str) -> None:
+        self.before("resume")
+        self.drained.pop(node, None)
+
+    def close(self) -> None:
+        pass
+
+
+def failing(error: Exception, *verbs: str) -> Callable[[str], None]:
+    """`cluster.before = failing(Unreachable("gone"), "submit")`"""
+
+    def hook(verb: str) -> None:
+        if verb in verbs:
+            raise error
+
+    return hook

@@ -1,0 +1,219 @@
+"""Deliver: each deed once with effect, whatever happens between the call and the note."""
+
+from datetime import timedelta
+
+import pytest
+
+from jobs import actions, clock, ending, node_actions, progress
+from jobs.lifecycle import State
+from jobs.models import Attempt, Deed, Job, Node
+from scheduling.backends.base import Doubtful, Refused, Unreachable
+from scheduling.loops.deliver import CANCEL_AGAIN, DEED_CLAIM, deliver_once
+from tests import make
+from tests.scheduling.fake import failing
+
+
+def deliver(cluster, slurm, later=timedelta(0)):
+    return deliver_once(cluster, slurm, clock.now() + later)
+
+
+def deed(kind="submit"):
+    return Deed.objects.get(kind=kind)
+
+
+# submit
+
+
+def test_a_promise_is_submitted_on_exactly_its_nodes(cluster, slurm):
+    attempt = make.attempt(make.job(nodes=2, gpus_per_node=4, name="llm"))
+
+    assert deliver(cluster, slurm) == 1
+
+    sent = slurm.sent[0]
+    assert (sent.key, sent.nodes, sent.gpus_per_node) == (attempt.key, ("seren-001", "seren-002"), 4)
+    assert Attempt.objects.get().backend_id == "1"
+
+
+def test_the_job_is_told_who_it_is_and_what_opens_the_door_to_it(cluster, slurm, settings):
+    settings.ACME_URL = "https://acme.test"
+    attempt = make.attempt(make.job(environment={"A": "1"}, checkpoint_dir="/ckpt"))
+
+    deliver(cluster, slurm)
+
+    assert slurm.sent[0].environment == {
+        "A": "1",
+        "ACME_JOB_ID": attempt.job.public_id,
+        "ACME_ATTEMPT": "1",
+        "ACME_KIND": "other",
+        "ACME_CHECKPOINT_DIR": "/ckpt",
+        "ACME_URL": "https://acme.test",
+        "ACME_PROGRESS_TOKEN": progress.token_of(attempt.key),
+    }
+
+
+def test_a_task_of_an_array_learns_its_index(cluster, slurm):
+    make.attempt(make.jobs({"array": "3,7"})[1])
+
+    deliver(cluster, slurm)
+
+    assert slurm.sent[0].environment["SLURM_ARRAY_TASK_ID"] == "7"
+
+
+def test_deeds_go_out_in_the_order_they_were_made(cluster, slurm):
+    keys = [make.attempt(make.job(gpus_per_node=1), gpus=(n,)).key for n in range(3)]
+
+    deliver(cluster, slurm)
+
+    assert [sent.key for sent in slurm.sent] == keys
+
+
+def test_a_lost_answer_is_looked_up_before_it_is_sent_again(cluster, slurm):
+    make.attempt()
+    slurm.after = failing(Doubtful("the line broke"), "submit")
+    deliver(cluster, slurm)
+    assert deed().done_at is None
+
+    slurm.after = lambda verb: None
+    deliver(cluster, slurm, later=timedelta(minutes=1))
+
+    assert len(slurm.sent) == 1
+    assert Attempt.objects.get().backend_id == "1"
+    assert deed().outcome == "accepted as 1"
+
+
+def test_a_worker_killed_between_call_and_note_does_not_submit_twice(cluster, slurm):
+    make.attempt()
+    slurm.after = failing(KeyboardInterrupt(), "submit")
+    with pytest.raises(KeyboardInterrupt):
+        deliver(cluster, slurm)
+
+    slurm.after = lambda verb: None
+    assert deliver(cluster, slurm) == 0  # the claim of the dead worker still counts
+    assert deliver(cluster, slurm, later=DEED_CLAIM + timedelta(seconds=1)) == 1
+
+    assert len(slurm.sent) == 1
+
+
+def test_an_unreachable_cluster_is_asked_again_later_and_later(cluster, slurm):
+    make.attempt()
+    slurm.before = failing(Unreachable("no route"), "submit", "find")
+    waits = []
+    for _ in range(3):
+        before = clock.now() + timedelta(hours=len(waits))
+        with pytest.raises(Unreachable):
+            deliver_once(cluster, slurm, before)
+        waits.append((deed().due_at - before).total_seconds())
+
+    assert waits == [2, 4, 8]
+
+
+def test_a_refusal_is_final_and_its_words_reach_the_owner(cluster, slurm):
+    make.attempt()
+    slurm.before = failing(Refused("invalid account"), "submit")
+
+    deliver(cluster, slurm)
+
+    assert "invalid account" in Job.objects.get().why
+    assert deed().outcome == "refused: invalid account"
+
+
+def test_one_refused_job_does_not_keep_back_the_next(cluster, slurm):
+    make.attempt(make.job(gpus_per_node=1), gpus=(0,))
+    good = make.attempt(make.job(gpus_per_node=1), gpus=(1,))
+    refusals = iter([Refused("no")])
+
+    def refuse_once(verb):
+        if verb == "submit" and (error := next(refusals, None)):
+            raise error
+
+    slurm.before = refuse_once
+
+    assert deliver(cluster, slurm) == 2
+    assert [sent.key for sent in slurm.sent] == [good.key]
+
+
+def test_what_is_cancelled_before_it_was_sent_is_never_sent(cluster, slurm):
+    job = make.attempt().job
+    actions.cancel(job, author=make.author())
+
+    deliver(cluster, slurm)
+
+    assert slurm.sent == []
+    assert Job.objects.get().state == State.CANCELLED
+
+
+def test_two_workers_do_not_carry_out_the_same_deed(cluster, slurm):
+    make.attempt()
+    seen = []
+    slurm.before = lambda verb: seen.append((verb, deliver(cluster, slurm)))
+
+    deliver(cluster, slurm)
+
+    assert seen == [("submit", 0)]
+
+
+def test_a_worker_that_slept_past_its_claim_cannot_note_an_outcome(cluster, slurm):
+    make.attempt()
+    slurm.before = lambda verb: Deed.objects.update(tries=5)
+
+    assert deliver(cluster, slurm) == 0
+    assert deed().done_at is None
+
+
+# cancel
+
+
+def test_a_cancel_is_repeated_until_the_end_is_seen(cluster, slurm):
+    attempt = make.running()
+    Deed.objects.all().delete()
+    actions.cancel(attempt.job, author=make.author())
+
+    deliver(cluster, slurm)
+    deliver(cluster, slurm)
+    deliver(cluster, slurm, later=CANCEL_AGAIN + timedelta(seconds=1))
+
+    assert slurm.cancelled == [attempt.backend_id] * 2
+    actions.finish(Attempt.objects.get(), ending.Ended(state=State.FAILED, at=clock.now()), author=make.author())
+    deliver(cluster, slurm, later=CANCEL_AGAIN * 3)
+    assert deed("cancel").outcome == "ended"
+
+
+# nodes
+
+
+def test_a_drain_reaches_the_cluster_with_its_reason(cluster, slurm):
+    node_actions.drain(Node.objects.first(), author=make.author(), why="loose cable", now=clock.now())
+
+    deliver(cluster, slurm)
+
+    assert slurm.drained == {"seren-001": "loose cable"}
+
+
+def test_the_newest_wish_for_a_node_wins(cluster, slurm):
+    node = Node.objects.first()
+    node_actions.drain(node, author=make.author(), why="loose cable", now=clock.now())
+    node_actions.resume(node, author=make.author(), now=clock.now())
+
+    deliver(cluster, slurm)
+
+    assert slurm.drained == {}
+    assert list(Deed.objects.values_list("kind", flat=True)) == ["resume"]
+
+
+def test_a_drain_that_the_cluster_cannot_take_still_counts_for_us(cluster, slurm):
+    slurm.before = failing(Refused("drain needs scontrol"), "drain")
+    node_actions.drain(Node.objects.first(), author=make.author(), why="loose cable", now=clock.now())
+
+    deliver(cluster, slurm)
+
+    assert not Node.objects.first().takes_work
+    assert deed("drain").outcome == "refused: drain needs scontrol"
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_a_cluster_we_do_not_drive_is_told_nothing(cluster, slurm, mode):
+    cluster.mode = mode
+    make.attempt()
+
+    assert deliver(cluster, slurm) == 0
+    assert slurm.sent == []

@@ -1,0 +1,105 @@
+"""What a look at the cluster means: a table."""
+
+from datetime import timedelta
+
+import pytest
+
+from jobs.lifecycle import Flag, State
+from scheduling.backends.base import SeenJob
+from scheduling.observing import (
+    GRACE,
+    AttemptFacts,
+    Known,
+    Missing,
+    Nothing,
+    Over,
+    Runs,
+    Suspended,
+    news_of,
+    pick,
+    topology,
+)
+from tests.make import NOON
+
+AGO = NOON - timedelta(minutes=1)
+
+
+def facts(**fields):
+    defaults = {"backend_id": "7", "confirmed": True, "suspended": False, "sent": True, "missing_since": None}
+    return AttemptFacts(**{**defaults, **fields})
+
+
+def seen(state=State.RUNNING, **fields):
+    defaults = {"backend_id": "7", "key": "k.1", "name": "x", "user": "u", "started_at": AGO, "nodes": ("n1",)}
+    return SeenJob(state=state, **{**defaults, **fields})
+
+
+@pytest.mark.parametrize(
+    ("known", "look", "news"),
+    [
+        # nothing new
+        (facts(), seen(), []),
+        (facts(confirmed=False), seen(State.PENDING, started_at=None), []),
+        (facts(confirmed=False), seen(flags=frozenset({Flag.CONFIGURING})), []),
+        # it was taken after all
+        (facts(backend_id="", confirmed=False), seen(State.PENDING, started_at=None), [Known("7")]),
+        # it runs
+        (facts(confirmed=False), seen(), [Runs(AGO)]),
+        (facts(confirmed=False, suspended=False), seen(State.SUSPENDED), [Runs(AGO), Suspended(True)]),
+        (facts(suspended=True), seen(), [Suspended(False)]),
+        # it ended
+        (facts(), seen(State.COMPLETED, ended_at=NOON, exit_code=0), [Over(State.COMPLETED, NOON, 0, None, "")]),
+        (
+            facts(confirmed=False),
+            seen(State.FAILED, ended_at=NOON, exit_code=1, reason="BadConstraints"),
+            [Runs(AGO), Over(State.FAILED, NOON, 1, None, "The cluster says: BadConstraints.")],
+        ),
+        (
+            facts(confirmed=False),
+            seen(State.CANCELLED, started_at=None, nodes=(), ended_at=NOON),
+            [Over(State.CANCELLED, NOON, None, None, "")],
+        ),
+        (facts(), seen(State.COMPLETED, flags=frozenset({Flag.COMPLETING})), []),
+        # it is not seen
+        (facts(sent=False), None, [Nothing()]),
+        (facts(), None, [Missing(NOON)]),
+        (facts(missing_since=AGO), seen(), [Missing(None)]),
+        (facts(missing_since=NOON - GRACE / 2), None, [Nothing()]),
+    ],
+)
+def test_a_look_means(known, look, news):
+    assert news_of(known, look, NOON) == news
+
+
+def test_who_is_not_known_for_long_is_lost():
+    (over,) = news_of(facts(missing_since=NOON - GRACE), None, NOON)
+
+    assert (over.state, over.at) == (State.NODE_FAIL, NOON)
+    assert over.reason == "The cluster has not known it for 30 s although it had accepted it."
+
+
+def test_of_two_jobs_with_one_key_the_recorded_one_counts():
+    first, second = seen(backend_id="7"), seen(backend_id="8")
+
+    assert pick([first, second], "8") == (second, [first])
+    assert pick([second, first], "") == (first, [second])
+    assert pick([], "7") == (None, [])
+
+
+def test_a_finished_duplicate_is_not_cancelled():
+    live, over = seen(backend_id="8"), seen(State.COMPLETED, backend_id="7")
+
+    assert pick([over, live], "8") == (live, [])
+
+
+@pytest.mark.parametrize(
+    ("features", "fields"),
+    [
+        (["a100", "rack-r01", "leaf-l03", "pod-p1"], {"rack": "r01", "leaf": "l03", "pod": "p1"}),
+        (["nic-hdr200x4"], {"nic_type": "hdr200", "nic_count": 4}),
+        (["nic-roce"], {"nic_type": "roce", "nic_count": 1}),
+        (["rack-", "nic", "x"], {}),
+    ],
+)
+def test_topology_is_read_from_features(features, fields):
+    assert topology(features) == fields

@@ -1,0 +1,188 @@
+"""The report of a replay, the command that prints it, and the traces drawn from the Acme distributions."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from django.core.management import CommandError, call_command
+
+from jobs.traces.files import write
+from scheduling.management.commands.simulate import _Bar
+from scheduling.simulator import acme, report
+from scheduling.simulator.run import run
+from tests.scheduling.replaying import COUNT, trace
+
+KEYS = [
+    *("policy", "jobs", "jct_s", "queue_s", "makespan_s", "utilisation", "preemptions"),
+    *("wall_s", "events_per_s", "peak_rss_mb", "by_kind"),
+]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "week.csv"
+    with path.open("w") as out:
+        write(trace((0, 100, 8), (1, 10, 8), (2, 20, 4), (3, 1, 12), kinds=["sft", "debug", "debug", ""]), out)
+    return str(path)
+
+
+def simulate(*words, **given):
+    out, err = io.StringIO(), io.StringIO()
+    call_command("simulate", *words, stdout=out, stderr=err, **given)
+    return out.getvalue(), err.getvalue()
+
+
+def runs(*words):
+    return json.loads(simulate(*words, "--json", "-")[0])["runs"]
+
+
+# the report
+
+
+def summary(policy="fifo", setting=COUNT, **columns):
+    done = run(trace((0, 100, 8), (1, 10, 8), (2, 20, 4), (3, 1, 12), **columns), policy, setting)
+    return report.summary(done, wall_s=0.5, peak_rss_mb=50)
+
+
+def test_a_golden_report():
+    told = summary(kinds=["sft", "debug", "debug", ""])
+
+    assert told["jobs"] == 4
+    assert told["jct_s"] == pytest.approx({"mean": 111.25, "p50": 113.5, "p90": 118, "p99": 118})
+    assert told["queue_s"] == pytest.approx({"mean": 78.5, "p50": 98.5, "p90": 111.6, "p99": 116.46})
+    assert told["makespan_s"] == 121
+    assert told["utilisation"] == pytest.approx((800 + 80 + 80 + 12) / (12 * 121))
+    assert told["by_kind"]["debug"]["jobs"] == 2
+    assert told["by_kind"]["unknown"]["jct_s"]["mean"] == 118
+    assert list(told["by_size"]) == ["2-4", "5-8", "9-64"]
+
+
+@pytest.mark.parametrize("policy", ["fifo", "srtf"])
+def test_the_gpu_hours_sum_to_all_there_were(policy):
+    told = summary(policy)
+
+    assert sum(told["gpu_hours"].values()) == pytest.approx(12 * told["makespan_s"] / 3600)
+
+
+def test_evenly_treated_users_have_a_jain_of_one():
+    even = summary(users=["a"] * 4)["fairness"]
+    uneven = summary(users=["a", "b", "c", "d"])["fairness"]
+
+    assert even["jain"] == pytest.approx(1)
+    assert uneven["jain"] < 0.8
+    assert uneven["worst_user_slowdown"] == pytest.approx(11.8)
+
+
+def test_the_table_has_a_column_a_policy():
+    lines = report.table([summary("fifo"), summary("sjf")]).splitlines()
+
+    assert lines[0].split() == ["policy", "fifo", "sjf"]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_a_load_above_one_is_known():
+    assert report.offered_load(run(trace((0, 100, 12), (10, 100, 12)), "fifo", COUNT)) == pytest.approx(20)
+
+
+# the command
+
+
+def test_the_json_has_the_keys_that_are_promised_and_nothing_else_on_stdout(file):
+    told = runs(file, "--policy", "fifo,easy", "--nodes", "3", "--gpus-per-node", "4")
+
+    assert [one["policy"] for one in told] == ["fifo", "easy"]
+    assert list(told[0])[: len(KEYS)] == KEYS
+    assert list(told[0]["jct_s"]) == ["mean", "p50", "p90", "p99"]
+
+
+def test_the_table_goes_to_stdout_and_the_json_to_its_file(file, tmp_path):
+    out, _ = simulate(file, "--nodes", "3", "--gpus-per-node", "4", "--json", str(tmp_path / "report.json"))
+
+    assert out.startswith("policy")
+    assert json.loads((tmp_path / "report.json").read_text())["runs"][0]["jobs"] == 4
+
+
+def test_bad_rows_and_jobs_set_aside_are_told(file):
+    with open(file, "a") as out:
+        out.write("9,,,,0,soon,1,,,,,,,\n")
+
+    _, err = simulate(file, "--nodes", "1", "--gpus-per-node", "8", "--policy", "sjf")
+
+    assert "1 rows are no jobs" in err
+    assert "line 6: 'soon' cannot be read" in err
+    assert "1 jobs set aside: wider than the pool" in err
+    assert "the queue only grows" in err
+
+
+def test_jobs_of_a_virtual_cluster_stay_in_its_nodes(file, tmp_path):
+    pools = tmp_path / "vcs.csv"
+    pools.write_text("vc,nodes\na,2\n")
+
+    _, err = simulate(file, "--vcs", str(pools))
+
+    assert "4 jobs set aside: of no pool" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["{file}"], "say how many nodes"),
+        (["{file}", "--nodes", "0"], "nodes: must be at least 1"),
+        (["{file}", "--nodes", "3", "--policy", "lottery"], "lottery is none of"),
+        (["/nowhere", "--nodes", "3"], "cannot be read"),
+        (["acme:mars"], "none of acme:seren, acme:kalos"),
+        (["acme:kalos", "--jobs", "0"], "jobs: must be at least 1"),
+        (["{file}", "--vcs", "{file}"], "must be a CSV with the columns vc,nodes"),
+        (["{file}", "--vcs", "/nowhere"], "vcs: "),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused_in_a_sentence(file, words, sentence):
+    with pytest.raises(CommandError, match=sentence):
+        simulate(*[word.format(file=file) for word in words])
+
+
+def test_the_bar_is_silent_at_first_and_leaves_nothing_behind(capsys):
+    times = iter([0, 1, 3])
+    bar = _Bar("fifo", 100, clock=lambda: next(times))
+
+    bar(10)
+    assert capsys.readouterr().err == ""
+    bar(50)
+    assert "50% of 100 jobs" in capsys.readouterr().err
+    bar.clear()
+    assert capsys.readouterr().err.endswith("\r")
+
+
+# Acme
+
+
+@pytest.mark.parametrize("name", acme.SITES)
+def test_drawn_durations_lie_on_the_published_curves(name):
+    site = acme.SITES[name]
+
+    gaps = acme.distances(acme.drawn(site, name, jobs=20_000, seed=1), site)
+
+    assert gaps["evaluation"] < 3
+    assert max(gaps.values()) < 9  # few pretraining jobs: the sample is small
+
+
+def test_the_draw_repeats_and_differs_by_seed():
+    first, again, other = (acme.drawn(acme.SITES["kalos"], "kalos", jobs=500, seed=seed) for seed in (1, 1, 2))
+
+    assert first.runtime_s.tolist() == again.runtime_s.tolist() != other.runtime_s.tolist()
+
+
+def test_pretraining_takes_most_gpu_time_and_evaluation_most_jobs():
+    drawn = acme.drawn(acme.SITES["seren"], "seren", jobs=50_000, seed=1)
+    kinds = np.array(drawn.kinds.words)[drawn.kinds.codes]
+    work = drawn.gpus * drawn.runtime_s
+
+    assert 0.6 < work[kinds == "pretrain"].sum() / work.sum() < 0.9
+    assert 0.6 < (kinds == "evaluation").mean() < 0.7
+
+
+def test_a_drawn_trace_is_replayed_by_its_name():
+    told = runs("acme:kalos", "--jobs", "300", "--policy", "fifo-skip")[0]
+
+    assert told["jobs"] + sum(told["set_aside"].values()) == 300

@@ -1,0 +1,115 @@
+"""The turn: one holder at a time, wishes merged, and a cluster that is away."""
+
+from datetime import timedelta
+
+import pytest
+
+from jobs import clock
+from jobs.lifecycle import State
+from jobs.models import Attempt, Cluster, Job
+from scheduling.backends.base import Unreachable
+from scheduling.loops.turn import LEASE, Held, LeaseLost, turn_once, turns
+from scheduling.models import Lease
+from tests import make
+from tests.scheduling.fake import failing
+
+
+def free() -> Held:
+    class Free(Held):
+        def check(self):
+            pass
+
+        def renew(self):
+            pass
+
+    return Free(name="cluster", term=1)
+
+
+def test_one_job_goes_all_the_way(cluster, slurm):
+    make.job(gpus_per_node=8, name="llm")
+
+    assert turns(cluster.pk, "me", lambda _: slurm) == 1
+    assert Job.objects.get().is_configuring and len(slurm.sent) == 1
+
+    key = Attempt.objects.get().key
+    slurm.start(key, clock.now())
+    turns(cluster.pk, "me", lambda _: slurm)
+    assert Job.objects.get().badge.label == "RUNNING"
+
+    slurm.end(key, State.COMPLETED, clock.now(), exit_code=0)
+    turns(cluster.pk, "me", lambda _: slurm)
+    assert Job.objects.get().state == State.COMPLETED
+
+
+def test_who_does_not_get_the_lease_does_nothing(cluster, slurm):
+    make.job()
+    Lease.take(f"cluster:{cluster.pk}", "another", LEASE)
+
+    assert turns(cluster.pk, "me", lambda _: slurm) == 0
+    assert slurm.sent == []
+
+
+def test_a_lease_that_ran_out_is_taken_with_a_higher_term(db):
+    first = Lease.take("x", "a", timedelta(seconds=-1))
+
+    second = Lease.take("x", "b", LEASE)
+
+    assert (first, second) == (1, 2)
+    assert Lease.take("x", "c", LEASE) is None
+
+
+def test_the_old_holder_can_neither_decide_nor_renew(db):
+    term = Lease.take("x", "a", timedelta(seconds=-1))
+    Lease.take("x", "b", LEASE)
+    old = Held(name="x", term=term)
+
+    for verb in (old.check, old.renew):
+        with pytest.raises(LeaseLost, match="term 1 is over"):
+            verb()
+
+
+def test_giving_back_frees_only_ones_own_term(db):
+    term = Lease.take("x", "a", LEASE)
+    Lease.give_back("x", term - 1)
+    assert Lease.take("x", "b", LEASE) is None
+
+    Lease.give_back("x", term)
+    assert Lease.take("x", "b", LEASE) == 2
+
+
+def test_a_wish_during_the_turn_makes_another_turn(cluster, slurm):
+    wishes = iter([True, False])
+
+    def connect(row):
+        if next(wishes, False):
+            Cluster.objects.update(wanted_at=clock.now() + timedelta(milliseconds=1))
+        return slurm
+
+    assert turns(cluster.pk, "me", connect) == 2
+
+
+def test_an_unreachable_cluster_is_named_and_nothing_is_decided(cluster, slurm):
+    job = make.job()
+    slurm.before = failing(Unreachable("no route to seren"), "nodes")
+
+    turn_once(cluster, lambda _: slurm, free(), clock.now())
+
+    assert Cluster.objects.get().trouble == "no route to seren"
+    assert Job.objects.get(pk=job.pk).state == State.PENDING
+
+
+def test_an_unknown_policy_is_named_where_people_look(cluster, slurm):
+    Cluster.objects.update(policy="lifo")
+
+    turns(cluster.pk, "me", lambda _: slurm)
+
+    assert Cluster.objects.get().trouble.startswith("policy: 'lifo' is none of fifo, ")
+
+
+def test_the_lease_is_free_again_after_a_turn_that_failed(cluster, slurm):
+    slurm.before = failing(RuntimeError("a bug"), "nodes")
+
+    with pytest.raises(RuntimeError):
+        turns(cluster.pk, "me", lambda _: slurm)
+
+    assert Lease.take(f"cluster:{cluster.pk}", "me", LEASE) is not None

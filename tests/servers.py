@@ -1,0 +1,118 @@
+"""A PostgreSQL and a Valkey of their own for every test run; loaded before Django reads its settings (`-p` in addopts).
+
+With DATABASE_URL given, that server is used. Under xdist the controller starts them once and the workers inherit their
+addresses. They end with pytest, also when it is killed.
+
+REQUIRE_ALL=1 turns every skip into a failure: where everything is installed, a test that did not run says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from acmeweb.services import keys, leash, ports, postgres, valkey
+
+REQUIRE_ALL = os.environ.get("REQUIRE_ALL", "") not in ("", "0")
+running = ExitStack()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests() -> Generator[None, None, None]:
+    """A wrapper runs before every plain hook, so before pytest-django touches the settings."""
+    os.environ["ACME_TESTING"] = "1"
+    os.environ.setdefault("SECRET_KEY", "only-for-tests-" + "x" * 40)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        start(running)
+    try:
+        yield
+    except BaseException:
+        running.close()
+        raise
+
+
+def pytest_unconfigure() -> None:
+    running.close()
+
+
+def start(stack: ExitStack) -> None:
+    home = Path(tempfile.mkdtemp(prefix="acme-tests-"))
+    stack.callback(shutil.rmtree, home, ignore_errors=True)
+    os.environ["ACME_VAR"] = str(home)
+    home.chmod(0o755)  # a server that may not be root must get in
+    (home / "static").mkdir()  # where collected files would lie; without it every request warns
+    if not os.environ.get("DATABASE_URL"):
+        os.environ["DATABASE_URL"] = start_postgres(home, stack)
+    if not (os.environ.get("VALKEY_URL") or os.environ.get("REDIS_URL")):
+        os.environ["VALKEY_URL"] = start_valkey(home, stack)
+
+
+def start_postgres(home: Path, stack: ExitStack) -> str:
+    password, port, directory = keys.made_up(), ports.pick(), home / "postgres"
+    postgres.prepare(directory, password, home / "initdb.log")
+    words = postgres.server(directory, port, postgres.THROW_AWAY)
+    _spawn(postgres.leashed(words, directory), home / "postgres.log", stack)
+    _until(lambda: postgres.answer_and_create(password, port), home / "postgres.log")
+    return postgres.url(password, port)
+
+
+def start_valkey(home: Path, stack: ExitStack) -> str:
+    password, port, directory = keys.made_up(), ports.pick(), home / "valkey"
+    directory.mkdir()
+    text = valkey.configuration(directory, password, port).replace("appendonly yes", "appendonly no")
+    keys.write(home / "valkey.conf", text)
+    words = [str(valkey.binary()), str(home / "valkey.conf")]
+    _spawn(leash.command(words, parent=os.getpid()), home / "valkey.log", stack)
+    url = valkey.url(password, port)
+    _until(lambda: valkey.answers(url), home / "valkey.log")
+    return url
+
+
+def _spawn(words: list[str], log: Path, stack: ExitStack) -> None:
+    with log.open("wb") as out:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+    stack.callback(_end, process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The data is thrown away next, so nothing needs to be closed in order."""
+    process.kill()
+    process.wait()
+
+
+def _until(answers: Callable[[], bool], log: Path, limit_s: float = 30) -> None:
+    limit = time.monotonic() + limit_s
+    while not answers():
+        if time.monotonic() > limit:
+            raise pytest.UsageError(f"no answer within {limit_s:.0f} s; {log} says:\n{log.read_text()[-2000:]}")
+        time.sleep(0.02)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
+        _fail(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if REQUIRE_ALL and report.skipped:
+        _fail(report)
+    return report
+
+
+def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    report.outcome = "failed"
+    report.longrepr = f"REQUIRE_ALL=1, but this was skipped: {reason}"

@@ -1,0 +1,181 @@
+"""The kernel's leash: who dies with whom, and what is left of root."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from acmeweb.services import leash, locks
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+
+def until(question, limit_s=15.0):
+    limit = time.monotonic() + limit_s
+    while not question():
+        assert time.monotonic() < limit, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def run(words, **options):
+    return subprocess.run(words, capture_output=True, text=True, timeout=30, **options)
+
+
+def test_it_becomes_the_program_and_keeps_its_pid():
+    words = leash.command([sys.executable, "-c", "import os; print(os.getpid())"])
+
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    said, _ = process.communicate(timeout=30)
+
+    assert int(said) == process.pid
+
+
+def test_a_program_that_does_not_exist_is_one_sentence():
+    done = run(leash.command(["/no/such/program"]))
+
+    assert done.returncode == 1
+    assert done.stderr == "/no/such/program: No such file or directory\n"
+
+
+def test_it_imports_no_django():
+    done = run([sys.executable, "-X", "importtime", "-I", "-S", leash.__file__, "--", "true"])
+
+    assert "django" not in done.stderr
+
+
+def test_signals_that_a_background_shell_ignores_work_again():
+    ignore = "import signal,os,sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    ask = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+
+    done = run([sys.executable, "-c", ignore, *leash.command([sys.executable, "-c", ask])])
+
+    assert done.stdout == "True\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent died")
+class TestDeathOfTheParent:
+    PARENT = """if True:
+        import json, subprocess, sys, time
+        print(subprocess.Popen(json.loads(sys.argv[1])).pid, flush=True)
+        time.sleep(600)
+    """
+
+    def start(self, words):
+        """A parent that starts the words and then sleeps."""
+        words = [sys.executable, "-c", self.PARENT, json.dumps(words)]
+        parent = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        with parent.stdout:
+            parent.stdout.readline()
+        return parent
+
+    def test_kill_9_of_the_parent_ends_the_program(self, tmp_path):
+        held = tmp_path / "alive"
+        parent = self.start(leash.command(["sleep", "600"], hold=held))
+        until(lambda: held.exists() and not locks.all_gone(held))
+
+        parent.kill()
+        parent.wait()
+
+        until(lambda: locks.all_gone(held))
+
+    def test_the_program_gets_the_signal_that_was_asked_for(self, tmp_path):
+        note, ready = tmp_path / "note", tmp_path / "ready"
+        script = f"trap 'echo INT > {note}; exit' INT; touch {ready}; while :; do sleep 0.05; done"
+        parent = self.start(leash.command(["sh", "-c", script], stop="INT"))
+        until(ready.exists)
+
+        parent.kill()
+        parent.wait()
+
+        until(note.exists)
+
+    @as_root
+    def test_it_also_ends_after_the_change_of_user(self, tmp_path):
+        held = tmp_path / "alive"
+        parent = self.start(leash.command(["sleep", "600"], user="nobody", hold=held))
+        until(lambda: held.exists() and not locks.all_gone(held))
+
+        parent.kill()
+        parent.wait()
+
+        until(lambda: locks.all_gone(held))
+
+    def test_a_parent_that_was_gone_before_ends_it_at_once(self):
+        done = run(leash.command(["echo", "still here"], parent=1 if os.getpid() != 1 else 2))
+
+        assert (done.returncode, done.stdout) == (1, "")
+
+
+class TestHold:
+    def test_the_lock_lasts_until_the_last_child_is_gone(self, tmp_path):
+        held = tmp_path / "alive"
+        script = "sleep 600 >/dev/null 2>&1 & echo $!"
+        done = run(leash.command(["sh", "-c", script], hold=held))
+        child = int(done.stdout)
+
+        assert not locks.all_gone(held)
+        os.kill(child, signal.SIGKILL)
+
+        until(lambda: locks.all_gone(held))
+
+    def test_the_holders_are_found_and_ended(self, tmp_path):
+        held = tmp_path / "alive"
+        process = subprocess.Popen(leash.command(["sleep", "600"], hold=held))
+        until(lambda: process.pid in locks.holders(held))
+
+        locks.kill_holders(held)
+
+        assert process.wait(timeout=10) == -signal.SIGKILL
+
+
+@as_root
+class TestRootGivenUp:
+    def capabilities(self, reach):
+        done = run(leash.command(["cat", "/proc/self/status"], user="nobody", reach=[reach]), cwd="/")
+        rows = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if ":\t" in line)
+        return {name: int(rows[name], 16) for name in ("CapEff", "CapPrm", "CapAmb", "CapInh")}
+
+    def test_user_group_and_groups_are_nobodys(self):
+        done = run(leash.command(["sh", "-c", "id -u; id -g; id -G"], user="nobody"), cwd="/")
+
+        uid, gid, groups = done.stdout.splitlines()
+        assert "0" not in (uid, gid) and groups == gid
+
+    def test_secrets_of_the_environment_stay_behind(self):
+        done = run(leash.command(["env"], user="nobody"), cwd="/", env={**os.environ, "SECRET_KEY": "hidden"})
+
+        assert "PATH=" in done.stdout and "hidden" not in done.stdout
+
+    def test_an_open_directory_needs_no_capability(self):
+        assert set(self.capabilities(Path("/usr")).values()) == {0}
+
+    def test_a_closed_directory_leaves_exactly_one(self, tmp_path):
+        tmp_path.chmod(0o700)
+
+        assert set(self.capabilities(tmp_path).values()) == {1 << leash.CAP_DAC_OVERRIDE}
+
+    def test_with_it_a_file_in_the_closed_directory_can_be_read(self, tmp_path):
+        tmp_path.chmod(0o700)
+        (tmp_path / "file").write_text("found")
+
+        look = f"test -r {tmp_path}/file && cat {tmp_path}/file"  # test asks access(2), as initdb does
+        done = run(leash.command(["sh", "-c", look], user="nobody", reach=[tmp_path]), cwd="/")
+
+        assert done.stdout == "found"
+
+
+@pytest.mark.parametrize(
+    ("mode", "uid", "reachable"),
+    [(0o755, 4242, True), (0o700, 4242, False), (0o700, os.getuid(), True), (0o750, 4242, False)],
+)
+def test_may_reach_reads_the_permission_bits(tmp_path, mode, uid, reachable):
+    directory = tmp_path / "place"
+    directory.mkdir()
+    directory.chmod(mode)
+
+    assert leash._allows(directory, uid, 4242, 0o5) is reachable

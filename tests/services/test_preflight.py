@@ -1,0 +1,111 @@
+"""What keeps Acme from starting is said in one sentence."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from acmeweb.services import locks, ports
+from acmeweb.services.place import Place
+from acmeweb.services.preflight import CannotStart, check_disk, check_path, check_port, make_directories
+
+
+@pytest.fixture
+def taken():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_a_port_in_use_is_named_with_the_way_out(taken):
+    with pytest.raises(CannotStart) as caught:
+        check_port("127.0.0.1", taken)
+
+    assert (
+        str(caught.value) == f"Port {taken} on 127.0.0.1 is already in use; choose another with ACME_PORT={taken + 1}."
+    )
+
+
+def test_a_free_port_is_fine():
+    check_port("127.0.0.1", ports.pick())
+
+
+def test_an_address_of_another_machine_is_named():
+    with pytest.raises(CannotStart, match=r"ACME_BIND=192\.0\.2\.1 is no address of this machine"):
+        check_port("192.0.2.1", 8000)
+
+
+def test_a_nearly_full_disk_is_named(tmp_path):
+    with pytest.raises(CannotStart, match="has 499 MB of free disk, and Acme needs 500 MB"):
+        check_disk(tmp_path, free=lambda _: 499)
+
+
+def test_enough_disk_is_fine(tmp_path):
+    check_disk(tmp_path, free=lambda _: 500)
+
+
+@pytest.mark.parametrize("name", ["a ;b", "my #1", "two\nlines"])
+def test_a_directory_the_process_runner_cannot_write_down_is_refused(name):
+    with pytest.raises(CannotStart, match="cannot live in"):
+        check_path(Path("/home") / name)
+
+
+@pytest.mark.parametrize("name", ["with space", "50%", "semi;colon", "it's"])
+def test_other_odd_names_are_fine(name):
+    check_path(Path("/home") / name)
+
+
+def test_the_directories_are_made_and_the_secrets_closed(tmp_path):
+    place = Place(tmp_path / "var")
+
+    make_directories(place)
+
+    assert place.secrets.stat().st_mode & 0o777 == 0o700
+    assert place.log.stat().st_mode & 0o007 == 0
+    assert place.run.is_dir() and place.log.is_dir()
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "var").write_text("a file is in the way")
+
+    with pytest.raises(CannotStart, match=r"var cannot be made \(.*\); choose another directory with ACME_VAR"):
+        make_directories(Place(tmp_path / "var"))
+
+
+def test_a_second_start_names_the_first(tmp_path):
+    lock = tmp_path / "var" / "run" / "lock"
+    lock.parent.mkdir(parents=True)
+
+    with locks.only_one(lock), pytest.raises(CannotStart) as caught, locks.only_one(lock):
+        pass
+
+    assert f"Acme is already running in {tmp_path / 'var'} (process {os.getpid()})" in str(caught.value)
+
+
+def test_a_lock_that_was_let_go_can_be_taken(tmp_path):
+    with locks.only_one(tmp_path / "lock"):
+        pass
+
+    with locks.only_one(tmp_path / "lock"):
+        pass
+
+
+def test_the_port_of_last_time_is_kept_while_it_is_free():
+    last = ports.pick()
+
+    assert ports.pick(last) == last
+
+
+def test_a_port_outside_our_range_is_not_kept():
+    assert ports.LOW <= ports.pick(5432) <= ports.HIGH
+
+
+def test_a_port_that_was_taken_meanwhile_is_not_kept():
+    last = ports.pick()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", last))
+        server.listen()
+
+        assert ports.pick(last) != last

@@ -1,0 +1,97 @@
+"""The table of programs and the file that the process runner reads, checked with the runner's own parser."""
+
+import dataclasses
+import os
+import shlex
+
+import pytest
+from supervisor.options import ServerOptions
+
+from acmeweb.services import leash, supervisor
+from acmeweb.services.place import Place
+from acmeweb.services.preflight import make_directories
+from acmeweb.services.programs import Wish, table
+from scheduling.simulator.server import GIVE_UP_S
+
+ALWAYS = ["worker", "beat", "web"]
+
+
+@pytest.fixture
+def wish(tmp_path):
+    place = Place(tmp_path / "100% var; it's")
+    make_directories(place)
+    place.postgres.mkdir()
+    return Wish(
+        place=place, bind="127.0.0.1", port=8000, demo=True, postgres_port=21000, valkey_port=21001, cluster_port=21002
+    )
+
+
+def read(wish):
+    """What Supervisor makes of our configuration: group name -> {program name: its configuration}."""
+    supervisor.write(wish.place, supervisor.configuration(wish.place, table(wish), 21003, "pass"))
+    options = ServerOptions()
+    options.realize(["-n", "-c", str(wish.place.run / "supervisord.conf")])
+    return {group.name: {p.name: p for p in group.process_configs} for group in options.process_group_configs}
+
+
+def names(programs):
+    return [program.name for program in programs]
+
+
+def test_the_servers_start_first_and_the_rest_waits(wish):
+    groups = read(wish)
+
+    assert groups["postgres"]["postgres"].autostart and groups["valkey"]["valkey"].autostart
+    assert not any(program.autostart for program in groups["acme"].values())
+    assert set(ALWAYS) <= set(groups["acme"])
+
+
+def test_paths_with_odd_characters_survive(wish):
+    command = read(wish)["valkey"]["valkey"].command
+
+    assert shlex.split(command)[-1] == str(wish.place.run / "valkey.conf")
+
+
+def test_every_program_is_leashed_and_holds_the_lock(wish):
+    for programs in read(wish).values():
+        for program in programs.values():
+            assert program.stdout_logfile == str(wish.place.log / f"{program.name}.log")
+            words = shlex.split(program.command)
+            assert words[3] == leash.__file__
+            assert words[words.index("--hold") + 1] == str(wish.place.alive)
+
+
+def test_postgres_is_not_signalled_behind_its_own_back(wish):
+    groups = read(wish)
+
+    assert groups["postgres"]["postgres"].stopasgroup is False
+    assert all(program.stopasgroup for program in groups["acme"].values())
+
+
+def test_the_cluster_has_time_to_end_its_jobs_before_it_is_killed(wish):
+    cluster = read(wish)["acme"]["cluster"]
+
+    assert cluster.stopwaitsecs > 3 + GIVE_UP_S
+    assert shlex.split(cluster.command)[-2:] == ["--token-file", str(wish.place.cluster_token)]
+
+
+@pytest.mark.parametrize(("port", "name"), [("postgres_port", "postgres"), ("valkey_port", "valkey")])
+def test_a_server_of_somebody_else_is_not_started(wish, port, name):
+    assert name not in names(table(dataclasses.replace(wish, **{port: 0})))
+
+
+def test_without_the_demo_nobody_plays_users(wish):
+    assert "demo" not in names(table(dataclasses.replace(wish, demo=False)))
+
+
+def test_the_file_is_the_owners_alone(wish):
+    read(wish)
+
+    assert os.stat(wish.place.run / "supervisord.conf").st_mode & 0o777 == 0o600
+
+
+def test_the_last_lines_of_a_log(tmp_path):
+    (tmp_path / "web.log").write_text("one\ntwo\nthree\n")
+
+    assert supervisor.last_lines(tmp_path / "web.log", 2) == "    two\n    three"
+    assert supervisor.last_lines(tmp_path / "none.log") == ""

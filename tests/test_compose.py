@@ -1,0 +1,144 @@
+"""docker-compose.yml, Dockerfile and .env.example, as far as they can be checked without Docker."""
+
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import yaml
+from django.core.management import get_commands
+from django.utils.module_loading import import_string
+
+from acmeweb.env import ROOT
+
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES = COMPOSE["services"]
+OURS = {name: service for name, service in SERVICES.items() if service["image"] == "acme"}
+LONG_RUNNING = set(SERVICES) - {"migrate", "demo"}
+
+
+def run(*words):
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_it_is_a_compose_file():
+    checker = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+
+    done = run(*checker, "docker-compose.yml")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_all_services_are_there():
+    assert {"db", "valkey", "migrate", "web", "worker", "beat", "cluster"} <= set(SERVICES)
+
+
+@pytest.mark.parametrize("name", sorted(LONG_RUNNING))
+def test_what_runs_long_has_a_health_check(name):
+    assert SERVICES[name]["healthcheck"]["test"]
+
+
+@pytest.mark.parametrize("name", sorted(set(OURS) - {"migrate", "cluster"}))
+def test_what_uses_the_database_waits_for_the_schema(name):
+    assert OURS[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_ours_give_up_every_privilege(name):
+    service = OURS[name]
+
+    assert service["cap_drop"] == ["ALL"] and service["read_only"] is True
+    assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_secret_comes_from_a_file_and_is_declared(name):
+    service = SERVICES[name]
+
+    assert set(service.get("secrets", [])) <= set(COMPOSE["secrets"])
+    for variable, value in service.get("environment", {}).items():
+        if re.search("PASSWORD|SECRET|TOKEN", variable):
+            assert variable.endswith("_FILE")
+            assert value.removeprefix("/run/secrets/") in service["secrets"]
+
+
+def test_who_asks_for_the_token_and_who_sends_it_have_the_same_file():
+    assert "--token-file=/run/secrets/cluster_token" in SERVICES["cluster"]["command"]
+    for name in ("cluster", "worker", "migrate"):
+        assert "cluster_token" in SERVICES[name]["secrets"]
+
+
+def test_make_secrets_makes_every_one():
+    made = re.search("for name in (.*); do", (ROOT / "Makefile").read_text())[1].split()
+
+    assert set(made) == set(COMPOSE["secrets"])
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_named_volume_is_declared(name):
+    mounted = {volume.partition(":")[0] for volume in SERVICES[name].get("volumes", [])}
+
+    assert mounted <= set(COMPOSE["volumes"])
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_its_command_exists(name):
+    match OURS[name]["command"]:
+        case ["python", "manage.py", command, *_]:
+            assert command in get_commands()
+        case ["python", "-m", module, *words]:
+            assert find_spec(module)
+            understood = run(sys.executable, "-m", module, "--help").stdout
+            assert all(word.partition("=")[0] in understood for word in words if word.startswith("--"))
+        case ["uvicorn", application, *_]:
+            assert import_string(application.replace(":", "."))
+        case ["celery", "-A", application, command, *_]:
+            assert import_string(application.replace(":", "."))
+            assert command in ("worker", "beat")
+        case other:
+            pytest.fail(f"nobody checks {other}")
+
+
+def test_the_image_starts_the_same_web_server():
+    written = (ROOT / "Dockerfile").read_text()
+
+    assert yaml.safe_load(written.rpartition("CMD ")[2]) == OURS["web"]["command"]
+
+
+def test_the_image_installs_the_runtime_lock_alone_and_is_nobody_special():
+    written = (ROOT / "Dockerfile").read_text()
+
+    assert "--require-hashes -r requirements.lock" in written and "requirements-dev" not in written
+    assert "USER 10001:10001" in written
+
+
+def test_every_variable_is_explained():
+    reading = re.compile(r'(?:env|asked)\.(?:text|flag|number|words)\(\s*"([A-Z_]+)"')
+    sources = [*ROOT.glob("acmeweb/**/*.py"), *ROOT.glob("scheduling/**/*.py"), *ROOT.glob("failures/**/*.py")]
+    read = {name for source in sources for name in reading.findall(source.read_text())}
+    used = set(re.findall(r"\$\{([A-Z_]+)", (ROOT / "docker-compose.yml").read_text()))
+    explained = set(re.findall(r"^#?([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.M))
+
+    assert read | used <= explained
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock", "requirements-uv.lock"])
+def test_a_lock_names_no_host_and_hashes_everything(name):
+    written = (ROOT / name).read_text()
+
+    assert "://" not in written
+    assert all("--hash=" in block for block in re.split(r"\n(?=\S)", written.strip()))
+
+
+def test_the_scripts_are_shell():
+    for script in ("acmeweb/services/setup.sh", "acmeweb/services/lock.sh"):
+        assert run("sh", "-n", script).returncode == 0
+    assert run("bash", "-n", ".ci/run").returncode == 0
+
+
+def test_no_password_is_among_the_words_of_a_container():
+    for service in SERVICES.values():
+        words = service.get("command", [])
+        assert "--requirepass" not in (shlex.split(words) if isinstance(words, str) else words)
