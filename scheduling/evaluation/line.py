@@ -1,0 +1,205 @@
+"""What a free GPU evaluates next: slices cut as they are taken, from what is known by then.
+
+Nothing is assigned beforehand. A GPU that is free takes a slice of the dataset with the most work left, and slices
+shrink as the whole does (guided self-scheduling: a share of what is left over twice the GPUs), so the last ones are
+short and all GPUs end together, however wrong the priors were. Three things change that order:
+
+- Datasets with a long metric are first: their CPU work then runs beside what the GPUs have still to do. Their slices
+  are short enough for the longest metric not to outlast the rest.
+- A node goes on with the checkpoint that it has staged, until nothing is left of it. Then it stages the first that
+  nobody has begun, or helps the one with the most work left for each node on it.
+- What a slice took is remembered for its dataset and checkpoint, and the next is cut by that.
+
+A take costs O(log datasets); a switch to another checkpoint O(checkpoints begun).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from scheduling.evaluation.work import Cost, Site
+
+SHORTEST_S = 30.0  # opening a dataset takes about a second: 3 % of the shortest slice
+LONG_TAIL = 0.25  # of its time on the GPU
+WHOLE = 1.3  # a rest of up to this many slices is not cut again
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One dataset of one checkpoint, and what it is expected to cost as a whole."""
+
+    checkpoint: int
+    dataset: int
+    samples: int
+    prior: Cost
+    parts: int = 1_000_000  # the most it may be cut in
+    offset: int = 0  # its first sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    task: int
+    start: int
+    samples: int
+
+
+@dataclass(kw_only=True)
+class _Rest:
+    """What is left of a task."""
+
+    task: Task
+    done: int = 0  # samples given out
+    cuts: int = 0
+    entry: int = 0  # the newest of its entries in the heap; the others are void
+    factor: float = 1.0  # how much longer than its prior it takes
+
+    @property
+    def share(self) -> float:
+        return 1 - self.done / self.task.samples
+
+    @property
+    def left_s(self) -> float:
+        return self.share * self.task.prior.on_gpu * self.factor
+
+    @property
+    def tail(self) -> float:
+        """Seconds of metric for each second on the GPU."""
+        return self.task.prior.score / max(self.task.prior.on_gpu, 1e-9)
+
+    def place(self) -> tuple[bool, float]:
+        return self.tail < LONG_TAIL, -self.left_s
+
+
+@dataclass(kw_only=True)
+class _Begun:
+    """A checkpoint: its tasks in order, and who works on it."""
+
+    heap: list[tuple[bool, float, int, int]] = field(default_factory=list)
+    open: int = 0  # tasks of which something is left
+    left_s: float = 0.0
+    nodes: set[int] = field(default_factory=set)
+
+
+class Line:
+    """The work of a campaign that nobody has taken yet."""
+
+    def __init__(self, tasks: Sequence[Task], site: Site) -> None:
+        self._gpus = site.gpus
+        self._per_node = site.gpus_per_node
+        self._rests = [_Rest(task=task) for task in tasks]
+        self._checkpoints: dict[int, _Begun] = {}
+        for number, task in enumerate(tasks):
+            begun = self._checkpoints.setdefault(task.checkpoint, _Begun())
+            begun.open += 1
+            begun.left_s += task.prior.on_gpu
+            self._enter(begun, number)
+        self._left_s = sum(begun.left_s for begun in self._checkpoints.values())
+        self._whole_s = self._left_s / self._gpus
+        self._unbegun = list(reversed(self._checkpoints))
+        self._at: dict[int, int] = {}
+
+    @property
+    def left_s(self) -> float:
+        return max(self._left_s, 0.0)
+
+    def checkpoint_for(self, node: int) -> int | None:
+        """The checkpoint that this node should have staged now; None when nothing is left."""
+        held = self._at.get(node)
+        if held is not None and self._checkpoints[held].open:
+            return held
+        chosen = self._next_checkpoint()
+        if held is not None:
+            self._checkpoints[held].nodes.discard(node)
+        if chosen is None:
+            self._at.pop(node, None)
+            return None
+        self._at[node] = chosen
+        self._checkpoints[chosen].nodes.add(node)
+        return chosen
+
+    def take(self, checkpoint: int) -> Slice | None:
+        begun = self._checkpoints[checkpoint]
+        if not begun.open:
+            return None
+        number = self._first(begun)
+        rest = self._rests[number]
+        before = rest.left_s
+        taken = Slice(task=number, start=rest.task.offset + rest.done, samples=self._cut(rest, begun))
+        rest.done += taken.samples
+        rest.cuts += 1
+        if rest.done < rest.task.samples:
+            self._enter(begun, number)
+        else:
+            begun.open -= 1
+        self._lighten(begun, before - rest.left_s)
+        return taken
+
+    def learn(self, taken: Slice, took: Cost) -> None:
+        """What a slice really took; it counts for what is left of its task."""
+        rest = self._rests[taken.task]
+        expected = rest.task.prior.on_gpu * taken.samples / rest.task.samples
+        before = rest.left_s
+        rest.factor = took.on_gpu / max(expected, 1e-9)
+        begun = self._checkpoints[rest.task.checkpoint]
+        self._lighten(begun, before - rest.left_s)
+        if rest.done < rest.task.samples:
+            self._enter(begun, taken.task)
+
+    def give_back(self, lost: Slice) -> None:
+        """A slice that came to nothing becomes a task of its own, in one piece."""
+        task = self._rests[lost.task].task
+        share = lost.samples / task.samples
+        again = Task(
+            checkpoint=task.checkpoint,
+            dataset=task.dataset,
+            samples=lost.samples,
+            prior=task.prior.times(share),
+            parts=1,
+            offset=lost.start,
+        )
+        self._rests.append(_Rest(task=again, factor=self._rests[lost.task].factor))
+        begun = self._checkpoints[task.checkpoint]
+        begun.open += 1
+        self._enter(begun, len(self._rests) - 1)
+        self._lighten(begun, -self._rests[-1].left_s)
+
+    def _enter(self, begun: _Begun, number: int) -> None:
+        rest = self._rests[number]
+        rest.entry += 1
+        heappush(begun.heap, (*rest.place(), number, rest.entry))
+
+    def _first(self, begun: _Begun) -> int:
+        while True:
+            *_, number, entry = heappop(begun.heap)
+            if entry == self._rests[number].entry:
+                return number
+
+    def _lighten(self, begun: _Begun, by_s: float) -> None:
+        begun.left_s -= by_s
+        self._left_s -= by_s
+
+    def _next_checkpoint(self) -> int | None:
+        while self._unbegun:
+            first = self._unbegun.pop()
+            if self._checkpoints[first].open:
+                return first
+        open_ones = [
+            (begun.left_s / (len(begun.nodes) + 1), -name) for name, begun in self._checkpoints.items() if begun.open
+        ]
+        return -max(open_ones)[1] if open_ones else None
+
+    def _cut(self, rest: _Rest, begun: _Begun) -> int:
+        """How many samples the next slice has."""
+        remaining = rest.task.samples - rest.done
+        if rest.cuts + 1 >= rest.task.parts:
+            return remaining
+        workers = max(len(begun.nodes), 1) * self._per_node if self._unbegun else self._gpus
+        share_s = (begun.left_s if self._unbegun else self._left_s) / (2 * workers)
+        slice_s = max(SHORTEST_S, share_s)
+        if rest.tail >= LONG_TAIL:
+            slice_s = min(slice_s, max(SHORTEST_S, self._whole_s / 4 / rest.tail))
+        if rest.left_s <= WHOLE * slice_s:
+            return remaining
+        return max(1, min(remaining, int(remaining * slice_s / rest.left_s)))

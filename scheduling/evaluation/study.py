@@ -1,0 +1,107 @@
+"""The paper's setting, method beside method: one 7B model, 63 datasets, one node and four (NSDI'24, 6.2 and Fig. 16).
+
+The priors of a planner are wrong by up to `error` for each dataset, drawn anew for each seed; what really happens is
+the same for all methods. Pure: seeds in, a report out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from random import Random
+from statistics import median
+from typing import Any
+
+from scheduling.evaluation.bound import lower_bound_s
+from scheduling.evaluation.methods import METHODS, Setting
+from scheduling.evaluation.work import Phases, Site, datasets
+
+PUBLISHED = {1: 1.3, 4: 1.8}  # times shorter than the baseline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    method: str
+    makespan_s: float
+    gpu_idle_s: float
+    trials: int
+    slices: int
+    speedup: float  # over the baseline
+    over_bound: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong:
+    """`acme` with wrong priors, over all seeds."""
+
+    error: float
+    seeds: int
+    median_s: float
+    worst_s: float
+    worst_speedup: float
+    worst_over_bound: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    nodes: int
+    lower_bound_s: float
+    longest_dataset_s: float  # on one GPU: the baseline can never be shorter
+    published_speedup: float | None
+    rows: tuple[Row, ...]
+    wrong_priors: tuple[Wrong, ...]
+
+
+def study(
+    nodes: Sequence[int] = (1, 4), sharing: int = 8, errors: Sequence[float] = (0.2, 0.5), seeds: int = 20
+) -> dict[str, Any]:
+    phases = Phases.anchored(sharing)
+    compared = [_compared(Site(nodes=number), phases, errors, seeds) for number in nodes]
+    return {"phases": asdict(phases), "sharing": sharing, "settings": [asdict(each) for each in compared]}
+
+
+def _compared(site: Site, phases: Phases, errors: Sequence[float], seeds: int) -> Compared:
+    known = datasets()
+    costs = [phases.cost(dataset, dataset.samples) for dataset in known]
+    bound_s = lower_bound_s(site, phases, [(d.samples, cost) for d, cost in zip(known, costs, strict=True)])
+    setting = Setting(site=site, phases=phases, datasets=known, priors=costs)
+    outcomes = {name: method.run(setting) for name, method in METHODS.items()}
+    base_s = outcomes["baseline"].makespan_s
+    rows = tuple(
+        Row(
+            method=name,
+            makespan_s=done.makespan_s,
+            gpu_idle_s=done.gpu_idle_s,
+            trials=done.trials,
+            slices=done.pieces,
+            speedup=base_s / done.makespan_s,
+            over_bound=done.makespan_s / bound_s,
+        )
+        for name, done in outcomes.items()
+    )
+    return Compared(
+        nodes=site.nodes,
+        lower_bound_s=bound_s,
+        longest_dataset_s=max(cost.on_gpu for cost in costs),
+        published_speedup=PUBLISHED.get(site.nodes),
+        rows=rows,
+        wrong_priors=tuple(_wrong(setting, error, seeds, base_s, bound_s) for error in errors if seeds),
+    )
+
+
+def _wrong(setting: Setting, error: float, seeds: int, base_s: float, bound_s: float) -> Wrong:
+    spans = [_span(setting, error, Random(f"{error}/{seed}")) for seed in range(seeds)]
+    return Wrong(
+        error=error,
+        seeds=seeds,
+        median_s=median(spans),
+        worst_s=max(spans),
+        worst_speedup=base_s / max(spans),
+        worst_over_bound=max(spans) / bound_s,
+    )
+
+
+def _span(setting: Setting, error: float, dice: Random) -> float:
+    believed = [cost.times(1 + dice.uniform(-error, error)) for cost in setting.priors]
+    wrong = Setting(site=setting.site, phases=setting.phases, datasets=setting.datasets, priors=believed)
+    return METHODS["acme"].run(wrong).makespan_s

@@ -1,0 +1,130 @@
+"""What an evaluation is made of: datasets, a model, the site they run at, and what one slice of a dataset costs.
+
+Everything a trial does is one of five phases: start the framework, load the model, prepare the samples, infer, and
+score what was answered. Seconds come from the one profile that is published (HumanEval on a 7B model, NSDI'24 Fig. 13:
+221 s, of which 29.5 % load and prepare and 19.0 % score) and from arithmetic on tokens; `Phases.anchored` shows how.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+PROFILE_S = 221.0
+LOAD_AND_PREPARE_S = 0.295 * PROFILE_S
+SCORE_S = 0.190 * PROFILE_S
+INFER_S = PROFILE_S - LOAD_AND_PREPARE_S - SCORE_S
+
+
+class Style(StrEnum):
+    GENERATE = "generate"  # an answer is written, token by token
+    CHOOSE = "choose"  # the likelihood of each label is read, one forward pass a label
+
+
+class Metric(StrEnum):
+    MATCH = "match"  # strings are compared
+    TESTS = "tests"  # the programs that were written are run
+    JUDGE = "judge"  # another model is asked, over a network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    name: str
+    samples: int
+    style: Style
+    prompt_tokens: int
+    answer: int  # tokens of an answer, or how many labels there are to choose from
+    metric: Metric
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    nodes: int
+    gpus_per_node: int = 8
+    link_gb_s: float = 25 / 8  # a node's way to the storage, shared by all who load
+    host_gb_s: float = 10.0  # from the host's memory to one GPU
+    scorers_per_node: int = 16  # CPU jobs that score at the same time
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Seconds of one slice, once the model is loaded; `score` may run elsewhere."""
+
+    prepare: float
+    infer: float
+    score: float
+
+    @property
+    def on_gpu(self) -> float:
+        return self.prepare + self.infer
+
+    def times(self, factor: float) -> Cost:
+        return Cost(prepare=self.prepare * factor, infer=self.infer * factor, score=self.score * factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phases:
+    """Seconds per unit of work for one model on one type of GPU."""
+
+    start: float
+    weights_gb: float = 14.0  # 7B parameters of two bytes
+    open: float = 1.0  # to find a dataset's files and templates, for each slice
+    prepare_sample: float = 0.005  # to fill its prompt in and tokenise it
+    prompt_token: float = 0.00012  # 2 x 7e9 operations at 38 % of an A100's 312 TFLOP/s
+    answer_token: float = 0.0
+    score_sample: tuple[tuple[Metric, float], ...] = ()
+
+    @classmethod
+    def anchored(cls, sharing: int = 8, site: Site | None = None) -> Phases:
+        """Such that HumanEval costs what was measured, if `sharing` trials of a node loaded at the same time.
+
+        The study does not say how many did. The start of the framework is what remains of the time before inference.
+        """
+        bare = cls(start=0.0)
+        human = next(dataset for dataset in datasets() if dataset.name == "humaneval")
+        loading = bare.weights_gb * sharing / (site or Site(nodes=1)).link_gb_s
+        prompts = human.samples * human.prompt_tokens * bare.prompt_token
+        return cls(
+            start=LOAD_AND_PREPARE_S - loading - bare.open - human.samples * bare.prepare_sample,
+            answer_token=(INFER_S - prompts) / (human.samples * human.answer),
+            score_sample=(
+                (Metric.MATCH, 0.002),
+                (Metric.TESTS, SCORE_S / human.samples),
+                (Metric.JUDGE, 2.0),  # such that the longest take the half hour that the study reports
+            ),
+        )
+
+    def cost(self, dataset: Dataset, samples: int) -> Cost:
+        forward = dataset.prompt_tokens * self.prompt_token
+        if dataset.style == Style.CHOOSE:
+            each = dataset.answer * forward
+        else:
+            each = forward + dataset.answer * self.answer_token
+        scoring = dict(self.score_sample)[dataset.metric]
+        return Cost(
+            prepare=self.open + samples * self.prepare_sample, infer=samples * each, score=0.5 + samples * scoring
+        )
+
+
+@cache
+def datasets() -> tuple[Dataset, ...]:
+    """The 63 of the study's setting. It names none of them: these are the usual ones, each with its public origin."""
+    with (Path(__file__).parent / "datasets.csv").open(encoding="utf-8", newline="") as table:
+        return tuple(
+            Dataset(
+                name=row["name"],
+                samples=int(row["samples"]),
+                style=Style(row["style"]),
+                prompt_tokens=int(row["prompt_tokens"]),
+                answer=int(row["answer"]),
+                metric=Metric(row["metric"]),
+            )
+            for row in csv.DictReader(table)
+        )
