@@ -15,9 +15,9 @@ from django.db import transaction
 from rest_framework.exceptions import PermissionDenied, ValidationError
 
 from jobs import actions, clock, readers, wishes
-from jobs.door.rights import Caller
 from jobs.journal import Author
 from jobs.models import Cluster, Job, Node, Role, Team
+from jobs.rights import Caller
 from jobs.spec import BadSpec, JobSpec, Shape, parse, refuse_circle, refuse_priority
 
 MOST_ROWS = 5000
