@@ -36,11 +36,13 @@ class Caller:
 
     @cached_property
     def roles(self) -> Mapping[int, Any]:
-        """Team by team; one query a request."""
+        """Team by team; read with the token, or by one query a request."""
         if self.user.is_superuser:
             return {self.bound_to: Role.ADMIN} if self.bound_to else {}
-        rows = Membership.objects.filter(user=self.user).values_list("team_id", "role")
-        return {team: Role(role) for team, role in rows if self.bound_to in (None, team)}
+        known = getattr(self.user, "known_roles", None)
+        if known is None:
+            known = dict(Membership.objects.filter(user=self.user).values_list("team_id", "role"))
+        return {team: Role(role) for team, role in known.items() if self.bound_to in (None, team)}
 
     @cached_property
     def operates(self) -> bool:
