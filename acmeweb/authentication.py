@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
-from django.db.models import Q
+from django.contrib.auth import get_user_model
+from django.db import connection
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 
-from jobs import clock
 from jobs.door.rights import scope_of as scope_of
 from jobs.models import Token
 
@@ -24,14 +25,13 @@ class BearerTokenAuthentication(BaseAuthentication):
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        now = clock.now()
-        token = Token.objects.usable(now).select_related("user").filter(digest=Token.digest_of(secret.strip())).first()
-        if token is None:
+        token, now = _known(Token.digest_of(secret.strip()))
+        if token is None or not token.is_usable(now):
             raise AuthenticationFailed("This token is unknown, expired or revoked.")
         if not _from_allowed_network(token, request.META.get("REMOTE_ADDR", "")):
             raise AuthenticationFailed("This token may not be used from your network.")
-        stale = Q(last_used_at__isnull=True) | Q(last_used_at__lt=now - LAST_USED_EVERY)
-        Token.objects.filter(stale, pk=token.pk).update(last_used_at=now)
+        if token.last_used_at is None or token.last_used_at < now - LAST_USED_EVERY:
+            Token.objects.filter(pk=token.pk).update(last_used_at=now)
         return token.user, token
 
     def authenticate_header(self, request: Any) -> str:
@@ -40,6 +40,44 @@ class BearerTokenAuthentication(BaseAuthentication):
 
 class BrowserSessionAuthentication(SessionAuthentication):
     """The session of the dashboard, with its CSRF check."""
+
+
+def _known(digest: str) -> tuple[Token | None, datetime]:
+    """The token with its user and their roles, and the database's time: one question, for every request asks it.
+
+    Nothing is remembered between requests: a token that was revoked is turned away from the next one on.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_question(), [digest])
+        row = cursor.fetchone()
+    now, roles, *values = row
+    fields = _fields(Token)
+    if values[0] is None:
+        return None, now
+    token = Token.from_db(connection.alias, [field.attname for field in fields], values[: len(fields)])
+    user = get_user_model()
+    names = [field.attname for field in _fields(user)]
+    token.user = user.from_db(connection.alias, names, values[len(fields) :])
+    token.user.known_roles = {int(team): role for team, role in (roles or {}).items()}
+    return token, now
+
+
+def _fields(model: Any) -> tuple[Any, ...]:
+    return tuple(model._meta.concrete_fields)
+
+
+@cache
+def _question() -> str:
+    user = get_user_model()
+    columns = [f't."{one.column}"' for one in _fields(Token)] + [f'u."{one.column}"' for one in _fields(user)]
+    return f"""
+        SELECT clock_timestamp(),
+               (SELECT json_object_agg(m.team_id, m.role) FROM jobs_membership m WHERE m.user_id = t.user_id),
+               {", ".join(columns)}
+        FROM (SELECT 1) AS always
+        LEFT JOIN {Token._meta.db_table} t ON t.digest = %s
+        LEFT JOIN {user._meta.db_table} u ON u.id = t.user_id
+    """  # noqa: S608 - the names are Django's
 
 
 def _from_allowed_network(token: Token, address: str) -> bool:

@@ -24,9 +24,9 @@ from rest_framework.exceptions import AuthenticationFailed
 from acmeweb.authentication import BearerTokenAuthentication
 from acmeweb.views import glances
 from jobs import clock
-from jobs.door.rights import Caller
 from jobs.lifecycle import NodeState, State
 from jobs.models import Cluster, Job, Node, Pulse, Scope
+from jobs.rights import Caller
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 UNFINISHED = [State.PENDING, State.RUNNING, State.SUSPENDED]

@@ -52,9 +52,16 @@ KEPT_FIELDS = (
 # --- submit
 
 
-@transaction.atomic
 def submit(specs: Sequence[JobSpec], *, cluster: Cluster, team: Team, author: Author, now: datetime) -> list[Job]:
     """All of them or none. An array becomes one row a task; the rows come back in the order asked."""
+    with transaction.atomic():
+        return submit_within(specs, cluster=cluster, team=team, author=author, now=now)
+
+
+def submit_within(
+    specs: Sequence[JobSpec], *, cluster: Cluster, team: Team, author: Author, now: datetime
+) -> list[Job]:
+    """The same in the caller's transaction, which must not outlive what this raises."""
     if cluster.mode == Mode.OBSERVE:
         raise BadSpec("cluster", f"{cluster} is only observed: Acme starts nothing there")
     numbers = iter(_sequence(len(specs)))

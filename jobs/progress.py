@@ -48,6 +48,9 @@ def _signature(key: str) -> str:
     return salted_hmac("acme.progress", key, algorithm="sha256").hexdigest()[:40]
 
 
+Beats = Sequence[Mapping[str, Any]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Noted:
     attempt_id: int
@@ -55,35 +58,46 @@ class Noted:
     stop_as: str
     rows: int
 
+    def shown(self, checkpoints: int = 0) -> dict[str, Any]:
+        return {"heartbeats": self.rows, "checkpoints": checkpoints, "stop_as": self.stop_as}
+
 
 _names = ", ".join(COLUMNS)
-# One statement: whether the attempt lives, its rows, its newest values. What a heartbeat leaves out stays as it was.
+# One statement for many attempts: which of them live, their rows, their newest values. What a heartbeat leaves out
+# stays as it was. Always in the same order, so that two of these that meet wait for each other and do not deadlock.
 NOTE = f"""
-WITH live AS (SELECT id, job_id, stop_as FROM jobs_attempt WHERE key = %s AND ended_at IS NULL),
+WITH live AS (SELECT key, id, job_id, stop_as FROM jobs_attempt WHERE key = ANY(%s) AND ended_at IS NULL),
 said AS MATERIALIZED (
     SELECT live.id AS attempt_id, LEAST(COALESCE(v.at, clock_timestamp()), clock_timestamp()) AS at,
            {", ".join(f"v.{name}" for name in COLUMNS if name != "at")}
-    FROM live, unnest({", ".join(f"%s::{kind}[]" for kind in COLUMNS.values())}) AS v ({_names})),
+    FROM unnest(%s::text[], {", ".join(f"%s::{kind}[]" for kind in COLUMNS.values())}) AS v (key, {_names})
+    JOIN live USING (key)),
 kept AS (
-    INSERT INTO jobs_progress (attempt_id, {_names}) SELECT attempt_id, {_names} FROM said
-    ON CONFLICT DO NOTHING RETURNING 1),
+    INSERT INTO jobs_progress (attempt_id, {_names}) SELECT attempt_id, {_names} FROM said ORDER BY attempt_id, at
+    ON CONFLICT DO NOTHING RETURNING attempt_id),
 beat AS (
     INSERT INTO jobs_pulse (attempt_id, {_names})
-    SELECT attempt_id, {_names} FROM said ORDER BY at DESC LIMIT 1
+    SELECT DISTINCT ON (attempt_id) attempt_id, {_names} FROM said ORDER BY attempt_id, at DESC
     ON CONFLICT (attempt_id) DO UPDATE SET heard_at = clock_timestamp(), at = EXCLUDED.at,
         {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_pulse.{name})" for name in COLUMNS if name != "at")}
     WHERE EXCLUDED.at >= jobs_pulse.at)
-SELECT id, job_id, stop_as, (SELECT count(*) FROM kept) FROM live
+SELECT key, id, job_id, stop_as, COALESCE(news.count, 0) FROM live
+LEFT JOIN (SELECT attempt_id, count(*) FROM kept GROUP BY attempt_id) AS news ON news.attempt_id = live.id
 """  # noqa: S608 - the names are ours
 
 
-def note(key: str, beats: Sequence[Mapping[str, Any]]) -> Noted | None:
-    """None when the attempt does not live any more. The same heartbeats twice are kept once."""
-    columns = [[beat.get(name) for beat in beats] for name in COLUMNS]
+def note_many(reports: Mapping[str, Beats]) -> dict[str, Noted]:
+    """By the attempt's key; one that does not live any more is left out. The same heartbeats twice are kept once."""
+    keys = [key for key, beats in reports.items() for _ in beats]
+    columns = [[beat.get(name) for beats in reports.values() for beat in beats] for name in COLUMNS]
     with connection.cursor() as cursor:
-        cursor.execute(NOTE, [key, *columns])
-        row = cursor.fetchone()
-    return Noted(attempt_id=row[0], job_id=row[1], stop_as=row[2], rows=row[3]) if row else None
+        cursor.execute(NOTE, [list(reports), keys, *columns])
+        rows = cursor.fetchall()
+    return {key: Noted(attempt_id=id, job_id=job, stop_as=stop_as, rows=count) for key, id, job, stop_as, count in rows}
+
+
+def note(key: str, beats: Beats) -> Noted | None:
+    return note_many({key: beats}).get(key)
 
 
 SAVE = """

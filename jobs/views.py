@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -19,10 +19,12 @@ from jobs import actions, clock, forms, logs, masking, timeline
 from jobs.actions import JobError
 from jobs.hostlist import compress
 from jobs.journal import Author
-from jobs.lifecycle import FINAL, LIVE, Kind, State
-from jobs.models import Attempt, Cluster, Hold, Job, Role, Team
+from jobs.lifecycle import FINAL, LIVE, Forbidden, Kind, State
+from jobs.models import Attempt, Cluster, Job, Role, Team
 from jobs.pages import MOST_EVENTS, answer
+from jobs.rights import Caller
 from jobs.spec import BadSpec, refuse_priority
+from jobs.verbs import PRIORITY, VERBS, NotAllowed, Wish, carry_out
 from jobs.wishes import want_turn
 
 PAGE = 50
@@ -84,66 +86,12 @@ def _filtered(found: Any, asked: dict[str, str]) -> Any:
 # --- one job
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verb:
-    """What a person may do to a job, in which states, and what comes of it."""
-
-    name: str
-    label: str
-    effect: str
-    tone: str
-    fits: Callable[[Job], bool]
-    run: Callable[..., None]
-    takes_operator: bool = False
-
-
-VERBS = {
-    verb.name: verb
-    for verb in (
-        Verb(
-            name="hold",
-            label="Hold",
-            effect="It keeps its place in the queue and does not start before somebody releases it.",
-            tone="quiet",
-            fits=lambda job: job.state == State.PENDING and not job.hold,
-            run=actions.hold,
-            takes_operator=True,
-        ),
-        Verb(
-            name="release",
-            label="Release",
-            effect="It may start again as soon as there is room.",
-            tone="good",
-            fits=lambda job: job.state == State.PENDING and bool(job.hold),
-            run=actions.release,
-            takes_operator=True,
-        ),
-        Verb(
-            name="requeue",
-            label="Requeue",
-            effect="It is stopped, and goes back to its old place in the queue.",
-            tone="warn",
-            fits=lambda job: job.is_live,
-            run=actions.requeue,
-        ),
-        Verb(
-            name="cancel",
-            label="Cancel",
-            effect="It ends for good. A job that runs is stopped by its cluster first.",
-            tone="bad",
-            fits=lambda job: not job.is_final,
-            run=actions.cancel,
-        ),
-    )
-}
-
-
 @require_safe
 def job(request: HttpRequest, public_id: str) -> HttpResponse:
     row = _visible(request, public_id)
     now = clock.now()
     attempts = list(row.attempts.all())
-    may_change = Job.objects.changeable_by(request.user).filter(pk=row.pk).exists()
+    may_change = Caller(user=request.user).may_change(row)
     context = {
         "now": now,
         "job": row,
@@ -276,27 +224,22 @@ def job_verb(request: HttpRequest, public_id: str, name: str) -> HttpResponse:
     row = _visible(request, public_id)
     if verb is None:
         raise Http404("no such verb")
-    if not Job.objects.changeable_by(request.user).filter(pk=row.pk).exists():
-        messages.error(request, f"Not allowed: only its owner or an operator of {row.team} can {verb.name} {row}.")
-        return redirect("job", public_id)
     why = request.POST.get("why", "").strip()[:1000]
-    more = {"operator": _operates(request, row)} if verb.takes_operator else {}
     try:
-        verb.run(row, author=Author.of(request), why=why, **more)
-    except JobError as error:
+        priority = PRIORITY("priority", forms.whole(request.POST.get("priority", ""))) if verb.takes_priority else 0
+        wish = Wish(author=Author.of(request), why=why, priority=priority)
+        carry_out(verb, row, wish, Caller(user=request.user))
+    except NotAllowed as refusal:
+        messages.error(request, f"Not allowed: {refusal}")
+    except BadSpec as bad:
+        messages.error(request, f"Nothing was changed: {bad}.")
+    except (JobError, Forbidden) as error:
         messages.error(request, f"Conflict, nothing was changed: {error}.")
     else:
         want_turn(row.cluster_id)
         # A job that runs is stopped by its cluster; we have only asked
         messages.success(request, f"{verb.label}: {'asked.' if row.is_live else 'done.'}")
     return redirect("job", public_id)
-
-
-def _operates(request: HttpRequest, row: Job) -> bool:
-    """An operator who holds a job of their own holds it as its owner."""
-    if row.hold == Hold.NONE and row.user_id == request.user.pk:
-        return False
-    return Team.objects.where(request.user, Role.OPERATOR).filter(pk=row.team_id).exists()
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

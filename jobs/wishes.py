@@ -7,16 +7,20 @@ goes on instead of leaving it to the next. The message names the task, because `
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from functools import partial
 
 from celery import current_app
-from django.db import transaction
+from django.db import Error, connections, transaction
 from django.db.models.functions import Now
 from kombu.exceptions import OperationalError
 
 from jobs.models import Cluster
 
 log = logging.getLogger(__name__)
+
+PAUSE_S = 0.02
 
 
 def want_turn(cluster_id: int) -> None:
@@ -29,3 +33,47 @@ def _send(cluster_id: int) -> None:
         current_app.send_task("scheduling.turn", [cluster_id], retry=False, expires=10)
     except (OperationalError, OSError) as error:
         log.info("nobody could be woken for cluster %s: %s", cluster_id, error)
+
+
+class Bell:
+    """Rung by many, heard once: hundreds of submissions a second become a few wishes, and nobody waits for them.
+
+    Its thread begins with the first ring and ends when it is quiet for a while. If the process dies before it has
+    passed a ring on, the next beat of the loops comes a second later.
+    """
+
+    def __init__(self, pause_s: float = PAUSE_S, quiet_s: float = 5.0) -> None:
+        self.pause_s, self.quiet_s = pause_s, quiet_s
+        self.rung: set[int] = set()
+        self.changed = threading.Condition()
+        self.thread: threading.Thread | None = None
+
+    def ring(self, cluster_id: int) -> None:
+        with self.changed:
+            self.rung.add(cluster_id)
+            self.changed.notify()
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._listen, name="bell", daemon=True)
+                self.thread.start()
+
+    def _listen(self) -> None:
+        while rung := self._next():
+            try:
+                for cluster_id in rung:
+                    want_turn(cluster_id)
+            except Error as error:
+                log.info("a wish for a turn was lost: %s", error)
+            finally:
+                connections.close_all()  # back to the pool
+            time.sleep(self.pause_s)  # those who come meanwhile share the next round
+
+    def _next(self) -> set[int]:
+        with self.changed:
+            self.changed.wait_for(lambda: self.rung, self.quiet_s)
+            rung, self.rung = self.rung, set()
+            if not rung:
+                self.thread = None
+            return rung
+
+
+bell = Bell()

@@ -150,6 +150,7 @@ def _settle(env: Env, place: Place, bind: str, port: int, signs: Signs) -> Insta
         postgres_port=0 if database else ports.pick(_port(last, "DATABASE_URL")),
         valkey_port=0 if broker else ports.pick(_port(last, "VALKEY_URL")),
         cluster_port=ports.pick(_port(last, "SIMULATED_CLUSTER_URL")),
+        web=env.number("ACME_WEB_PROCESSES", min(4, os.cpu_count() or 1), 1, 32),
     )
     addresses = {
         "SECRET_KEY": env.text("SECRET_KEY") or keys.keep(place.secrets / "secret-key"),

@@ -56,10 +56,11 @@ class Wish:
     postgres_port: int
     valkey_port: int
     cluster_port: int
+    web: int = 1  # processes on the one port
 
 
 def table(wish: Wish) -> list[Program]:
-    rows = [_cluster(wish), _worker(), _beat(wish), _web(wish)]
+    rows = [_cluster(wish), _worker(), _beat(wish), *(_web(wish, number) for number in range(1, wish.web + 1))]
     if wish.postgres_port:
         rows.append(_postgres(wish))
     if wish.valkey_port:
@@ -107,6 +108,6 @@ def _beat(wish: Wish) -> Program:
     return Program(name="beat", words=(*CELERY, "beat", "-s", str(wish.place.run / "beat-schedule"), "--pidfile="))
 
 
-def _web(wish: Wish) -> Program:
-    words = (PYTHON, "-m", "uvicorn", "acmeweb.asgi:application", "--host", wish.bind, "--port", str(wish.port))
-    return Program(name="web", words=(*words, "--timeout-graceful-shutdown", "3", "--no-server-header"))
+def _web(wish: Wish, number: int) -> Program:
+    words = (PYTHON, "-m", "acmeweb.services.web", "--host", wish.bind, "--port", str(wish.port))
+    return Program(name="web" if number == 1 else f"web-{number}", words=words)

@@ -106,8 +106,21 @@ def _resume(node: Node, asked: Asked) -> None:
 
 
 NODE_VERBS = (
-    Verb(name="drain", act=_drain, effect=_drain_effect, fits=lambda node: not node.is_drained, needs_reason=True),
-    Verb(name="resume", act=_resume, effect=_resume_effect, fits=lambda node: node.is_drained or not node.takes_work),
+    Verb(
+        name="drain",
+        label="Drain",
+        act=_drain,
+        effect=_drain_effect,
+        fits=lambda node: not node.is_drained,
+        needs_reason=True,
+    ),
+    Verb(
+        name="resume",
+        label="Resume",
+        act=_resume,
+        effect=_resume_effect,
+        fits=lambda node: node.is_drained or not node.takes_work,
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""What operators do to jobs here, and what each verb will do to the rows that were picked, as one sentence."""
+"""The verbs of jobs in the console: the one table there is, and what each will do to the rows that were picked."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from django import forms
 
-from jobs import actions
+from jobs import verbs
 from jobs.admin.verbs import Asked, Verb, many
-from jobs.lifecycle import State
 from jobs.models import Job
 from jobs.spec import HIGHEST_PRIORITY
 
@@ -53,40 +52,27 @@ def _requeue_effect(jobs: Sequence[Job]) -> str:
 def _priority_effect(jobs: Sequence[Job]) -> str:
     stages = _by_stage(jobs)
     moved = many(stages["waiting"], "waiting job", "move")
-    return f"change priority: {moved} in the queue; higher goes first." + _refusing(stages["live"] + stages["finished"])
-
-
-def _hold(job: Job, asked: Asked) -> None:
-    actions.hold(job, author=asked.author, why=asked.why, operator=True)
-
-
-def _release(job: Job, asked: Asked) -> None:
-    actions.release(job, author=asked.author, why=asked.why, operator=True)
-
-
-def _cancel(job: Job, asked: Asked) -> None:
-    actions.cancel(job, author=asked.author, why=asked.why)
-
-
-def _requeue(job: Job, asked: Asked) -> None:
-    actions.requeue(job, author=asked.author, why=asked.why)
-
-
-def _reprioritise(job: Job, asked: Asked) -> None:
-    assert asked.number is not None
-    actions.reprioritise(job, asked.number, author=asked.author, why=asked.why)
-
-
-def _waits(job: Job) -> bool:
-    return job.state == State.PENDING
+    return f"priority: {moved} in the queue; higher goes first." + _refusing(stages["live"] + stages["finished"])
 
 
 PRIORITY = forms.IntegerField(label="Priority", min_value=-HIGHEST_PRIORITY, max_value=HIGHEST_PRIORITY)
 
-JOB_VERBS = (
-    Verb(name="hold", act=_hold, effect=_hold_effect, fits=lambda job: _waits(job) and not job.hold),
-    Verb(name="release", act=_release, effect=_release_effect, fits=lambda job: _waits(job) and bool(job.hold)),
-    Verb(name="change-priority", act=_reprioritise, effect=_priority_effect, fits=_waits, number=PRIORITY),
-    Verb(name="requeue", act=_requeue, effect=_requeue_effect, fits=lambda job: job.is_live),
-    Verb(name="cancel", act=_cancel, effect=_cancel_effect, fits=lambda job: not job.is_final),
-)
+EFFECTS = {
+    "hold": _hold_effect,
+    "release": _release_effect,
+    "priority": _priority_effect,
+    "requeue": _requeue_effect,
+    "cancel": _cancel_effect,
+}
+
+
+def _of_console(verb: verbs.Verb) -> Verb:
+    def act(job: Job, asked: Asked) -> None:
+        wish = verbs.Wish(author=asked.author, why=asked.why, priority=asked.number or 0)
+        verb.act(job, wish, True)
+
+    number = PRIORITY if verb.takes_priority else None
+    return Verb(name=verb.name, label=verb.label, act=act, effect=EFFECTS[verb.name], fits=verb.fits, number=number)
+
+
+JOB_VERBS = tuple(map(_of_console, verbs.VERBS.values()))

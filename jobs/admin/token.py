@@ -87,7 +87,9 @@ def _these(count: int) -> str:
     return "this token" if count == 1 else f"these {count} tokens"
 
 
-REVOKE = Verb(name="revoke", act=_revoke, effect=_revoke_effect, fits=lambda token: token.revoked_at is None)
+REVOKE = Verb(
+    name="revoke", label="Revoke", act=_revoke, effect=_revoke_effect, fits=lambda token: token.revoked_at is None
+)
 
 
 @admin.register(Token)

@@ -50,15 +50,12 @@ class Asked:
 @dataclass(frozen=True, kw_only=True)
 class Verb:
     name: str
+    label: str
     act: Callable[[Any, Asked], None]
     effect: Callable[[Sequence[Any]], str]  # one sentence: what happens to these rows
     fits: Callable[[Any], bool]  # whether the page of one row offers it
     needs_reason: bool = False
     number: forms.IntegerField | None = None
-
-    @property
-    def label(self) -> str:
-        return self.name.replace("-", " ").capitalize()
 
     def form(self, data: Any = None) -> forms.Form:
         """The number first, where one is asked, then why."""

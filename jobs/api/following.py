@@ -16,7 +16,6 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ from django.db import close_old_connections
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from jobs.door.streaming import while_listened_to
 from jobs.logs import NoLog, NothingYet, clean, open_beneath
 from jobs.models import Attempt
 
@@ -103,23 +103,7 @@ class Following:
         await send(head)
         if method == "HEAD":
             return await send({"type": "http.response.body", "body": b""})
-        gone = asyncio.ensure_future(_gone(receive))
-        writing = asyncio.ensure_future(_write(follow(wish, has_ended, self.pace), send))
-        try:
-            await asyncio.wait({gone, writing}, return_when=asyncio.FIRST_COMPLETED)
-            if writing.done():
-                writing.result()
-        finally:
-            for task in (gone, writing):
-                task.cancel()
-            for task in (gone, writing):
-                with suppress(asyncio.CancelledError, OSError):
-                    await task
-
-
-async def _gone(receive: Any) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        await while_listened_to(receive, _write(follow(wish, has_ended, self.pace), send))
 
 
 async def _write(events: Any, send: Any) -> None:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db import transaction
 from django.db.models import Q, QuerySet
-from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
-from jobs import actions, readers
+from jobs import actions, readers, verbs
 from jobs.api import shapes, submitting
 from jobs.api.submitting import soon
 from jobs.door import pages, query, versions
 from jobs.door.endpoint import Detail, Endpoint, Listing, Verb, found, refuse_unknown
 from jobs.door.errors import BadField
-from jobs.door.rights import Caller, Rule
-from jobs.journal import Author
+from jobs.door.rights import Rule
 from jobs.lifecycle import Forbidden, Kind, State
 from jobs.models import Attempt, Event, Hold, Job, Scope
-from jobs.spec import HIGHEST_PRIORITY
+from jobs.rights import Caller
+from jobs.verbs import PRIORITY, NotAllowed, Wish, carry_out
 
 MOST_JOBS = 5000
 MOST_VERBS = 1000
@@ -210,57 +208,18 @@ class JobExplanation(Endpoint):
 # --- verbs
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wish:
-    """A verb with what it needs to be carried out."""
-
-    verb: str
-    author: Author
-    why: str = ""
-    priority: int = 0
-
-
-def carry_out(wish: Wish, job: Job, caller: Caller) -> None:
-    """Raises PermissionDenied or Moved."""
-    if not caller.may_change(job):
-        raise PermissionDenied(_why_not(job, caller))
-    # Who acts on another's job does it as an operator: its owner cannot lift that hold
-    operator = caller.may_operate(job) and job.user_id != caller.user.pk
-    match wish.verb:
-        case "cancel":
-            actions.cancel(job, author=wish.author, why=wish.why)
-        case "requeue":
-            actions.requeue(job, author=wish.author, why=wish.why)
-        case "hold":
-            actions.hold(job, author=wish.author, why=wish.why, operator=operator)
-        case "release":
-            actions.release(job, author=wish.author, why=wish.why, operator=caller.may_operate(job))
-        case "priority":
-            if wish.priority > max(0, job.priority) and not caller.may_operate(job):
-                raise PermissionDenied("Only operators of the team raise a priority above 0.")
-            actions.reprioritise(job, wish.priority, author=wish.author, why=wish.why)
-
-
-def _why_not(job: Job, caller: Caller) -> str:
-    if job.user_id == caller.user.pk:
-        return "A viewer changes nothing; this needs the role researcher or above."
-    return f"{job} is somebody else's: this needs the role operator in its team, and a token of scope operate."
-
-
 REASON = readers.text(LONGEST_REASON, lines=True)
-PRIORITY = readers.whole(-HIGHEST_PRIORITY, HIGHEST_PRIORITY)
 
 
 class JobVerb(Verb):
     """One verb on one job. If-Match guards it; the answer is the job as it is then."""
 
     tag = "Jobs"
-    verb = ""
-    says = ""
-    takes: Mapping[str, readers.Reader] = {"reason": REASON}
+    verb: ClassVar[verbs.Verb]
+    takes: ClassVar[Mapping[str, readers.Reader]] = {"reason": REASON}
 
     def work(self, id: str) -> Response:
-        asked = self.body(self.takes, f"the verb {self.verb}")
+        asked = self.body(self.takes, f"the verb {self.verb.name}")
         for name in self.takes:
             if name not in asked and name != "reason":
                 raise BadField(name, "is missing")
@@ -268,8 +227,8 @@ class JobVerb(Verb):
         if "If-Match" in self.request.headers:
             _lock(job)
             versions.refuse_stale(self.request, shapes.JOB.show(whole_job(self.caller, id)))
-        wish = Wish(verb=self.verb, author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
-        carry_out(wish, self.caller.jobs().get(pk=job.pk), self.caller)
+        wish = Wish(author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
+        carry_out(self.verb, self.caller.jobs().get(pk=job.pk), wish, self.caller)
         soon(job.cluster_id)
         shown = shapes.JOB.show(whole_job(self.caller, id))
         return Response(shown, headers={"ETag": versions.etag(shown)})
@@ -281,23 +240,15 @@ def _lock(job: Job) -> None:
     list(Job.objects.select_for_update().filter(pk=job.pk).values("pk"))
 
 
-def _verb(name: str, says: str, **more: Any) -> type[JobVerb]:
-    body = more.pop("body", shapes.WHY)
-    rule = Rule(scope=SUBMIT, says=says, body=body, answer=shapes.JOB, conflicts=True, team=True)
-    return type(f"{name.title()}Job", (JobVerb,), {"verb": name, "rules": {"POST": rule}, "__doc__": says, **more})
+def _endpoint(verb: verbs.Verb) -> type[JobVerb]:
+    takes = {"priority": PRIORITY, "reason": REASON} if verb.takes_priority else {"reason": REASON}
+    body = shapes.PRIORITY if verb.takes_priority else shapes.WHY
+    rule = Rule(scope=SUBMIT, says=verb.says, body=body, answer=shapes.JOB, conflicts=True, team=True)
+    table = {"verb": verb, "takes": takes, "rules": {"POST": rule}, "__doc__": verb.says}
+    return type(f"{verb.name.title()}Job", (JobVerb,), table)
 
 
-CancelJob = _verb("cancel", "End a job: at once if it waits, otherwise by its cluster")
-HoldJob = _verb("hold", "Keep a waiting job from starting")
-ReleaseJob = _verb("release", "Let a held job start again")
-RequeueJob = _verb("requeue", "Stop a running job and put it back at its place in the queue")
-PriorityJob = _verb(
-    "priority",
-    "Change the priority of a waiting job",
-    body=shapes.PRIORITY,
-    takes={"priority": PRIORITY, "reason": REASON},
-)
-VERBS = {"cancel": CancelJob, "hold": HoldJob, "release": ReleaseJob, "requeue": RequeueJob, "priority": PriorityJob}
+VERBS = {name: _endpoint(verb) for name, verb in verbs.VERBS.items()}
 
 
 class ManyVerbs(Verb):
@@ -330,8 +281,8 @@ class ManyVerbs(Verb):
         # The oldest first, and always in the same order, so that two of these do not wait for each other
         jobs = list(rows.order_by("id")[: MOST_VERBS + 1])
         matched = len(jobs) if len(jobs) <= MOST_VERBS else rows.count()
-        wish = Wish(verb=verb, author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
-        outcomes = [_try(wish, job, self.caller, dry) for job in jobs[:MOST_VERBS]]
+        wish = Wish(author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
+        outcomes = [_try(verbs.VERBS[verb], job, wish, self.caller, dry) for job in jobs[:MOST_VERBS]]
         outcomes += [{"id": id, "done": False, "error": f"You have no job {id}."} for id in unknown]
         done = sum(1 for one in outcomes if one["done"])
         if done and not dry:
@@ -389,17 +340,15 @@ class _Rehearsed(Exception):
     """The end of a dry run: what it did is rolled back."""
 
 
-def _try(wish: Wish, job: Job, caller: Caller, dry: bool) -> dict[str, Any]:
+def _try(verb: verbs.Verb, job: Job, wish: Wish, caller: Caller, dry: bool) -> dict[str, Any]:
     outcome: Callable[..., dict[str, Any]] = lambda **more: {"id": job.public_id, **more}  # noqa: E731
     try:
         with transaction.atomic():
-            carry_out(wish, job, caller)
+            carry_out(verb, job, wish, caller)
             if dry:
                 raise _Rehearsed
     except _Rehearsed:
         return outcome(done=True)
-    except (actions.Moved, Forbidden) as error:
+    except (actions.Moved, Forbidden, NotAllowed) as error:
         return outcome(done=False, error=str(error))
-    except PermissionDenied as error:
-        return outcome(done=False, error=str(error.detail))
     return outcome(done=True)

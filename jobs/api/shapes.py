@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobs import verbs
 from jobs.door.shapes import (
     Field,
     Shape,
@@ -370,7 +371,7 @@ PRIORITY = Shape(
     "PriorityRequest",
     {"priority": number(low=-HIGHEST_PRIORITY, high=HIGHEST_PRIORITY), "reason": WHY.fields["reason"]},
 )
-VERBS = ("cancel", "hold", "release", "requeue", "priority")
+VERBS = tuple(verbs.VERBS)
 VERB_REQUEST = Shape(
     "VerbRequest",
     {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,9 @@ from django.db import transaction
 from rest_framework.exceptions import PermissionDenied, ValidationError
 
 from jobs import actions, clock, readers, wishes
-from jobs.door.rights import Caller
 from jobs.journal import Author
 from jobs.models import Cluster, Job, Node, Role, Team
+from jobs.rights import Caller
 from jobs.spec import BadSpec, JobSpec, Shape, parse, refuse_circle, refuse_priority
 
 MOST_ROWS = 5000
@@ -73,7 +74,7 @@ def _submit_group(results: list[Result], members: list[int], team: Team, cluster
     if not members:
         return
     specs = [spec for index in members if (spec := results[index].spec)]
-    jobs = iter(actions.submit(specs, cluster=cluster, team=team, author=author, now=clock.now()))
+    jobs = iter(actions.submit_within(specs, cluster=cluster, team=team, author=author, now=clock.now()))
     for index, spec in zip(members, specs, strict=True):
         results[index].submitted = _submitted([next(jobs) for _ in range(len(spec.array) or 1)])
     soon(cluster.pk)
@@ -91,7 +92,7 @@ def _submitted(jobs: list[Job]) -> dict[str, Any]:
 
 def soon(cluster_id: int) -> None:
     """After the commit: in our transaction it would hold the cluster's row, and all who submit would queue for it."""
-    transaction.on_commit(partial(wishes.want_turn, cluster_id), robust=True)
+    transaction.on_commit(partial(wishes.bell.ring, cluster_id), robust=True)
 
 
 class _Noted:
@@ -176,6 +177,9 @@ def _check_references(spec: JobSpec, keys: Mapping[str, int], known: set[str], r
             raise BadSpec("dependencies", f"the job {key!r}, which it waits for, was refused")
 
 
+_shapes: dict[int, tuple[datetime | None, Shape]] = {}
+
+
 class Places:
     """The teams one may submit for and the clusters there are; each read once a request."""
 
@@ -183,15 +187,16 @@ class Places:
         self.caller = caller
         self.teams = {team.pk: team for team in caller.teams()}
         self.clusters = {cluster.pk: cluster for cluster in Cluster.objects.all()}
-        self.shapes: dict[int, Shape] = {}
 
     def of(self, asked: Mapping[str, Any]) -> Group:
         return self._team(asked.get("team")), self._cluster(asked.get("cluster"))
 
     def shape(self, cluster: Cluster) -> Shape:
-        if cluster.pk not in self.shapes:
-            self.shapes[cluster.pk] = Node.objects.shape(cluster)
-        return self.shapes[cluster.pk]
+        """Counted anew when the cluster was heard of anew: nothing else adds or removes nodes."""
+        known = _shapes.get(cluster.pk)
+        if known is None or known[0] != cluster.heard_at:
+            known = _shapes[cluster.pk] = cluster.heard_at, Node.objects.shape(cluster)
+        return known[1]
 
     def _team(self, name: Any) -> Team:
         if name is None:

@@ -14,9 +14,10 @@ from jobs import readers
 from jobs.door import pages, query, versions
 from jobs.door.errors import BadField
 from jobs.door.once import once
-from jobs.door.rights import Caller, Rule, caller_of
+from jobs.door.rights import Rule, caller_of
 from jobs.door.shapes import Shape
 from jobs.journal import Author
+from jobs.rights import Caller
 
 
 class Endpoint(APIView):

@@ -16,6 +16,7 @@ from jobs.actions import Moved
 from jobs.lifecycle import Forbidden
 from jobs.node_actions import NodeError
 from jobs.readers import BadSpec
+from jobs.verbs import NotAllowed
 
 RETRY_S = 1
 
@@ -55,6 +56,8 @@ def translated(error: Exception) -> Exception:
             return BadField(error.field, error.why)
         case Moved() | NodeError() | Forbidden():
             return Conflict(str(error))
+        case NotAllowed():
+            return exceptions.PermissionDenied(str(error))
         case IntegrityError():
             return Conflict("Somebody else changed the same rows at the same moment; try again.", RETRY_S)
         case OperationalError() if isinstance(error.__cause__, postgres.DeadlockDetected | postgres.LockNotAvailable):

@@ -41,13 +41,6 @@ class JobQuerySet(models.QuerySet["Job"]):
     def in_queue_order(self) -> Self:
         return self.order_by("-priority", "submitted_at", "id")
 
-    def changeable_by(self, user) -> Self:
-        """Jobs whose verbs the user may use: their own while they may submit for the team, all where they operate."""
-        if user.is_superuser:
-            return self
-        own = models.Q(user=user, team__in=Team.objects.where(user, Role.RESEARCHER).values("pk"))
-        return self.filter(own | models.Q(team__in=Team.objects.where(user, Role.OPERATOR).values("pk")))
-
     def live(self) -> Self:
         return self.filter(state__in=sorted(LIVE))
 

@@ -138,6 +138,11 @@ class Token(models.Model):
     def __str__(self) -> str:
         return f"{self.prefix}… {self.name}"
 
+    def is_usable(self, now: datetime) -> bool:
+        """As `usable` says it of rows."""
+        alive = self.expires_at is None or self.expires_at > now
+        return alive and self.revoked_at is None and self.user.is_active
+
     @classmethod
     def make(cls, **fields: object) -> tuple[Token, str]:
         """A new token and its secret, which is shown this once."""

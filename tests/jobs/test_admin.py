@@ -286,7 +286,7 @@ JOB_CASES = [
     ("cancel", waiting, {}, "job.moved", {"state": State.CANCELLED}),
     ("cancel", make.make_running, {}, "job.cancel_asked", {"flags": ["SIGNALING"]}),
     ("requeue", make.make_running, {}, "job.requeue_asked", {"flags": ["SIGNALING"]}),
-    ("change-priority", waiting, {"number": 7}, "job.reprioritised", {"priority": 7}),
+    ("priority", waiting, {"number": 7}, "job.reprioritised", {"priority": 7}),
 ]
 
 
@@ -378,7 +378,7 @@ def test_a_button_asks_on_a_page_of_its_own_and_comes_back_to_the_job(root: Clie
     assert after.redirect_chain == [(page(Job, "change", job.pk), 302)]
 
 
-@pytest.mark.parametrize("verb", ["hold", "release", "cancel", "requeue", "change-priority"])
+@pytest.mark.parametrize("verb", ["hold", "release", "cancel", "requeue", "priority"])
 def test_staff_without_the_permission_may_not_use_a_verb_on_a_job(verb: str):
     client, job = signed_in(make.make_staff("op", "view_job", "operate_cluster")), make.make_job()
 

@@ -134,7 +134,7 @@ def test_jobs_of_one_request_may_wait_for_each_other(ada):
 def test_many_jobs_are_a_handful_of_statements(ada, django_assert_max_num_queries):
     asked = {"jobs": [{"command": "x"}] * 500}
 
-    with django_assert_max_num_queries(17):
+    with django_assert_max_num_queries(14):
         answer = ada.post("jobs/bulk/", asked)
 
     assert answer.json()["accepted"] == 500
@@ -229,7 +229,7 @@ def test_the_list_takes_the_same_queries_whatever_its_length(ada, count, django_
     for _ in range(count):
         make.running(make.job(ada.user), gpus=(Job.objects.count() % 8,)) if count == 1 else make.job(ada.user)
 
-    with django_assert_num_queries(6):  # clock, token, its last use, roles, jobs, attempts
+    with django_assert_num_queries(4):  # token, its last use, jobs, attempts
         ada.get("jobs/")
 
 
@@ -239,17 +239,17 @@ def test_each_field_of_a_list_comes_without_a_query_a_row(ada, field, django_ass
     for _ in range(3):
         make.job(ada.user, dependencies=f"afterok:{first}")
 
-    with django_assert_max_num_queries(7):
+    with django_assert_max_num_queries(5):
         answer = ada.get("jobs/", {"fields": field, "limit": 2, "ordering": "-priority,submitted_at"})
 
     assert list(answer.json()["results"][0]) == [field]
 
 
-def test_the_detail_takes_eight_queries(ada, django_assert_num_queries):
+def test_the_detail_takes_six_queries(ada, django_assert_num_queries):
     first = make.job(ada.user)
     job = make.job(ada.user, dependencies=f"afterok:{first}")
 
-    with django_assert_num_queries(8):  # clock, token, last use, roles, job, dependencies, their jobs, attempt
+    with django_assert_num_queries(6):  # token, last use, job, dependencies, their jobs, attempt
         ada.get(f"jobs/{job}/")
 
 
@@ -377,7 +377,7 @@ def test_drain_and_resume(olga):
 def test_nodes_come_by_cluster_and_name_with_the_gpus_they_give(olga, ada, django_assert_num_queries):
     make.running(make.job(ada.user, gpus_per_node=2), gpus=(3, 4))
 
-    with django_assert_num_queries(5):  # clock, token, last use, nodes, allocations
+    with django_assert_num_queries(4):  # token, last use, nodes, allocations
         nodes = olga.get("nodes/").json()["results"]
 
     assert [node["name"] for node in nodes] == ["gpu001", "gpu002", "gpu003", "gpu004"]

@@ -7,7 +7,7 @@ import io
 import pytest
 from django.core.management import CommandError, call_command
 
-from jobs.models import Scope, Token
+from jobs.models import Membership, Scope, Token
 from tests.jobs import api_make as make
 
 pytestmark = pytest.mark.django_db
@@ -45,3 +45,30 @@ def test_what_cannot_be_is_one_sentence_and_exit_code_1(words, sentence):
     assert str(failed.value) == sentence
     assert failed.value.returncode == 1
     assert not Token.objects.exists()
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired", "of nobody active"])
+def test_a_token_is_turned_away_from_its_next_request_on(how):
+    person = make.person()
+    caller = make.Caller(person)
+    assert caller.get("me/").status_code == 200
+
+    token = Token.objects.get()
+    match how:
+        case "revoked":
+            Token.objects.update(revoked_at=token.created_at)
+        case "expired":
+            Token.objects.update(expires_at=token.created_at)
+        case _:
+            type(person).objects.update(is_active=False)
+
+    assert caller.get("me/").status_code == 401
+
+
+def test_a_role_that_was_taken_away_is_gone_with_the_next_request():
+    caller = make.Caller(make.person())
+    assert caller.get("me/").json()["teams"] == [{"team": "vision", "role": "researcher"}]
+
+    Membership.objects.all().delete()
+
+    assert caller.get("me/").json()["teams"] == []

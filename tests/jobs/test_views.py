@@ -435,6 +435,20 @@ def test_only_the_owner_or_an_operator_may_change_a_job(ada):
     assert job.state == State.PENDING
 
 
+@pytest.mark.parametrize(
+    ("asked", "said", "becomes"),
+    [("-7", "Change priority: done.", -7), ("7", "Not allowed: Only operators", 0), ("high", "priority: is text", 0)],
+)
+def test_the_page_changes_a_priority_as_far_as_the_role_goes(ada, asked, said, becomes):
+    job = submitted(by="ada")
+
+    page = text(ada.post(f"/jobs/{job}/priority/", {"priority": asked}, follow=True))
+
+    job.refresh_from_db()
+    assert said in page
+    assert job.priority == becomes
+
+
 def test_an_operators_hold_is_not_the_owners_to_release(ada):
     job = submitted(by="ada")
     operator().post(f"/jobs/{job}/hold/", {"why": "floods the file system"})

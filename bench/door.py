@@ -1,0 +1,368 @@
+"""The programs' door under load: submissions, reads over a long history, heartbeats.
+
+    python bench/door.py                 everything; about four minutes on an idle machine with two cores
+    python bench/door.py submit          submissions only; also: reads, heartbeats
+    python bench/door.py reads --history 1000000
+
+It starts an instance of its own, as `make up` does, on a directory and a port of its own. The jobs go to a cluster that
+nobody answers for, so that nothing but the door is measured. Each answer is waited for and is given after the commit.
+The yardsticks run in the same minute on the same server: the same rows by a bare psycopg loop, and by COPY.
+Prints a table to stderr and JSON to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench import load
+from bench.load import Measured, request
+from tests.acceptance.instance import Instance
+
+CLIENTS = 8
+WISH = {"command": "torchrun --nproc-per-node 8 train.py --config base.yaml", "nodes": 2, "gpus_per_node": 8,
+        "time_limit": "2-00:00:00", "labels": {"run": "bench"}, "environment": {"NCCL_DEBUG": "WARN"},
+        "team": "bench", "cluster": "bench"}  # fmt: skip
+SINGLES, BULKS, BULK_SIZE = 2000, 5, 5000
+HEARTBEATS, ATTEMPTS, PACE = 12_000, 10_000, 1000
+READS = 200
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["submit", "reads", "heartbeats"])
+    parser.add_argument("--history", type=int, default=1_000_000, help="Finished jobs of the large history.")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="acme-bench-") as home:
+        os.chmod(home, 0o755)  # the database is not run by root
+        instance = Instance(Path(home) / "var")
+        instance.out.parent.mkdir(exist_ok=True)
+        try:
+            instance.start(DEMO="0").ready()
+            found = measure(Bench(instance), options)
+        finally:
+            if instance.process and instance.process.poll() is None:
+                instance.stop()
+    print(table(found), file=sys.stderr)
+    print(json.dumps(found, indent=1))
+
+
+def measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0], "python": platform.python_version()}
+    }
+    if "submit" in options.parts:
+        found["submit"] = submissions(bench)
+    if "heartbeats" in options.parts:
+        found["heartbeats"] = heartbeats(bench)
+    if "reads" in options.parts:
+        found["reads"] = reads(bench, options.history)
+    return found
+
+
+class Bench:
+    """A running instance with a cluster, a team and its people."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.home = f"http://127.0.0.1:{instance.port}/"
+        os.environ |= {"ACME_VAR": str(instance.place.var), "DJANGO_SETTINGS_MODULE": "acmeweb.settings"}
+        import django
+
+        django.setup()
+        from django.db import connection
+
+        from tests.jobs import api_make
+
+        self.connection = connection
+        api_make.team("bench")
+        self.cluster = api_make.cluster("bench", nodes=1000)
+        people = [api_make.person(f"bench{n}", "bench") for n in range(CLIENTS)]
+        self.tokens = [api_make.token(person) for person in people]
+        connection.close()
+
+    def url(self) -> str:
+        from acmeweb.env import read_file
+
+        return read_file(self.instance.place.env)["DATABASE_URL"]
+
+    def cpu_s(self) -> dict[str, float]:
+        """Processor seconds so far of each program with all its children."""
+        pids = self.instance.pids()
+        return {name: sum(_cpu_s(pid) for pid in _family(root)) for name, root in pids.items()}
+
+
+def _family(root: int) -> list[int]:
+    found = [root]
+    for pid in found:
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            found += map(int, task.read_text().split())
+    return found
+
+
+def _cpu_s(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+# --- submissions
+
+
+def submissions(bench: Bench) -> dict[str, Any]:
+    body = json.dumps(WISH).encode()
+    singles = (request("POST", "/api/v1/jobs/", token, body) for token in itertools.cycle(bench.tokens))
+    many = json.dumps({"jobs": [WISH] * BULK_SIZE}).encode()
+    bulk = (request("POST", "/api/v1/jobs/bulk/", token, many) for token in itertools.cycle(bench.tokens))
+    load.drive(bench.home, singles, connections=CLIENTS, count=100)  # everything imported, everything connected
+    before = bench.cpu_s()
+    single = load.drive(bench.home, singles, connections=CLIENTS, count=SINGLES, check=_created)
+    cpu = {name: after - before.get(name, 0) for name, after in bench.cpu_s().items()}
+    bulked = load.drive(bench.home, bulk, connections=1, count=BULKS, check=_created)
+    rows = sample_rows(bench)
+    loop, copy = bare_loop(bench, rows, SINGLES), bare_copy(bench, rows, BULK_SIZE * BULKS)
+    bulk_per_s = BULK_SIZE * BULKS / bulked.wall_s
+    return {
+        "single": single.figures() | {"cpu_ms_each": {k: round(1000 * v / SINGLES, 2) for k, v in cpu.items()}},
+        "bulk": {"jobs": BULK_SIZE * BULKS, "jobs_per_s": round(bulk_per_s), "request_s": round(bulked.at(0.5), 2)},
+        "bare_psycopg_loop_per_s": round(loop),
+        "bare_copy_per_s": round(copy),
+        "single_costs_times_the_loop": round(loop / single.figures()["per_s"], 1),
+        "bulk_costs_times_copy": round(copy / bulk_per_s, 1),
+    }
+
+
+def _created(status: int, body: bytes) -> None:
+    if status != 201:
+        raise SystemExit(f"status {status}: {body[:500]!r}")
+
+
+Rows = dict[str, tuple[list[str], list[Any]]]
+
+
+def sample_rows(bench: Bench) -> Rows:
+    """One job and its event, as the door wrote them: names and values of all columns but the key."""
+    found: Rows = {}
+    with psycopg.connect(bench.url()) as session:
+        for name in ("jobs_job", "jobs_event"):
+            cursor = session.execute(f"SELECT * FROM {name} ORDER BY id DESC LIMIT 1")
+            row = cursor.fetchone()
+            assert row and cursor.description
+            pairs = [(d.name, v) for d, v in zip(cursor.description, row, strict=True) if d.name != "id"]
+            found[name] = ([n for n, _ in pairs], [_adapted(v) for _, v in pairs])
+    return found
+
+
+def _adapted(value: Any) -> Any:
+    from psycopg.types.json import Jsonb
+
+    return Jsonb(value) if isinstance(value, dict) else value
+
+
+def bare_loop(bench: Bench, rows: Rows, count: int) -> float:
+    """Rows a second: the same number of connections, for each job two INSERTs and a COMMIT; nothing is checked."""
+    texts = {
+        name: f"INSERT INTO {name} ({', '.join(names)}) VALUES ({', '.join(['%s'] * len(names))}) RETURNING id"
+        for name, (names, _) in rows.items()
+    }
+    numbers = itertools.count()
+
+    def work(mine: int) -> None:
+        with psycopg.connect(bench.url()) as session:
+            for _ in range(mine):
+                job = session.execute(texts["jobs_job"], _with(rows["jobs_job"], public_id=f"l{next(numbers)}"))
+                event = _with(rows["jobs_event"], job_id=job.fetchone()[0])
+                session.execute(texts["jobs_event"], event)
+                session.commit()
+
+    threads = [threading.Thread(target=work, args=[count // CLIENTS]) for _ in range(CLIENTS)]
+    return count / _timed(lambda: [*[t.start() for t in threads], *[t.join() for t in threads]])
+
+
+def bare_copy(bench: Bench, rows: Rows, count: int) -> float:
+    """Rows a second: one COPY of all jobs and one of all events, one COMMIT for each request's worth of them."""
+    with psycopg.connect(bench.url()) as session:
+
+        def work() -> None:
+            for first in range(0, count, BULK_SIZE):
+                one = range(first, first + BULK_SIZE)
+                keys = session.execute(
+                    "SELECT nextval('jobs_job_id_seq') FROM generate_series(1, %s)", [BULK_SIZE]
+                ).fetchall()
+                names, _ = rows["jobs_job"]
+                with session.cursor().copy(f"COPY jobs_job (id, {', '.join(names)}) FROM STDIN") as copy:
+                    for (key,), n in zip(keys, one, strict=True):
+                        copy.write_row([key, *_with(rows["jobs_job"], public_id=f"c{n}")])
+                names, _ = rows["jobs_event"]
+                with session.cursor().copy(f"COPY jobs_event ({', '.join(names)}) FROM STDIN") as copy:
+                    for (key,) in keys:
+                        copy.write_row(_with(rows["jobs_event"], job_id=key))
+                session.commit()
+
+        return count / _timed(work)
+
+
+def _with(row: tuple[list[str], list[Any]], **other: Any) -> list[Any]:
+    names, values = row
+    return [other.get(name, value) for name, value in zip(names, values, strict=True)]
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+# --- reads
+
+
+def reads(bench: Bench, large: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for history, live in ((10_000, 500), (large, 50_000)):
+        grow(bench, history, live)
+        found[f"{history}"] = {name: _read(bench, path).figures() for name, path in addresses(bench).items()}
+    small, big = found["10000"], found[f"{large}"]
+    found["growth_p95"] = {name: round(big[name]["p95_ms"] / small[name]["p95_ms"], 2) for name in big}
+    return found
+
+
+def addresses(bench: Bench) -> dict[str, str]:
+    with psycopg.connect(bench.url()) as session:
+        row = session.execute(
+            "SELECT public_id FROM jobs_job WHERE public_id LIKE 'h%' ORDER BY id DESC LIMIT 1 OFFSET 4000"
+        ).fetchone()
+    assert row
+    return {
+        "first page": "/api/v1/jobs/",
+        "waiting, by state": "/api/v1/jobs/?state=PENDING&cluster=history",
+        "of one user": "/api/v1/jobs/?user=bench3&state__in=FAILED,TIMEOUT",
+        "a rare state": "/api/v1/jobs/?state=NODE_FAIL",
+        "last ended": "/api/v1/jobs/?ordering=-ended_at&ended_at__isnull=false",
+        "one job": f"/api/v1/jobs/{row[0]}/",
+    }
+
+
+def _read(bench: Bench, path: str) -> Measured:
+    asked = itertools.repeat(request("GET", path, bench.tokens[0]))
+    load.drive(bench.home, asked, connections=1, count=10)
+    return load.drive(bench.home, asked, connections=1, count=READS, check=_read_well)
+
+
+def _read_well(status: int, body: bytes) -> None:
+    if status != 200:
+        raise SystemExit(f"status {status}: {body[:500]!r}")
+
+
+GROW = """
+WITH made AS (
+    INSERT INTO jobs_job (public_id, cluster_id, team_id, user_id, name, kind, command, workdir, environment, nodes,
+        gpus_per_node, cpus_per_node, memory_per_node_mb, gpu_model, nic_type, time_limit, priority, preemptible,
+        requeue_limit, requeues, hold, array_id, checkpoint_dir, labels, comment, state, flags, reason, why,
+        submitted_at, started_at, ended_at, exit_code)
+    SELECT 'h' || n, %(cluster)s, %(team)s, (%(people)s::int[])[1 + n %% cardinality(%(people)s::int[])],
+        'train-' || n %% 977, 'other', 'python train.py', '', '{}', 1, 8, 1, 0, '', '', NULL, 0, false, 3, 0, '', '',
+        '', '{}', '', s.state, '{}', '', '', now() - (%(last)s - n) * interval '1 second',
+        CASE WHEN s.state <> 'PENDING' THEN now() - (%(last)s - n) * interval '1 second' END,
+        CASE WHEN NOT s.live THEN now() - (%(last)s - n) * interval '1 second' + interval '1 hour' END,
+        CASE WHEN NOT s.live THEN 0 END
+    FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n, LATERAL (
+        SELECT n > %(last)s - %(live)s AS live, CASE
+            WHEN n > %(last)s - %(live)s THEN CASE WHEN n %% 10 = 0 THEN 'RUNNING' ELSE 'PENDING' END
+            WHEN n %% 1000 = 7 THEN 'NODE_FAIL' WHEN n %% 20 = 0 THEN 'FAILED' WHEN n %% 50 = 3 THEN 'TIMEOUT'
+            ELSE 'COMPLETED' END AS state) AS s
+    RETURNING id, public_id, state, ended_at, started_at)
+INSERT INTO jobs_attempt (job_id, number, key, backend_id, state, nodelist, promised_at, confirmed_at, ended_at,
+    stop_as, stop_why, log_path, reason, exit_code)
+SELECT id, 1, public_id || '.1', '', CASE WHEN ended_at IS NULL THEN 'RUNNING' ELSE state END, 'gpu001', started_at,
+    started_at, ended_at, '', '', '', '', CASE WHEN ended_at IS NOT NULL THEN 0 END
+FROM made WHERE started_at IS NOT NULL
+"""
+
+
+def grow(bench: Bench, finished: int, live: int) -> None:
+    """So many finished jobs and so many waiting or running ones, on a cluster that is only observed."""
+    from tests.jobs import api_make
+
+    history = api_make.cluster("history", nodes=0)
+    type(history).objects.filter(pk=history.pk).update(mode="observe")
+    team = api_make.team("bench")
+    people = list(team.memberships.values_list("user_id", flat=True))
+    bench.connection.close()
+    with psycopg.connect(bench.url(), autocommit=True) as session:
+        session.execute("DELETE FROM jobs_attempt WHERE key LIKE 'h%.1'")
+        session.execute("DELETE FROM jobs_job WHERE public_id LIKE 'h%'")
+        for first in range(1, finished + live + 1, 100_000):
+            last = min(first + 99_999, finished + live)
+            session.execute(
+                GROW,
+                {
+                    "cluster": history.pk,
+                    "team": team.pk,
+                    "people": people,
+                    "first": first,
+                    "last": last,
+                    "live": max(0, last - max(first - 1, finished)),
+                },
+            )
+        session.execute("VACUUM ANALYZE jobs_job")
+        session.execute("VACUUM ANALYZE jobs_attempt")
+
+
+# --- heartbeats
+
+
+def heartbeats(bench: Bench) -> dict[str, Any]:
+    """As many as are answered, then the pace of ten thousand running attempts, one in ten seconds each."""
+    grow(bench, 0, ATTEMPTS * 10)  # every tenth of them runs
+    flood = load.drive(bench.home, beats(bench), connections=64, count=HEARTBEATS, check=_read_well)
+    before, began = bench.cpu_s(), time.perf_counter()
+    paced = load.drive(bench.home, beats(bench), connections=64, count=PACE * 10, per_s=PACE, check=_read_well)
+    wall = time.perf_counter() - began
+    cores = {name: round((after - before.get(name, 0)) / wall, 2) for name, after in bench.cpu_s().items()}
+    return {"flood": flood.figures(), "paced": paced.figures() | {"asked_per_s": PACE}, "cores_at_the_pace": cores}
+
+
+def beats(bench: Bench) -> Iterator[bytes]:
+    from jobs import progress
+
+    # The instance's own key signs the tokens
+    keys = [f"h{n}.1" for n in range(10, ATTEMPTS * 10 + 1, 10)]
+    tokens = [progress.token_of(key) for key in keys]
+    for step in itertools.count(1):
+        body = json.dumps(
+            {"heartbeats": [{"step": step, "loss": 2.31, "tokens": step * 4096, "step_time_s": 0.92}]}
+        ).encode()
+        for token in tokens:
+            yield request("POST", "/api/v1/progress/", token, body)
+
+
+# --- the table
+
+
+def table(found: dict[str, Any], indent: str = "") -> str:
+    lines = []
+    for name, value in found.items():
+        if isinstance(value, dict) and any(isinstance(one, dict) for one in value.values()):
+            lines += [f"{indent}{name}", table(value, indent + "  ")]
+        elif isinstance(value, dict):
+            lines.append(f"{indent}{name:26} " + "  ".join(f"{k} {v}" for k, v in value.items()))
+        else:
+            lines.append(f"{indent}{name:26} {value}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

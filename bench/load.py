@@ -1,0 +1,98 @@
+"""A load of HTTP requests that costs the machine little: bytes made beforehand, over connections that stay open.
+
+A client library would spend as much on a request as the server does, on the same two cores. This one knows HTTP/1.1 as
+far as our own server speaks it: an answer has a Content-Length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from urllib.parse import urlsplit
+
+Requests = Iterator[bytes]
+
+
+@dataclass(kw_only=True)
+class Measured:
+    """What came of a load; times in seconds."""
+
+    wall_s: float = 0.0
+    times: list[float] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    def at(self, share: float) -> float:
+        times = sorted(self.times)
+        return times[min(len(times) - 1, int(len(times) * share))]
+
+    def figures(self) -> dict[str, float]:
+        return {
+            "requests": len(self.times),
+            "per_s": round(len(self.times) / self.wall_s, 1),
+            **{f"p{share}_ms": round(1000 * self.at(share / 100), 2) for share in (50, 95, 99)},
+        }
+
+
+def request(method: str, path: str, token: str, body: bytes = b"", **headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {token}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    if method == "POST":
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+class Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def to(cls, home: str) -> Connection:
+        place = urlsplit(home)
+        return cls(*await asyncio.open_connection(place.hostname, place.port, limit=2**26))
+
+    async def ask(self, asked: bytes) -> tuple[int, bytes]:
+        self.writer.write(asked)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        return int(head[9:12]), await self.reader.readexactly(length)
+
+
+def drive(
+    home: str,
+    requests: Requests,
+    *,
+    connections: int,
+    count: int,
+    per_s: float = 0.0,
+    check: Callable = lambda *_: None,
+) -> Measured:
+    """So many requests, as fast as they are answered or at a pace; `check` sees each answer."""
+    return asyncio.run(_drive(home, islice(requests, count), connections, per_s, check))
+
+
+async def _drive(home: str, requests: Requests, connections: int, per_s: float, check: Callable) -> Measured:
+    lines = [await Connection.to(home) for _ in range(connections)]
+    measured = Measured()
+    began = time.perf_counter()
+
+    async def one(line: Connection) -> None:
+        for asked in requests:
+            if per_s:
+                # The place in the row says when it is due, however late the ones before it came back
+                due = began + len(measured.times) / per_s
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            sent = time.perf_counter()
+            status, body = await line.ask(asked)
+            measured.times.append(time.perf_counter() - sent)
+            measured.statuses[status] += 1
+            check(status, body)
+
+    await asyncio.gather(*(one(line) for line in lines))
+    measured.wall_s = time.perf_counter() - began
+    for line in lines:
+        line.writer.close()
+    return measured

@@ -1,0 +1,166 @@
+"""Heartbeats around Django: the plain ones are written together, and everything else goes on as it came."""
+
+import asyncio
+import json
+
+import pytest
+from django.db import OperationalError
+
+from acmeweb.heartbeats import ADDRESS, LARGEST, Heartbeats
+from jobs import clock, progress
+from jobs.models import Attempt, Progress, Pulse
+from jobs.progress import Noted, token_of
+from tests import make
+
+KEY = "01k3v9q2m7t.1"
+BEAT = {"heartbeats": [{"step": 7, "loss": 2.5}]}
+
+
+class Django:
+    """Who gets what the fast way leaves; says what body arrived."""
+
+    def __init__(self):
+        self.bodies = []
+
+    async def __call__(self, scope, receive, send):
+        self.bodies.append((await receive()).get("body"))
+        await send({"type": "http.response.start", "status": 418, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def noted(number=1):
+    return Noted(attempt_id=number, job_id=number, stop_as="", rows=1)
+
+
+class Writer:
+    def __init__(self, living=lambda key: True):
+        self.together, self.living = [], living
+
+    def __call__(self, reports):
+        self.together.append(dict(reports))
+        return {key: noted() for key in reports if self.living(key)}
+
+
+async def post(door, body=BEAT, key=KEY, **changed):
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"host": "localhost", "content-type": "application/json", "authorization": f"Bearer {token_of(key)}"}
+    headers |= {name.replace("_", "-"): value for name, value in changed.pop("headers", {}).items()}
+    scope = {
+        "type": "http",
+        "scheme": "http",
+        "method": "POST",
+        "path": ADDRESS,
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        **changed,
+    }
+    said = []
+    messages = [{"type": "http.request", "body": raw, "more_body": False}]
+
+    async def receive():
+        return messages.pop(0)
+
+    async def send(message):
+        said.append(message)
+
+    await door(scope, receive, send)
+    return said[0]["status"], dict(said[0]["headers"]), said[1]["body"]
+
+
+async def test_a_plain_heartbeat_is_answered_without_django():
+    django, writer = Django(), Writer()
+
+    status, headers, body = await post(Heartbeats(django, writer), headers={"x_request_id": "mine"})
+
+    assert status == 200 and json.loads(body) == {"heartbeats": 1, "checkpoints": 0, "stop_as": ""}
+    assert headers[b"X-Request-ID"] == b"mine"
+    assert not django.bodies and writer.together == [{KEY: BEAT["heartbeats"]}]
+
+
+async def test_those_that_come_together_are_written_together_and_one_attempt_in_its_order():
+    writer = Writer()
+    door = Heartbeats(Django(), writer)
+    steps = [{"heartbeats": [{"step": step}]} for step in range(3)]
+
+    await asyncio.gather(*(post(door, key=f"k{n}.1") for n in range(20)), *(post(door, step) for step in steps))
+
+    assert sum(map(len, writer.together)) == 23
+    assert len(writer.together) <= 4
+    assert [one[KEY][0]["step"] for one in writer.together if KEY in one] == [0, 1, 2]
+
+
+STRANGE = {
+    "a checkpoint": {"body": {"checkpoints": [{"path": "/c", "step": 1}]}},
+    "no JSON": {"body": b"{"},
+    "a list": {"body": b"[]"},
+    "an unknown field": {"body": {"heartbeats": [{"stop": 1}]}},
+    "a key twice": {"body": b'{"heartbeats": [], "heartbeats": []}'},
+    "a huge body": {"body": b" " * (LARGEST + 1)},
+    "another kind": {"headers": {"content_type": "text/plain"}},
+    "a token of a person": {"headers": {"authorization": "Bearer acme_x"}},
+    "a forged token": {"headers": {"authorization": f"Bearer acme_run_{KEY}.0000"}},
+    "no token": {"headers": {"authorization": ""}},
+    "a query": {"query_string": b"x=1"},
+    "a foreign host": {"headers": {"host": "evil.example"}},
+    "another method": {"method": "PUT"},
+    "another address": {"path": "/api/v1/jobs/"},
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+async def test_what_is_not_plain_goes_to_django_as_it_came(name):
+    django, writer = Django(), Writer()
+    asked = dict(STRANGE[name])
+    body = asked.pop("body", BEAT)
+
+    status, _, _ = await post(Heartbeats(django, writer), body, **asked)
+
+    assert status == 418 and not writer.together
+    assert django.bodies == [body if isinstance(body, bytes) else json.dumps(body).encode()]
+
+
+async def test_over_plain_http_nothing_is_taken_where_https_is_asked_for(settings):
+    settings.SECURE_SSL_REDIRECT = True
+    door = Heartbeats(Django(), Writer())
+
+    assert (await post(door))[0] == 418
+    assert (await post(door, headers={"x_forwarded_proto": "https"}))[0] == 200
+
+
+async def test_an_attempt_that_has_ended_and_a_database_that_is_away_are_djangos_to_explain():
+    def away(reports):
+        raise OperationalError("gone")
+
+    assert (await post(Heartbeats(Django(), Writer(living=lambda key: False))))[0] == 418
+    assert (await post(Heartbeats(Django(), away)))[0] == 418
+
+
+async def test_who_sends_too_many_a_minute_is_counted_by_django(settings):
+    settings.ACME_API_PER_MINUTE = 2
+    door = Heartbeats(Django(), Writer())
+
+    statuses = [(await post(door))[0] for _ in range(3)]
+
+    assert statuses == [200, 200, 418]
+
+
+@pytest.mark.django_db
+def test_many_attempts_are_one_statement_and_the_dead_are_left_out(django_assert_num_queries):
+    one, other, dead = (make.running(make.job(gpus_per_node=1), gpus=(n,)) for n in range(3))
+    Attempt.objects.filter(pk=dead.pk).update(ended_at=clock.now())
+    reports = {
+        one.key: [{"step": 1}, {"step": 2, "loss": 0.5}],
+        other.key: [{"step": 9}],
+        dead.key: [{"step": 3}],
+        "nobody.1": [{"step": 4}],
+    }
+
+    with django_assert_num_queries(1):
+        found = progress.note_many(reports)
+
+    assert {key: (noted.attempt_id, noted.rows) for key, noted in found.items()} == {
+        one.key: (one.pk, 2),
+        other.key: (other.pk, 1),
+    }
+    assert Progress.objects.count() == 3
+    assert dict(Pulse.objects.values_list("attempt_id", "step")) == {one.pk: 2, other.pk: 9}
