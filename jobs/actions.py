@@ -4,7 +4,7 @@ Every verb expects a state, changes it in one guarded UPDATE, and writes the Eve
 somebody else was faster it raises `Moved` and has changed nothing. What a cluster must be told is left as a Deed; no
 verb here talks to a cluster or to a queue.
 
-    JobError
+    JobError         (jobs.stop_actions, which holds the verbs that stop a job)
     ├── Moved        the job is not in the state that the verb expects
     └── BadSpec      (jobs.spec) what was asked cannot be
 """
@@ -28,15 +28,10 @@ from jobs.lifecycle import FINAL, LIVE, Flag, State
 from jobs.models import Allocation, Attempt, Cluster, Deed, DeedKind, Dependency, Hold, Job, Mode, Node, Team
 from jobs.publicid import public_id, task_id
 from jobs.spec import BadSpec, DependsOn, JobSpec
-
-
-class JobError(Exception):
-    pass
-
-
-class Moved(JobError):
-    """The job is somewhere else by now; the message says where."""
-
+from jobs.stop_actions import JobError as JobError
+from jobs.stop_actions import Moved, moved, stop, tell
+from jobs.stop_actions import preempt as preempt
+from jobs.stop_actions import requeue as requeue
 
 MOST_DEPENDENCY_ROWS = 100_000
 NOT_LOOKED_YET = "The scheduler has not looked at it yet."
@@ -45,7 +40,7 @@ NOT_LOOKED_YET = "The scheduler has not looked at it yet."
 KEPT_FIELDS = (
     *("name", "kind", "command", "workdir", "environment", "nodes", "gpus_per_node", "cpus_per_node"),
     *("memory_per_node_mb", "gpu_model", "nic_type", "time_limit", "priority", "preemptible", "requeue_limit"),
-    *("begin_at", "array_limit", "checkpoint_dir", "checkpoint_interval", "labels", "comment"),
+    *("begin_at", "array_limit", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "labels", "comment"),
 )
 
 
@@ -150,7 +145,7 @@ def hold(job: Job, *, author: Author, why: str = "", operator: bool = False) -> 
     reason, sentence = ("JobHeldAdmin", "An operator holds it") if operator else ("JobHeldUser", "Its owner holds it")
     _change_waiting(job, "hold", hold=kind, reason=reason, why=f"{sentence}: {why}" if why else f"{sentence}.")
     journal.of_job("job.held", author, job, why=why).save()
-    _tell(job)
+    tell(job)
 
 
 @transaction.atomic
@@ -161,7 +156,7 @@ def release(job: Job, *, author: Author, why: str = "", operator: bool = False) 
     flags = [flag for flag in job.flags if flag not in (Flag.REQUEUE_HOLD, Flag.LAUNCH_FAILED)]
     _change_waiting(job, "release", hold=Hold.NONE, flags=flags, reason="None", why=NOT_LOOKED_YET)
     journal.of_job("job.released", author, job, why=why).save()
-    _tell(job)
+    tell(job)
 
 
 @transaction.atomic
@@ -169,14 +164,14 @@ def reprioritise(job: Job, priority: int, *, author: Author, why: str = "") -> N
     before = job.priority
     _change_waiting(job, "reprioritise", priority=priority)
     journal.of_job("job.reprioritised", author, job, why=why, detail={"from": before, "to": priority}).save()
-    _tell(job)
+    tell(job)
 
 
 def _change_waiting(job: Job, verb: str, **fields: object) -> None:
     # The hold is part of the guard: an operator's hold that came meanwhile must not be overwritten or lifted
     expected = Job.objects.filter(pk=job.pk, state=State.PENDING, hold=job.hold)
     if expected.update(**fields) != 1:
-        raise _moved(job, f"{verb} needs a job that waits", held="somebody held or released it a moment ago")
+        raise moved(job, f"{verb} needs a job that waits", held="somebody held or released it a moment ago")
     job.refresh_from_db()
 
 
@@ -186,39 +181,7 @@ def cancel(job: Job, *, author: Author, why: str = "") -> None:
     if job.state == State.PENDING:
         _move(job, State.CANCELLED, author=author, why=why or "Cancelled.", ended_at=clock.now())
     else:
-        _stop(job, State.CANCELLED, "cancel", author=author, why=why)
-
-
-@transaction.atomic
-def requeue(job: Job, *, author: Author, why: str = "") -> None:
-    """Stop it and put it back at its old place in the queue."""
-    _stop(job, State.PENDING, "requeue", author=author, why=why)
-
-
-@transaction.atomic
-def preempt(job: Job, *, author: Author, why: str) -> None:
-    _stop(job, State.PREEMPTED, "preempt", author=author, why=why)
-
-
-def _stop(job: Job, wanted: State, verb: str, *, author: Author, why: str) -> None:
-    attempt = Attempt.objects.select_for_update().filter(job=job, ended_at__isnull=True).first()
-    if attempt is None:
-        raise _moved(job, f"{verb} needs a job that {'waits or ' if verb == 'cancel' else ''}runs")
-    if job.cluster.mode != Mode.DRIVE:
-        raise Moved(f"{job} runs on {job.cluster}, which Acme does not drive; {verb} it there")
-    if attempt.stop_as == State.CANCELLED:
-        raise Moved(f"{job} is being cancelled already")
-    Attempt.objects.filter(pk=attempt.pk).update(stop_as=wanted, stop_why=why)
-    # The flags of now, not those the caller has seen: the cluster may have confirmed it meanwhile
-    now = Job.objects.select_for_update().get(pk=job.pk)
-    Job.objects.filter(pk=job.pk).update(flags=sorted({*now.flags, Flag.SIGNALING}))
-    # One open deed is enough: a cancel that is on its way serves a second wish too
-    Deed.objects.get_or_create(
-        attempt=attempt, kind=DeedKind.CANCEL, done_at=None, defaults={"cluster_id": job.cluster_id, "reason": why}
-    )
-    journal.of_job(f"job.{verb}_asked", author, job, attempt=attempt, why=why).save()
-    job.refresh_from_db()
-    _tell(job)
+        stop(job, State.CANCELLED, "cancel", author=author, why=why)
 
 
 # --- what the loops do to a job
@@ -293,7 +256,7 @@ def confirm(attempt: Attempt, *, started_at: datetime, author: Author) -> None:
         job.started_at, job.why = started_at, ""
         job.save(update_fields=["flags", "started_at", "why"])
         journal.of_job("job.started", author, job, attempt=attempt, to_state=State.RUNNING).save()
-        _tell(job)
+        tell(job)
 
 
 @transaction.atomic
@@ -446,7 +409,7 @@ def _move(
     lifecycle.check_move(source, target)
     updated = Job.objects.filter(pk=job.pk, state=source).update(state=target, flags=list(flags), why=why, **fields)
     if updated != 1:
-        raise _moved(job, f"it was {source} a moment ago")
+        raise moved(job, f"it was {source} a moment ago")
     journal.of_job(
         "job.moved",
         author,
@@ -458,14 +421,4 @@ def _move(
         detail=dict(detail or {}),
     ).save()
     job.refresh_from_db()
-    _tell(job)
-
-
-def _moved(job: Job, why: str, held: str = "") -> Moved:
-    """`held` is the reason where the state was right after all."""
-    state = Job.objects.values_list("state", flat=True).get(pk=job.pk)
-    return Moved(f"{job} is {state}; {held if held and state == State.PENDING else why}")
-
-
-def _tell(job: Job) -> None:
-    live.changed("queue", f"job:{job.public_id}")
+    tell(job)

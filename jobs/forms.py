@@ -18,7 +18,7 @@ LINES = ("environment", "labels")
 # The rest of the spec is text that the parser reads as it is.
 TEXTS = (
     *("name", "command", "kind", "workdir", "memory_per_node", "gpu_model", "nic_type", "time_limit", "begin_at"),
-    *("array", "dependencies", "checkpoint_dir", "checkpoint_interval", "comment"),
+    *("array", "dependencies", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "comment"),
 )
 
 
@@ -61,6 +61,7 @@ class SubmitForm(forms.Form):
     dependencies = text("Dependencies", placeholder="afterok:01k3v9q2m7t")
     checkpoint_dir = text("Checkpoint directory", placeholder="/ckpt/run")
     checkpoint_interval = text("Checkpoint every", placeholder="30:00")
+    checkpoint_signal = text("Ask for one with", placeholder="USR1@60")
     labels = text("Labels", rows=2, spellcheck="false", help_text="name=value, one a line.")
     comment = text("Comment", rows=2)
 
@@ -69,7 +70,7 @@ class SubmitForm(forms.Form):
         ("Resources", ("cpus_per_node", "memory_per_node", "gpu_model", "nic_type")),
         ("Order", ("priority", "requeue_limit", "begin_at", "dependencies", "array", "preemptible", "hold")),
         ("Where it runs", ("workdir", "environment")),
-        ("What it leaves behind", ("checkpoint_dir", "checkpoint_interval", "labels", "comment")),
+        ("What it leaves behind", ("checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "labels", "comment")),
     )
 
     def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
@@ -154,5 +155,5 @@ def again(job: Job, *, secrets: bool) -> dict[str, Any]:
         "checkpoint_interval": notation.format_duration(job.checkpoint_interval) if job.checkpoint_interval else "",
         **{name: getattr(job, name) for name in ("name", "kind", "nodes", "gpus_per_node", "cpus_per_node")},
         **{name: getattr(job, name) for name in ("gpu_model", "nic_type", "workdir", "priority", "requeue_limit")},
-        **{name: getattr(job, name) for name in ("preemptible", "checkpoint_dir", "comment")},
+        **{name: getattr(job, name) for name in ("preemptible", "checkpoint_dir", "checkpoint_signal", "comment")},
     }

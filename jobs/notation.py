@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import timedelta
 
 UNLIMITED = "UNLIMITED"
@@ -10,6 +11,8 @@ DAYS = re.compile(r"^(\d{1,6})-(\d{1,3})(?::(\d{1,2}))?(?::(\d{1,2}))?$", re.ASC
 CLOCK = re.compile(r"^(\d{1,9})(?::(\d{1,2}))?(?::(\d{1,2}))?$", re.ASCII)
 MEMORY = re.compile(r"^(\d{1,15})\s*([KMGT]?)I?B?$", re.ASCII)
 LONGEST = timedelta(days=366 * 10)
+SIGNAL = re.compile(r"(B:)?(?:SIG)?(USR1|USR2|TERM|INT|HUP|CONT|ALRM|WINCH|URG)(?:@(\d{1,5}))?", re.ASCII)
+USUAL_GRACE = timedelta(seconds=60)
 
 
 class BadNotation(ValueError):
@@ -102,3 +105,26 @@ def _array_part(part: str, most: int) -> range:
     if high < low or step < 1 or high - low >= most * step:
         raise BadNotation(f"{part[:40]!r} is empty, or has more than {most} tasks")
     return range(low, high + 1, step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """How a job is asked to save its work before it is stopped: which signal, who gets it, and how long it may take."""
+
+    signal: str
+    shell: bool  # the batch shell alone; otherwise everything but the shell, as for sbatch
+    grace: timedelta
+
+    @property
+    def text(self) -> str:
+        """Without the grace: whom to send what."""
+        return f"{'B:' if self.shell else ''}{self.signal}"
+
+
+def parse_signal(text: str) -> Ask:
+    """`[B:]USR1[@120]`, as for sbatch --signal: seconds after the @, 60 without one."""
+    match = SIGNAL.fullmatch(text.strip().upper())
+    if not match:
+        raise BadNotation(f"{text[:40]!r} is no signal such as USR1, USR1@120 or B:TERM@30")
+    grace = timedelta(seconds=int(match[3])) if match[3] else USUAL_GRACE
+    return Ask(signal=match[2], shell=bool(match[1]), grace=grace)

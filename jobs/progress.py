@@ -16,7 +16,7 @@ from django.db import connection
 from django.utils.crypto import salted_hmac
 
 from acmeweb import live
-from jobs import journal
+from jobs import clock, journal
 from jobs.journal import Author
 from jobs.models import Attempt, Event
 
@@ -132,6 +132,8 @@ def save_checkpoints(noted: Noted, saved: Sequence[Saved], author: Author) -> in
             cursor.execute(SAVE, [noted.job_id, noted.attempt_id, one.step, one.path, one.saved_at, one.durable])
             if cursor.rowcount:
                 news.append(one)
+    if durable := [one.step for one in news if one.durable]:
+        Attempt.objects.filter(pk=attempt.pk).update(saved_at=clock.now(), saved_step=max(durable))
     Event.objects.bulk_create(
         journal.of_job(
             "checkpoint.durable" if one.durable else "checkpoint.saved",

@@ -123,6 +123,16 @@ def memory(name: str, value: Any) -> int:
     return whole(0, HIGHEST_NUMBER)(name, value)
 
 
+def signal(name: str, value: Any) -> str:
+    """As sbatch --signal writes it; kept as it was written."""
+    written = text(16)(name, value)
+    try:
+        notation.parse_signal(written) if written else None
+    except notation.BadNotation as error:
+        bad(name, str(error))
+    return written.strip().upper()
+
+
 def moment(name: str, value: Any) -> datetime:
     written = text(40)(name, value)
     try:

@@ -88,6 +88,7 @@ class JobSpec:
     dependencies: tuple[DependsOn, ...] = ()
     checkpoint_dir: str = ""
     checkpoint_interval: timedelta | None = None
+    checkpoint_signal: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""
     key: str = ""  # what other jobs of the same request call it
@@ -277,6 +278,7 @@ READERS: dict[str, Callable[[str, Any], Any]] = {
     "dependencies": _dependencies,
     "checkpoint_dir": readers.path,
     "checkpoint_interval": readers.duration,
+    "checkpoint_signal": readers.signal,
     "labels": _labels,
     "comment": readers.text(LONGEST_COMMENT, lines=True),
     "key": readers.word(REFERENCE, "key"),

@@ -278,12 +278,13 @@ OPTIONS: dict[str, Setter] = {
     "--label": _label,
     "--checkpoint-dir": _text("checkpoint_dir"),
     "--checkpoint-interval": _text("checkpoint_interval"),
+    "--signal": _text("checkpoint_signal"),
 }
 SWITCHES = frozenset({"--hold", "--requeue", "--no-requeue", "--preemptible", "--exclusive", "--test-only"})
 IGNORED = frozenset(
     {
         *("--partition", "--qos", "--output", "--error", "--input", "--ntasks", "--constraint", "--nodelist"),
-        *("--exclude", "--reservation", "--signal", "--mail-type", "--mail-user", "--open-mode", "--exclusive"),
+        *("--exclude", "--reservation", "--mail-type", "--mail-user", "--open-mode", "--exclusive"),
         *(
             "--mem-per-cpu",
             "--mem-per-gpu",

@@ -42,6 +42,7 @@ class ClusterAdmin(ShowsEvents, KeepsHistory, AcmeAdmin):
     fieldsets = (
         (None, {"fields": ("name", "title", "mode", "policy")}),
         ("How it is reached", {"fields": ("address", "api_user", "token_file", "metrics_address", "log_root")}),
+        ("What it asks of jobs and nodes", {"fields": ("checkpoint_signal", "test_command")}),
         ("What it said", {"fields": ("product", "api", "heard_long", "trouble", "wanted", "created")}),
     )
 

@@ -90,7 +90,7 @@ class JobAdmin(WithVerbs, RecordAdmin):
             {
                 "fields": (
                     *("command_block", "workdir", "variables"),
-                    ("checkpoint_dir", "checkpoint_interval"),
+                    ("checkpoint_dir", "checkpoint_interval", "checkpoint_signal"),
                     "labels",
                 )
             },

@@ -103,6 +103,7 @@ JOB = Shape(
         ),
         "checkpoint_dir": text(listed=False),
         "checkpoint_interval": seconds(nullable=True, listed=False),
+        "checkpoint_signal": text(listed=False),
         "dependencies": texts(
             "afterok:ID …",
             get=lambda job: [f"{one.after}:{one.on.public_id}" for one in job.dependencies.all()],
@@ -326,6 +327,9 @@ WISH = Shape(
         ),
         "checkpoint_dir": text("Absolute path.", required=False),
         "checkpoint_interval": Field(schema=DURATION, required=False),
+        "checkpoint_signal": text(
+            "Asks it to save its work before it is stopped: [B:]USR1[@seconds], as for sbatch --signal.", required=False
+        ),
         "labels": names(required=False),
         "comment": text(required=False),
         "key": text("What other jobs of the same request call it.", required=False),

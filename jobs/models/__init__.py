@@ -1,8 +1,8 @@
 """The record: every row of it, one subject a module."""
 
-from jobs.models.cluster import Cluster, Mode, Node
+from jobs.models.cluster import Cluster, DrainMode, Mode, Node
 from jobs.models.door import IdempotencyKey
-from jobs.models.event import Deed, DeedKind, Event
+from jobs.models.event import TO_NODES, Deed, DeedKind, Event
 from jobs.models.job import After, Allocation, Attempt, Checkpoint, Dependency, Hold, Job, Verdict
 from jobs.models.people import Membership, Quota, Role, Scope, Team, Token
 from jobs.models.progress import PROGRESS_KEPT, Progress, Pulse
@@ -11,6 +11,7 @@ from jobs.models.telemetry import KEPT, Resolution, Sample
 __all__ = [
     "KEPT",
     "PROGRESS_KEPT",
+    "TO_NODES",
     "After",
     "Allocation",
     "Attempt",
@@ -19,6 +20,7 @@ __all__ = [
     "Deed",
     "DeedKind",
     "Dependency",
+    "DrainMode",
     "Event",
     "Hold",
     "IdempotencyKey",

@@ -6,14 +6,23 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models.functions import Now
 
 from jobs.lifecycle import CLOSED_NODE_FLAGS, USABLE_NODE, Badge, NodeFlag, NodeState, condition, node_badge, takes_work
 from jobs.models.people import SLUG
+from jobs.notation import BadNotation, parse_signal
 from jobs.spec import NodeShape, Shape
 
 SILENT_AFTER = timedelta(seconds=30)  # a turn a second: half a minute without an answer is no hiccup
+
+
+def is_signal(text: str) -> None:
+    try:
+        parse_signal(text)
+    except BadNotation as error:
+        raise ValidationError(str(error)) from None
 
 
 class Mode(models.TextChoices):
@@ -22,6 +31,14 @@ class Mode(models.TextChoices):
     OBSERVE = "observe", "observe: watch, change nothing"
     ADVISE = "advise", "advise: propose starts, change nothing"
     DRIVE = "drive", "drive: decide what runs where"
+
+
+class DrainMode(models.TextChoices):
+    """What becomes of the jobs on a node that is drained."""
+
+    FINISH = "finish", "let running jobs finish"
+    CHECKPOINT = "checkpoint", "requeue each after its next checkpoint"
+    NOW = "now", "requeue them now"
 
 
 class ClusterQuerySet(models.QuerySet["Cluster"]):
@@ -40,6 +57,17 @@ class Cluster(models.Model):
     log_root = models.CharField(max_length=300, blank=True, help_text="Shared directory that job logs are written to.")
     mode = models.CharField(max_length=10, choices=Mode, default=Mode.DRIVE)
     policy = models.CharField(max_length=40, default="fifo-skip")
+    checkpoint_signal = models.CharField(
+        max_length=16,
+        blank=True,
+        default="USR1@60",
+        validators=[is_signal],
+        help_text="Asks jobs that save checkpoints to do so before they are stopped, unless they name a signal of their"
+        " own: [B:]USR1[@seconds], as for sbatch --signal. Empty: never.",
+    )
+    test_command = models.TextField(
+        blank=True, help_text="What a test of a node runs. Empty: the check of GPUs, network and disk that Acme brings."
+    )
     product = models.CharField(max_length=60, blank=True, editable=False)
     api = models.CharField(max_length=20, blank=True, editable=False)
     heard_at = models.DateTimeField(null=True, editable=False, help_text="When it last answered.")
@@ -102,6 +130,7 @@ class Node(models.Model):
         help_text="Held by jobs that others submitted to the cluster.",
     )
     drain_asked = models.BooleanField(default=False, editable=False, help_text="An operator closed it through Acme.")
+    drain_mode = models.CharField(max_length=10, choices=DrainMode, default=DrainMode.FINISH, editable=False)
     reason = models.TextField(blank=True, editable=False)
     reason_by = models.CharField(max_length=150, blank=True, editable=False)
     reason_at = models.DateTimeField(null=True, editable=False)

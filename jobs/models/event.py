@@ -51,6 +51,11 @@ class DeedKind(models.TextChoices):
     CANCEL = "cancel"
     DRAIN = "drain"
     RESUME = "resume"
+    SIGNAL = "signal"  # ask for a checkpoint
+    TEST = "test"
+
+
+TO_NODES = (DeedKind.DRAIN, DeedKind.RESUME)  # of these the newest wish counts
 
 
 class DeedQuerySet(models.QuerySet["Deed"]):
@@ -61,11 +66,16 @@ class DeedQuerySet(models.QuerySet["Deed"]):
         """Open, and not in the hands of somebody who may still be at it."""
         return self.open().filter(due_at__lte=now)
 
+    def saved_since(self) -> Self:
+        """Whose attempt has brought a checkpoint to remote storage since the deed was written."""
+        return self.filter(attempt__saved_at__gt=models.F("created_at"))
+
 
 class Deed(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="deeds")
     kind = models.CharField(max_length=10, choices=DeedKind)
     attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="deeds")
+    # With an attempt beside it: for the sake of that node
     node = models.ForeignKey(Node, null=True, on_delete=models.PROTECT, related_name="deeds")
     reason = models.TextField(blank=True)
     created_at = models.DateTimeField(db_default=Now())
@@ -86,7 +96,9 @@ class Deed(models.Model):
                 fields=["attempt", "kind"], condition=models.Q(done_at__isnull=True), name="one_open_deed_per_attempt"
             ),
             models.UniqueConstraint(
-                fields=["node", "kind"], condition=models.Q(done_at__isnull=True), name="one_open_deed_per_node"
+                fields=["node", "kind"],
+                condition=models.Q(done_at__isnull=True, attempt__isnull=True),
+                name="one_open_deed_per_node",
             ),
         ]
 

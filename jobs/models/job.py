@@ -102,6 +102,11 @@ class Job(models.Model):
     # what it leaves behind
     checkpoint_dir = models.CharField(max_length=500, blank=True)
     checkpoint_interval = models.DurationField(null=True, blank=True)
+    checkpoint_signal = models.CharField(
+        max_length=16,
+        blank=True,
+        help_text="Asks it to save its work before it is stopped: [B:]USR1[@seconds], as for sbatch --signal.",
+    )
     labels = models.JSONField(default=dict, blank=True)
     comment = models.TextField(blank=True)
 
@@ -115,6 +120,9 @@ class Job(models.Model):
     ended_at = models.DateTimeField(null=True, editable=False)
     exit_code = models.IntegerField(null=True, editable=False)
     signal = models.PositiveSmallIntegerField(null=True, editable=False)
+    foreign_user = models.CharField(
+        max_length=64, blank=True, editable=False, help_text="Who submitted it to the cluster, where it was not Acme."
+    )
 
     objects = JobQuerySet.as_manager()
 
@@ -212,6 +220,12 @@ class Attempt(models.Model):
     exit_code = models.IntegerField(null=True)
     signal = models.PositiveSmallIntegerField(null=True)
     reason = models.TextField(blank=True)
+    cause = models.CharField(
+        max_length=80, blank=True, help_text="Why it ended: a diagnosis' label, once there is one."
+    )
+    # The newest checkpoint of it that has reached remote storage
+    saved_at = models.DateTimeField(null=True)
+    saved_step = models.PositiveBigIntegerField(null=True)
     # What a person or the scheduler wants it to become; the cluster is told by a deed and has the last word.
     stop_as = models.CharField(max_length=14, blank=True, choices=STATES)
     stop_why = models.TextField(blank=True)

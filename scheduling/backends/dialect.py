@@ -62,6 +62,7 @@ class Dialect:
     numbers_are_structures: bool = True
     no_requeue: tuple[str, bool] = ("requeue", False)
     drains: bool = True
+    aims_signals: bool = True  # `flags` say who of a job gets a signal; without them it is everybody
 
 
 OLDEST = Dialect(
@@ -76,11 +77,12 @@ OLDEST = Dialect(
     numbers_are_structures=False,
     no_requeue=("no_requeue", True),  # `requeue: false` is accepted there and means true
     drains=False,
+    aims_signals=False,
 )
 NEWER = ("v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40")
 DIALECTS: dict[str, Dialect] = {
     **{api: Dialect(api=api) for api in NEWER},
-    "v0.0.39": Dialect(api="v0.0.39", script_inside_job=False, gres_prefix="gres:gpu"),
+    "v0.0.39": Dialect(api="v0.0.39", script_inside_job=False, gres_prefix="gres:gpu", aims_signals=False),
     "v0.0.38": OLDEST,
 }
 
@@ -145,6 +147,14 @@ def _environment(dialect: Dialect, wanted: Mapping[str, str]) -> dict[str, str] 
     if dialect.environment_is_list:
         return [f"{name}={value}" for name, value in environment.items()]
     return environment
+
+
+def signal_flags(dialect: Dialect, shell: bool) -> dict[str, str] | None:
+    """What says whom a signal is for. None: this version would send it to the batch shell too, which dies of it and
+    takes the job along. A shell that is to get it has a trap and passes it on, so there it does no harm."""
+    if not dialect.aims_signals:
+        return {} if shell else None
+    return {"flags": "BATCH_JOB" if shell else "FULL_STEPS_ONLY"}
 
 
 def drain_body(reason: str) -> dict[str, Any]:

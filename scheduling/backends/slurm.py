@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 
@@ -65,6 +65,14 @@ class SlurmBackend:
         """A plain DELETE is Slurm's whole cancellation: TERM, KillWait, KILL."""
         spoken = self._dialect()
         self._deed("DELETE", f"{spoken.api}/job/{quote(backend_id, safe='')}", forgiven=dialect.GONE)
+
+    def signal(self, backend_id: str, name: str, *, shell: bool) -> None:
+        spoken = self._dialect()
+        flags = dialect.signal_flags(spoken, shell)
+        if flags is None:
+            raise Refused(f"{self._address} speaks {spoken.api}, in which a signal would end the batch shell too")
+        query = urlencode({"signal": name, **flags})
+        self._deed("DELETE", f"{spoken.api}/job/{quote(backend_id, safe='')}?{query}", forgiven=dialect.GONE)
 
     def drain(self, node: str, reason: str) -> None:
         self._update_node(node, dialect.drain_body(reason))

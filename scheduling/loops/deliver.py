@@ -1,7 +1,8 @@
 """Deliver: carry out the deeds that decisions left behind.
 
 Who is eligible   open deeds that are due, oldest first; a claim moves the due time ahead, so nobody else takes them.
-What a turn does  submits, cancels, drains, resumes; notes the outcome, or when to try again.
+What a turn does  submits, signals, cancels, drains, resumes; who saved a checkpoint since he was asked is not kept
+                  waiting for the end of his grace; notes the outcome, or when to try again.
 Failure story     The try is counted before it is made. Killed between the deed and the note that it is done: the next
                   claim sees a second try and looks the attempt up by its key instead of submitting again. An answer
                   that got lost is treated the same. A worker that slept past its claim cannot note an outcome: the
@@ -16,9 +17,10 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F
 
-from jobs import actions, progress
+from jobs import actions, progress, stop_actions
 from jobs.journal import SCHEDULER, SYNC
 from jobs.models import Attempt, Cluster, Deed, DeedKind, Mode, Node
+from jobs.notation import parse_signal
 from scheduling.backends.base import Backend, Doubtful, Refused, Submission, Unreachable
 from scheduling.loops.rows import one_row
 
@@ -34,6 +36,7 @@ def deliver_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
     if cluster.mode != Mode.DRIVE:
         return 0
     settled = 0
+    stop_actions.hasten(cluster, now)
     for deed in _claim(cluster, now):
         try:
             with one_row(deed):
@@ -72,6 +75,8 @@ def _deliver(deed: Deed, backend: Backend, now: datetime) -> bool:
             return _submit(deed, backend, now)
         case DeedKind.CANCEL:
             return _cancel(deed, backend, now)
+        case DeedKind.SIGNAL:
+            return _signal(deed, backend, now)
         case DeedKind.DRAIN:
             backend.drain(deed.node.name, deed.reason)
         case DeedKind.RESUME:
@@ -106,6 +111,17 @@ def _cancel(deed: Deed, backend: Backend, now: datetime) -> bool:
     else:
         _later(deed, now, "waits for the answer to its submission", timedelta(seconds=1))
     return False
+
+
+def _signal(deed: Deed, backend: Backend, now: datetime) -> bool:
+    """Ask for a checkpoint. Twice does no harm; who could not be asked in time is stopped without."""
+    attempt, ask = deed.attempt, parse_signal(deed.reason)
+    if attempt.ended_at or not attempt.stop_as:
+        return _settle(deed, now, "not needed any more")
+    if not Deed.objects.open().filter(attempt=attempt, kind=DeedKind.CANCEL, tries=0).exists():
+        return _settle(deed, now, "too late")
+    backend.signal(attempt.backend_id, ask.signal, shell=ask.shell)
+    return _settle(deed, now, "signalled")
 
 
 def _refused(deed: Deed, why: str, now: datetime) -> bool:

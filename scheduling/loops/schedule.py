@@ -2,7 +2,9 @@
 
 Who is eligible   waiting jobs, in the order of the cluster's policy.
 What a turn does  a job that fits becomes CONFIGURING, its GPUs are taken and a deed says that the cluster must be told,
-                  all in one transaction; the others get their reason. Jobs whose dependency can never come true fail.
+                  all in one transaction; the others get their reason. Who must give way is asked for a checkpoint and
+                  stopped by deeds of its own; the room is promised by the turn that finds it free. Jobs whose
+                  dependency can never come true fail.
 Failure story     Killed between two promises: the rest waits for the next turn. Two schedulers at once: the lease's
                   term is checked in the transaction of each promise, and the database refuses a second holder of a GPU.
 """
@@ -18,9 +20,10 @@ from django.db import IntegrityError, transaction
 from jobs import actions
 from jobs.actions import Place
 from jobs.journal import SCHEDULER
-from jobs.models import Cluster, Job, Mode
+from jobs.lifecycle import State
+from jobs.models import Cluster, Hold, Job, Mode
 from scheduling import snapshot
-from scheduling.engine.cluster import Decisions, Start
+from scheduling.engine.cluster import Decisions, Start, Stop
 from scheduling.engine.policies import Policy
 from scheduling.loops.rows import one_row
 
@@ -28,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def schedule_once(cluster: Cluster, policy: Policy, now: datetime, fence: Callable[[], None]) -> int:
-    """Promise what fits, tell the rest why they wait. Return how many jobs were promised GPUs."""
+    """Promise what fits, ask who must give way, tell the rest why they wait. Return how many deeds that left."""
     if cluster.mode == Mode.OBSERVE:
         return 0
     for job, why in snapshot.never_met(cluster):
@@ -43,6 +46,9 @@ def schedule_once(cluster: Cluster, policy: Policy, now: datetime, fence: Callab
         return _advise(decided)
     names = {node.id: node.name for node in picture.nodes}
     promised = 0
+    for stop in decided.stops:
+        with one_row(f"job {stop.job_id}"):
+            promised += _preempt(stop, fence)
     for start in decided.starts:
         with one_row(f"job {start.job_id}"):
             promised += _promise(cluster, start, names, fence)
@@ -51,8 +57,30 @@ def schedule_once(cluster: Cluster, policy: Policy, now: datetime, fence: Callab
 
 def _advise(decided: Decisions) -> int:
     """Say what would be done; do nothing."""
-    actions.explain_waits([(s.job_id, "None", f"Acme would start it now: {s.why}") for s in decided.starts])
+    said = [(s.job_id, "None", f"Acme would start it now: {s.why}") for s in decided.starts]
+    victims: dict[int, list[int]] = {}
+    for stop in decided.stops:
+        victims.setdefault(stop.for_job, []).append(stop.job_id)
+    names = dict(Job.objects.filter(pk__in=[s.job_id for s in decided.stops]).values_list("pk", "public_id"))
+    said += [
+        (job, "Resources", f"Acme would stop {', '.join(names[victim] for victim in those)} to make room for it.")
+        for job, those in victims.items()
+        if job
+    ]
+    actions.explain_waits(said)
     return 0
+
+
+def _preempt(stop: Stop, fence: Callable[[], None]) -> bool:
+    """Not for a job that needs the room no more: what people did since the look counts."""
+    with transaction.atomic():
+        fence()
+        waits = Job.objects.filter(pk=stop.for_job, state=State.PENDING, hold=Hold.NONE).first()
+        if stop.for_job and waits is None:
+            return False
+        victim = Job.objects.select_related("cluster").get(pk=stop.job_id)
+        actions.preempt(victim, author=SCHEDULER, why=stop.why, for_job=waits.public_id if waits else "")
+    return True
 
 
 def _promise(cluster: Cluster, start: Start, names: dict[int, str], fence: Callable[[], None]) -> bool:

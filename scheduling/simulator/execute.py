@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from jobs.lifecycle import State
 from . import stepd
 from .logs import FRESH, BadPath, open_log, output_path
 from .play import BAD_OUTPUT
-from .world import KILL, Ended, Exit, Job
+from .world import KILL, Aim, Ended, Exit, Job
 
 SHIM = Path(stepd.__file__)
 
@@ -64,7 +65,7 @@ class ExecuteHands:
         self._cpus: dict[int, list[int]] = {}
         self._ended: list[Ended] = []
         self._shims: list[subprocess.Popen[bytes]] = []
-        self._unheard: dict[int, tuple[Job, int]] = {}  # signals for jobs that are just about to begin
+        self._unheard: dict[int, tuple[Job, int, Aim]] = {}  # signals for jobs that are just about to begin
 
     def start(self, job: Job, now: float) -> None:
         """Begin it once: whoever finds the directory in use, or a record in it, only watches."""
@@ -86,18 +87,13 @@ class ExecuteHands:
         self._running[job.id] = job
         self._cpus[job.id] = list(_read(self._directory(job.id) / "spec.json").get("cpus", []))
 
-    def signal(self, job: Job, number: int, now: float) -> None:
-        """To the whole process group, if it is still the one that was started."""
+    def signal(self, job: Job, number: int, now: float, aim: Aim = Aim.ALL) -> None:
+        """To the processes that were started, if the record still means them."""
         record = _read(self._directory(job.id) / "running.json")
         if not record:
-            self._unheard[job.id] = (job, number)
-            return
-        if not _is_alive(record):
-            return
-        try:
-            os.killpg(record["pid"], number)
-        except ProcessLookupError:
-            return
+            self._unheard[job.id] = (job, number, aim)
+        elif _is_alive(record):
+            _send(record["pid"], number, aim)
 
     def next_at(self) -> float | None:
         return None  # nobody knows when a real process ends
@@ -105,8 +101,8 @@ class ExecuteHands:
     def poll(self, now: float) -> Sequence[Ended]:
         self._shims = [shim for shim in self._shims if shim.poll() is None]
         unheard, self._unheard = self._unheard, {}
-        for job, number in unheard.values():
-            self.signal(job, number, now)
+        for job, number, aim in unheard.values():
+            self.signal(job, number, now, aim)
         found, self._ended = self._ended, []
         for job in list(self._running.values()):
             ended = self._look(job, now)
@@ -251,6 +247,26 @@ def _is_alive(record: Mapping[str, Any]) -> bool:
         return bool(record["boot"] == stepd.boot_id() and stepd.start_time(record["pid"]) == record["start"])
     except (OSError, KeyError, ValueError):
         return False
+
+
+def _send(leader: int, number: int, aim: Aim) -> None:
+    """The script's own process leads the session of everything that it started."""
+    with suppress(ProcessLookupError):
+        if aim == Aim.ALL:
+            os.killpg(leader, number)
+        elif aim == Aim.SHELL:
+            os.kill(leader, number)
+    for pid in stepd.pids() if aim == Aim.STEPS else ():
+        if pid != leader and _session_of(pid) == leader:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return int(stepd.stat_fields(pid)[3])
+    except (OSError, IndexError):
+        return None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from jobs.lifecycle import Kind, State
 
-from .world import KILL, TERM, Ended, Exit, Job
+from .world import KILL, TERM, Aim, Ended, Exit, Job
 
 GRACE_S = 0.3  # how long a played job takes to obey TERM
 BAD_OUTPUT = Exit(signal=53)  # what Slurm gives a job whose output file cannot be opened
@@ -187,7 +187,7 @@ class PlayHands:
         self._stage.reopen(job, play)
         self._expect_end(job, play)
 
-    def signal(self, job: Job, number: int, now: float) -> None:
+    def signal(self, job: Job, number: int, now: float, aim: Aim = Aim.ALL) -> None:
         """TERM and KILL end a played job; it shrugs at any other signal."""
         known = self._due.get(job.id)
         if number not in (TERM, KILL) or known is None or known.at <= now + GRACE_S:

@@ -217,7 +217,8 @@ class Server:
         outcome: dict[str, Any] = {"string": "", "code": 0, "message": ""}
         try:
             if named:
-                self._world.signal(job_id, wire.signal_of(named), time.time())
+                aim = wire.aim_of(request.query_params.get("flags", ""))
+                self._world.signal(job_id, wire.signal_of(named), time.time(), aim)
             else:
                 self._world.cancel(job_id, time.time())
         except Refusal as no:

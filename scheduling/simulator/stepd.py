@@ -27,25 +27,38 @@ def main(directory: str, lock: int) -> int:
         spec = json.load(file)
     # What the job leaves behind becomes our child, so that nothing of it survives it, not even what left its session.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    begun, begins = os.pipe()  # closed by the job's exec: a record of a job that runs must not come before it runs
+    # The record comes before the command: whoever kills us at any instruction leaves either a job that is known, or a
+    # child that hears nothing any more and goes.
+    (ready, is_ready), (go, may_go) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(may_go)
+        wait_for_word(is_ready, go)
         become(spec)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # only the job is asked to end; we must be there to see it
-    os.close(begins)
-    os.read(begun, 1)
+    os.close(is_ready)
+    os.read(ready, 1)
     write(directory, "running.json", {"pid": child, "start": start_time(child), "boot": boot_id()})
+    os.write(may_go, b"g")
+    os.close(may_go)
     status = wait_for(child)
     sweep()
     write(directory, "exit.json", {"status": status, "at": time.time()})
     return 0
 
 
+def wait_for_word(ready: int, go: int) -> None:
+    """In the child: lead a session, say so, and go on only when the shim has written down who we are."""
+    os.setsid()
+    os.close(ready)
+    if os.read(go, 1) != b"g":
+        os._exit(CANNOT_START)
+
+
 def become(spec: dict[str, Any]) -> None:
     """The child's way into the job's command; it must not return."""
     try:
-        os.setsid()
         if spec["cpus"]:
             os.sched_setaffinity(0, spec["cpus"])
         # Opened before the change of user, and named by its descriptor: the way to it is closed to that user.
@@ -99,13 +112,17 @@ def sweep() -> None:
 
 def children() -> list[int]:
     me, found = str(os.getpid()), []
-    for name in os.listdir("/proc"):
+    for pid in pids():
         try:
-            if name.isdigit() and stat_fields(int(name))[1] == me:
-                found.append(int(name))
+            if stat_fields(pid)[1] == me:
+                found.append(pid)
         except OSError:
             continue  # gone while we looked
     return found
+
+
+def pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def start_time(pid: int) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from jobs.hostlist import BadHostlist, compress, expand
 from jobs.lifecycle import State
 
-from .world import Exit, Job, Node, Refusal, Request, World
+from .world import Aim, Exit, Job, Node, Refusal, Request, World
 
 API = "v0.0.42"
 RELEASE = "24.11.5"
@@ -365,6 +365,14 @@ def signal_of(text: str) -> int:
         return int(Signals[f"SIG{name}"])
     except KeyError:
         raise BadBody(BAD_FLAG, "Invalid signal specified", f"signal={text:.20}") from None
+
+
+def aim_of(text: str) -> Aim:
+    """Who of the job gets it, by Slurm's flags; everybody where none is given."""
+    try:
+        return Aim(text or Aim.ALL)
+    except ValueError:
+        raise BadBody(BAD_FLAG, "Invalid flag specified", f"flags={text:.40}") from None
 
 
 def _object(value: object, where: str) -> Mapping[str, Any]:

@@ -174,6 +174,14 @@ class Ended:
     lost_node: str = ""  # the node that went down with it
 
 
+class Aim(StrEnum):
+    """Who of a job gets a signal, in Slurm's words."""
+
+    ALL = "FULL_JOB"
+    SHELL = "BATCH_JOB"
+    STEPS = "FULL_STEPS_ONLY"  # all but the batch shell
+
+
 class Hands(Protocol):
     """What makes a job happen. They never touch the world; they are told, and asked."""
 
@@ -185,7 +193,7 @@ class Hands(Protocol):
         """Take over a job that was started before the controller came back."""
         ...
 
-    def signal(self, job: Job, number: int, now: float) -> None: ...
+    def signal(self, job: Job, number: int, now: float, aim: Aim = Aim.ALL) -> None: ...
 
     def next_at(self) -> float | None:
         """When the next end is due, where that is known beforehand."""
@@ -354,7 +362,7 @@ class World:
         else:
             self._stop(job, State.CANCELLED, TERM, now)
 
-    def signal(self, job_id: int, number: int, now: float) -> None:
+    def signal(self, job_id: int, number: int, now: float, aim: Aim = Aim.ALL) -> None:
         """Any signal but KILL goes to the processes and changes nothing here; KILL is Slurm's way to say cancel."""
         job = self.job(job_id)
         if number == KILL:
@@ -362,7 +370,7 @@ class World:
         elif job.state != State.RUNNING or job.configuring:
             raise Refusal(ALREADY_DONE, "Job/step already completing or completed")
         else:
-            self._hands.signal(job, number, now)
+            self._hands.signal(job, number, now, aim)
 
     def update(self, job_id: int, changed: Mapping[str, object], now: float) -> None:
         """Fields of the request that may change after submission: `limit_s`, `comment`, `held`."""

@@ -176,6 +176,29 @@ def test_a_cancellation_that_is_not_allowed_is_refused_though_the_answer_is_200(
         backend.cancel("5")
 
 
+@pytest.mark.parametrize(("shell", "flags"), [(True, "BATCH_JOB"), (False, "FULL_STEPS_ONLY")])
+def test_a_signal_says_whom_it_is_for(shell, flags):
+    with slurmrestd({**UP, "DELETE /job/7": (200, {"errors": []})}) as (address, heard):
+        open_backend(address).signal("7", "USR1", shell=shell)
+
+    assert heard[-1][:2] == ("DELETE", f"/slurm/v0.0.42/job/7?signal=USR1&flags={flags}")
+
+
+def test_a_version_that_signals_everybody_signals_only_jobs_whose_shell_expects_it():
+    with slurmrestd({**UP, "DELETE /job/7": (200, {"errors": []})}, api="v0.0.38") as (address, heard):
+        with pytest.raises(Refused, match=r"speaks v0\.0\.38"):
+            open_backend(address).signal("7", "USR1", shell=False)
+        open_backend(address).signal("7", "USR1", shell=True)
+
+    assert heard[-1][1] == "/slurm/v0.0.38/job/7?signal=USR1"
+
+
+def test_a_signal_for_a_job_that_is_gone_is_no_error():
+    gone = {"errors": [{"error_number": 2021, "error": "Job/step already completing or completed"}]}
+    with slurmrestd({**UP, "DELETE /job/7": (500, gone)}) as (address, _):
+        open_backend(address).signal("7", "USR1", shell=True)
+
+
 def test_a_node_name_cannot_leave_its_path():
     with talking({}) as (backend, heard), pytest.raises((Refused, Unreachable)):
         backend.drain("../job/5", "x")

@@ -13,7 +13,7 @@ import pytest
 from jobs.lifecycle import State
 from scheduling.simulator import stepd
 from scheduling.simulator.execute import ExecuteHands, account_for
-from scheduling.simulator.world import Job, Node, Picture, Request, Timing, World
+from scheduling.simulator.world import Aim, Job, Node, Picture, Request, Timing, World
 from tests.backends.test_dialect import submission
 
 from .running import ClusterProcess, is_alive, wait_for
@@ -244,6 +244,46 @@ def test_a_shim_that_dies_is_a_failed_node_and_its_job_is_swept_away(machine):
 
     assert machine.until_ended(job).state == State.NODE_FAIL
     wait_for(lambda: not is_alive(pid))
+
+
+def test_a_shim_killed_before_it_wrote_the_record_leaves_no_process(tmp_path):
+    """The child waits for a word that never comes; it neither runs the command nor stays."""
+    marker, (go, may_go) = tmp_path / "ran", os.pipe()
+    ready, is_ready = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(may_go)
+        stepd.wait_for_word(is_ready, go)
+        marker.touch()
+        os._exit(0)
+    os.close(is_ready)
+    assert os.read(ready, 1) == b"" and os.getsid(child) == child
+
+    os.close(may_go)  # what the kernel does when the shim is killed
+
+    _, status = os.waitpid(child, 0)
+    assert (os.WEXITSTATUS(status), marker.exists()) == (stepd.CANNOT_START, False)
+
+
+def test_the_record_is_there_before_the_command_runs(machine):
+    job = machine.submit('cat "$RECORD"', environment={"RECORD": str(machine.home / "jobs/job-1/running.json")})
+
+    machine.until_ended(job)
+
+    assert '"pid"' in machine.said(job)
+
+
+def test_a_signal_reaches_the_shell_alone_or_all_but_the_shell(machine):
+    inner = "trap 'echo inner heard; exit 0' USR1; echo up; while true; do sleep 0.05; done"
+    job = machine.submit(f"trap 'echo shell heard' USR1\nbash -c \"{inner}\" &\nwhile ! wait; do :; done; sleep 60")
+    machine.until_said(job, "up")
+
+    machine.world.signal(job.id, signal.SIGUSR1, time.time(), Aim.SHELL)
+    assert "inner" not in machine.until_said(job, "shell heard")
+
+    machine.world.signal(job.id, signal.SIGUSR1, time.time(), Aim.STEPS)
+    assert machine.until_said(job, "inner heard").count("shell heard") == 1
+    assert machine.now(job).state == State.RUNNING
 
 
 def test_a_record_of_another_boot_is_a_failed_node_and_signals_nobody(machine):

@@ -350,7 +350,7 @@ def test_one_job_that_refuses_does_not_stop_the_others(root: Client):
 def test_an_error_of_ours_in_one_row_does_not_stop_the_others(root: Client):
     jobs = [make.make_job(), make.make_job(flags=[], state=State.SUSPENDED), make.make_job()]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("jobs.actions._stop", lambda *args, **kwargs: 1 / 0)
+        patched.setattr("jobs.actions.stop", lambda *args, **kwargs: 1 / 0)
         page_after = answer(root, "cancel", *jobs)
 
     assert Job.objects.filter(state=State.CANCELLED).count() == 2

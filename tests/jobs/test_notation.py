@@ -70,3 +70,19 @@ def test_an_array_is_read_as_sbatch_reads_it(text, indices, limit):
 def test_an_impossible_array_is_refused(text):
     with pytest.raises(BadNotation):
         notation.parse_array(text, 5000)
+
+
+@pytest.mark.parametrize(
+    ("text", "ask", "grace_s"),
+    [("USR1", "USR1", 60), ("sigterm@30", "TERM", 30), ("B:USR2@0", "B:USR2", 0), (" B:INT@120 ", "B:INT", 120)],
+)
+def test_a_signal_is_written_as_for_sbatch(text, ask, grace_s):
+    found = notation.parse_signal(text)
+
+    assert (found.text, found.grace.total_seconds()) == (ask, grace_s)
+
+
+@pytest.mark.parametrize("text", ["KILL", "9", "USR1@", "USR1@-5", "R:USR1", "USR1@999999", "USR1; reboot"])
+def test_what_is_no_signal_that_asks_is_refused(text):
+    with pytest.raises(BadNotation, match="is no signal such as USR1"):
+        notation.parse_signal(text)

@@ -15,6 +15,7 @@ class FakeCluster:
         self.known: dict[str, SeenJob] = {}
         self.sent: list[Submission] = []
         self.cancelled: list[str] = []
+        self.signalled: list[tuple[str, str]] = []
         self.drained: dict[str, str] = {}
         self.machines = {
             name: SeenNode(
@@ -43,6 +44,17 @@ class FakeCluster:
 
     def end(self, key: str, state: State, at: datetime, **fields: object) -> None:
         self.change(key, state=state, ended_at=at, **fields)
+
+    def adopt(self, attempt) -> None:
+        """It runs this attempt already."""
+        self.known[attempt.backend_id] = SeenJob(
+            backend_id=attempt.backend_id,
+            key=attempt.key,
+            name=attempt.job.name,
+            user=attempt.job.user.username,
+            state=State.RUNNING,
+            started_at=attempt.confirmed_at,
+        )
 
     def forget(self, key: str) -> None:
         self.known = {name: job for name, job in self.known.items() if job.key != key}
@@ -84,6 +96,10 @@ class FakeCluster:
     def cancel(self, backend_id: str) -> None:
         self.before("cancel")
         self.cancelled.append(backend_id)
+
+    def signal(self, backend_id: str, name: str, *, shell: bool) -> None:
+        self.before("signal")
+        self.signalled.append((backend_id, f"B:{name}" if shell else name))
 
     def drain(self, node: str, reason: str) -> None:
         self.before("drain")
