@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from jobs.lifecycle import Kind
+from scheduling.engine.blockers import Blocker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,8 @@ class WaitingJob:
     waits_for: tuple[str, ...] = ()  # public ids of jobs whose end it still waits for
     array: str = ""
     array_limit: int | None = None
+    user: str = ""
+    title: str = ""  # what its owner calls it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,8 @@ class RunningJob:
     places: Mapping[int, int] = field(default_factory=dict)  # node id -> GPUs held there
     cpus: int = 0  # on each of them
     memory_mb: int = 0
+    user: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +97,22 @@ class QuotaView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClosedNode:
+    """It takes no work; `back` says what would open it: resumed, or back."""
+
+    node: NodeView
+    back: str
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Picture:
     now: datetime
     nodes: tuple[NodeView, ...] = ()
     waiting: tuple[WaitingJob, ...] = ()
     running: tuple[RunningJob, ...] = ()
     quotas: tuple[QuotaView, ...] = ()
+    closed: tuple[ClosedNode, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +130,12 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """`reason` is Slurm's word, `why` the sentence a page shows."""
+    """`reason` is Slurm's word, `why` the sentence a page shows: those of the first of its blockers."""
 
     job_id: int
     reason: str
     why: str
+    blockers: tuple[Blocker, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
