@@ -19,7 +19,7 @@ from scheduling.engine.guesses import Guesses
 from scheduling.engine.live import decided
 from scheduling.engine.rules import Rules
 
-TRIES = 24
+TRIES = 16
 FIRST_STEPS = ("preemptible", "quota", "priority")  # where one change is not enough, these may get a second one
 SECOND_STEPS = 4
 

@@ -124,13 +124,12 @@ class Guesses:
         job = self._job
         if not job.preemptible:
             yield self._alone("preemptible", PREEMPTIBLE, "it might be preempted", preemptible=True)
-        if not self._would_do(self._need):
-            return
-        yield from self._shorter()
         ahead = [other.priority for other in self._picture.waiting if other.id != job.id and not other.hold]
         if ahead and (highest := max(ahead) + 1) > job.priority:
             raised = with_job(job.id, priority=highest)
             yield change("priority", Who.OPERATOR, PRIORITY, f"its priority were {highest}", raised)
+        if self._would_do(self._need):
+            yield from self._shorter()
 
     def _shorter(self) -> Iterator[Change]:
         """Short enough to be over before the first in the queue is to start."""
