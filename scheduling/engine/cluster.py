@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from jobs.lifecycle import Kind
+from scheduling.engine.blockers import Blocker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,8 @@ class WaitingJob:
     waits_for: tuple[str, ...] = ()  # public ids of jobs whose end it still waits for
     array: str = ""
     array_limit: int | None = None
+    user: str = ""
+    title: str = ""  # what its owner calls it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,8 @@ class RunningJob:
     memory_mb: int = 0
     saved_at: datetime | None = None  # its newest checkpoint in remote storage: what came after it is lost by a stop
     stopping: bool = False  # its end was asked for already: what it holds comes free soon
+    user: str = ""
+    title: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +99,22 @@ class QuotaView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClosedNode:
+    """It takes no work; `back` says what would open it: resumed, or back."""
+
+    node: NodeView
+    back: str
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Picture:
     now: datetime
     nodes: tuple[NodeView, ...] = ()
     waiting: tuple[WaitingJob, ...] = ()
     running: tuple[RunningJob, ...] = ()
     quotas: tuple[QuotaView, ...] = ()
+    closed: tuple[ClosedNode, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +135,12 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """`reason` is Slurm's word, `why` the sentence a page shows."""
+    """`reason` is Slurm's word, `why` the sentence a page shows: those of the first of its blockers."""
 
     job_id: int
     reason: str
     why: str
+    blockers: tuple[Blocker, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,20 +2,21 @@
 
 The state is made from the Picture, asked once and dropped; a replay keeps it. Who may not start whatever is free (held,
 not yet due, dependent) never enters the engine. Everybody else is told what kept him back after the last start of the
-turn: his quota, who is ahead, or what he lacks; that is worked out once for all who ask for the same.
+turn (`explain`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 
-from jobs.notation import count
-from scheduling.engine.books import Books, Owner, Refusal
-from scheduling.engine.cluster import Decisions, Need, Picture, RunningJob, Start, Stop, Wait, WaitingJob
+from scheduling.engine.blockers import gates
+from scheduling.engine.books import Books, Owner
+from scheduling.engine.cluster import Decisions, Need, Picture, RunningJob, Stop, Wait, WaitingJob
 from scheduling.engine.engine import Ask, Engine, Job
-from scheduling.engine.room import Room, numbered
+from scheduling.engine.explain import Telling
+from scheduling.engine.room import Room
 from scheduling.engine.rules import Rules
 
 Policy = Callable[[Picture], Decisions]
@@ -29,20 +30,26 @@ def policy(rules: type[Rules]) -> Policy:
 
 
 def decide(picture: Picture, rules: Rules) -> Decisions:
-    now = picture.now.timestamp()
-    opened = Opened(picture, rules)
+    opened = decided(picture, rules)
     engine, jobs = opened.engine, opened.jobs
-    if rules.plans or rules.by_account:
-        opened.adopt(picture.running)
-    for job, _ in jobs:
-        engine.submit(job, now)
-    engine.decide(now)
-    telling = _Telling(engine, jobs)
+    telling = Telling(engine, jobs)
     return Decisions(
         starts=tuple(telling.starts()),
         stops=tuple(Stop(job_id=jobs[job.number][1].id, why="It gives way.") for job in engine.stopped),
         waits=(*opened.gated, *telling.waits()),
     )
+
+
+def decided(picture: Picture, rules: Rules) -> Opened:
+    """The engine after one turn over the Picture."""
+    now = picture.now.timestamp()
+    opened = Opened(picture, rules)
+    if rules.plans or rules.by_account:
+        opened.adopt(picture.running)
+    for job, _ in opened.jobs:
+        opened.engine.submit(job, now)
+    opened.engine.decide(now)
+    return opened
 
 
 class Opened:
@@ -56,8 +63,8 @@ class Opened:
         self.gated: list[Wait] = []
         self.jobs: list[tuple[Job, WaitingJob]] = []
         for asked in sorted(picture.waiting, key=lambda job: (job.submitted_at, job.id)):
-            if gate := next(_gates(asked, picture.now), None):
-                self.gated.append(gate)
+            if shut := tuple(gates(asked, picture.now)):
+                self.gated.append(Wait(job_id=asked.id, reason=shut[0].reason, why=shut[0].why, blockers=shut))
             else:
                 self.jobs.append((self._job(asked), asked))
 
@@ -96,90 +103,3 @@ class Opened:
 
 def _seconds(limit: timedelta | None) -> float:
     return limit.total_seconds() if limit else math.inf
-
-
-def _gates(job: WaitingJob, now: datetime) -> Iterator[Wait]:
-    """What keeps it back whatever is free."""
-    if job.hold == "admin":
-        yield Wait(job_id=job.id, reason="JobHeldAdmin", why=job.held_why or "An operator holds it.")
-    elif job.hold:
-        yield Wait(job_id=job.id, reason="JobHeldUser", why=job.held_why or "Its owner holds it.")
-    if job.begin_at and job.begin_at > now:
-        yield Wait(job_id=job.id, reason="BeginTime", why=f"It may begin at {job.begin_at:%Y-%m-%d %H:%M:%S} UTC.")
-    if job.waits_for:
-        more = f" and {len(job.waits_for) - 3} more" if len(job.waits_for) > 3 else ""
-        names = ", ".join(job.waits_for[:3]) + more
-        yield Wait(job_id=job.id, reason="Dependency", why=f"It waits for the end of {names}.")
-
-
-class _Telling:
-    """What each job is told after a turn."""
-
-    def __init__(self, engine: Engine, jobs: list[tuple[Job, WaitingJob]]) -> None:
-        self._engine = engine
-        self._jobs = jobs
-        self._started = {job.number for job in engine.started}
-        self._sentences: dict[Ask, tuple[str, str]] = {}
-        self._refusals: dict[Ask, Refusal | None] = {}
-        waiting = [(job.band, job.key, job.number, asked) for job, asked in jobs if job.number not in self._started]
-        self._waiting = sorted(waiting, key=lambda entry: entry[:3])
-        self._head = next((entry for entry in self._waiting if not self._refused(jobs[entry[2]][0].ask)), None)
-
-    def starts(self) -> Iterator[Start]:
-        free = {number: sorted(node.free_gpus) for number, node in enumerate(self._engine.room.nodes)}
-        for job in self._engine.started:
-            asked = self._jobs[job.number][1]
-            need = asked.need
-            number, word = (need.total_gpus, "GPU") if need.gpus else (need.nodes, "node")
-            behind = self._head and self._head[:3] < (job.band, job.key, job.number)
-            note = f"; {self._head[3].name} is ahead but does not fit." if self._head and behind else "."
-            places = numbered(self._engine.room, job.places or (), free)
-            yield Start(job_id=asked.id, places=places, why=f"{count(number, word)} {_were(number)} free{note}")
-
-    def waits(self) -> Iterator[Wait]:
-        head = self._head[3] if self._head else None
-        strict = self._engine.rules.one_line
-        for *_, number, asked in self._waiting:
-            ask = self._jobs[number][0].ask
-            if refused := self._refused(ask):
-                yield Wait(job_id=asked.id, reason=refused.reason, why=refused.why)
-            elif head and strict and asked is not head:
-                yield Wait(job_id=asked.id, reason="Priority", why=f"{head.name} is ahead of it in the queue.")
-            else:
-                reason, why = self._lacks(ask)
-                ahead = f" {head.name} is ahead of it." if head and asked is not head else ""
-                yield Wait(job_id=asked.id, reason=reason, why=why + ahead)
-
-    def _refused(self, ask: Ask) -> Refusal | None:
-        if ask not in self._refusals:
-            books = self._engine.books
-            self._refusals[ask] = books.refuse(ask.owner, ask.gpus) if books else None
-        return self._refusals[ask]
-
-    def _lacks(self, ask: Ask) -> tuple[str, str]:
-        if (known := self._sentences.get(ask)) is None:
-            known = self._sentences[ask] = self._no_room(ask)
-        return known
-
-    def _no_room(self, ask: Ask) -> tuple[str, str]:
-        room, need = self._engine.room, ask.need
-        fitting = room.fitting(need, ask.able).bit_count()
-        promise = self._engine.promise
-        if promise and self._engine.place(room, need, ask.able) is not None:
-            at = "its turn" if promise.at == math.inf else f"{datetime.fromtimestamp(promise.at, UTC):%d %b %H:%M} UTC"
-            return "Priority", f"It fits now, but could still run at {at}, when the first in the queue is to start."
-        if not need.gpus:
-            asked = f"{count(need.nodes, 'node')} with {count(need.cpus, 'CPU')}"
-            return "Resources", f"It needs {asked}; {_have(fitting)} that free."
-        model = f"{need.gpu_model} GPU".strip()
-        asked = count(need.gpus, model) if need.nodes == 1 else f"{need.nodes} × {count(need.gpus, model)}"
-        free = count(room.free_gpus_among(ask.able), "GPU")
-        return "Resources", f"It needs {asked}; {_have(fitting)} {need.gpus} free ({free} free in all)."
-
-
-def _were(number: int) -> str:
-    return "was" if number == 1 else "were"
-
-
-def _have(nodes: int) -> str:
-    return "no node has" if nodes == 0 else f"{count(nodes, 'node')} {'has' if nodes == 1 else 'have'}"

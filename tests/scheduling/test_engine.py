@@ -213,18 +213,8 @@ def hours(count):
 
 def held(number, node_id, gpus, **fields):
     """A job that runs since noon."""
-    places = {node_id: gpus}
-    return RunningJob(
-        id=number,
-        name=f"r{number}",
-        team="t",
-        kind=Kind.OTHER,
-        gpus=gpus,
-        priority=0,
-        started_at=NOON,
-        places=places,
-        **fields,
-    )
+    defaults = {"name": f"r{number}", "team": "t", "kind": Kind.OTHER, "priority": 0, "started_at": NOON}
+    return RunningJob(id=number, gpus=gpus, places={node_id: gpus}, **{**defaults, **fields})
 
 
 BUSY = node(1, free=4), held(9, 1, 4, time_limit=hours(2))

@@ -1,0 +1,155 @@
+"""What each job is told after a turn: what it was given, or what keeps it back, the weightiest first.
+
+It is worked out once for all who ask for the same on one account; a job of its own costs the looking up. The sentences
+are for the team of the job: who is ahead is named only if he belongs to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from jobs.notation import count
+from scheduling.engine.blockers import Blocker, BlockerKind, capital, named
+from scheduling.engine.books import Refusal
+from scheduling.engine.cluster import Need, Start, Wait, WaitingJob
+from scheduling.engine.engine import Ask, Engine, Job
+from scheduling.engine.room import Room, numbered
+
+Told = tuple[Blocker, ...]
+Place = tuple[int, float, int]  # band, key, number: the order of those who wait
+QUOTA_KINDS = {"JobArrayTaskLimit": BlockerKind.ARRAY, "Reservation": BlockerKind.RESERVATION}
+
+
+class Telling:
+    def __init__(self, engine: Engine, jobs: list[tuple[Job, WaitingJob]]) -> None:
+        self._engine = engine
+        self._jobs = jobs
+        self._lacking: dict[Ask, Told] = {}
+        self._behind: dict[Ask, Told] = {}
+        self._refusals: dict[Ask, Refusal | None] = {}
+        started = {job.number for job in engine.started}
+        waiting = [(job.band, job.key, job.number) for job, _ in jobs if job.number not in started]
+        self.waiting: list[Place] = sorted(waiting)
+        self.head = next((place for place in self.waiting if not self._refused(jobs[place[2]][0].ask)), None)
+
+    def starts(self) -> Iterator[Start]:
+        free = {number: sorted(node.free_gpus) for number, node in enumerate(self._engine.room.nodes)}
+        for job in self._engine.started:
+            asked = self._jobs[job.number][1]
+            need = asked.need
+            number, word = (need.total_gpus, "GPU") if need.gpus else (need.nodes, "node")
+            behind = self.head and self.head < (job.band, job.key, job.number)
+            note = f"; {self._name_head(job.ask)} is ahead but does not fit." if behind else "."
+            places = numbered(self._engine.room, job.places or (), free)
+            yield Start(job_id=asked.id, places=places, why=f"{count(number, word)} {_were(number)} free{note}")
+
+    def waits(self) -> Iterator[Wait]:
+        for place in self.waiting:
+            told = self.told(place)
+            yield Wait(job_id=self._jobs[place[2]][1].id, reason=told[0].reason, why=told[0].why, blockers=told)
+
+    def told(self, place: Place) -> Told:
+        """Its blockers, ranked; the same object for all who are told the same."""
+        ask = self._jobs[place[2]][0].ask
+        known = self._lacking if place == self.head else self._behind
+        if (told := known.get(ask)) is None:
+            told = known[ask] = tuple(self._tell(ask, is_head=place == self.head))
+        return told
+
+    def _tell(self, ask: Ask, *, is_head: bool) -> Iterator[Blocker]:
+        ahead = self._ahead(ask) if self.head and not is_head else None
+        lacks = self._lacks(ask)
+        if refused := self._refused(ask):
+            yield Blocker(
+                kind=QUOTA_KINDS.get(refused.reason, BlockerKind.QUOTA), reason=refused.reason, why=refused.why
+            )
+            if lacks:
+                yield lacks
+            return
+        if ahead and self._engine.rules.one_line:
+            yield ahead
+            if lacks:
+                yield lacks
+            return
+        lacks = lacks or self._no_turn(ask)
+        if not ahead:
+            yield lacks
+            return
+        first = f"{lacks.why} {capital(self._name_head(ask))} is ahead of it."
+        yield Blocker(kind=lacks.kind, reason=lacks.reason, why=first, gpus=lacks.gpus, nodes=lacks.nodes)
+        yield ahead
+
+    def _ahead(self, ask: Ask) -> Blocker:
+        why = f"{capital(self._name_head(ask))} is ahead of it in the queue."
+        return Blocker(kind=BlockerKind.PRIORITY, reason="Priority", why=why)
+
+    def _name_head(self, ask: Ask) -> str:
+        """As the team of this job may read it."""
+        assert self.head is not None
+        head = self._jobs[self.head[2]][1]
+        return named(head.name, head.team, lambda team: team == ask.owner.team)
+
+    def _refused(self, ask: Ask) -> Refusal | None:
+        if ask not in self._refusals:
+            books = self._engine.books
+            self._refusals[ask] = books.refuse(ask.owner, ask.gpus) if books else None
+        return self._refusals[ask]
+
+    def _lacks(self, ask: Ask) -> Blocker | None:
+        """What of the room is missing; None if it would fit."""
+        engine = self._engine
+        return None if engine.place(engine.room, ask.need, ask.able) is not None else lacking(engine.room, ask)
+
+    def _no_turn(self, ask: Ask) -> Blocker:
+        """It fits, and the policy keeps the place free for somebody."""
+        promise = self._engine.promise
+        if promise is None:
+            why = "It fits now, but the policy lets others go first."
+            return Blocker(kind=BlockerKind.PRIORITY, reason="Priority", why=why)
+        at = "its turn" if promise.at == math.inf else f"{datetime.fromtimestamp(promise.at, UTC):%d %b %H:%M} UTC"
+        why = f"It fits now, but could still run at {at}, when the first in the queue is to start."
+        return Blocker(kind=BlockerKind.RESERVATION, reason="Priority", why=why, gpus=promise.job.ask.gpus)
+
+
+def lacking(room: Room, ask: Ask) -> Blocker:
+    """Too few GPUs at all, or enough of them but not in this shape."""
+    need = ask.need
+    with_gpus = room.fitting(Need(gpus=need.gpus), ask.able).bit_count()
+    fitting = room.fitting(need, ask.able).bit_count()
+    if not need.gpus:
+        asked = f"{count(need.nodes, 'node')} with {count(need.cpus, 'CPU')}"
+        why = f"It needs {asked}; {_have(fitting)} that free."
+        return Blocker(
+            kind=BlockerKind.CAPACITY, reason="Resources", why=why, nodes=max(0, need.nodes + bool(need.rest) - fitting)
+        )
+    free = room.free_gpus_among(ask.able)
+    model = f"{need.gpu_model} GPU".strip()
+    asked = count(need.gpus, model) if need.nodes == 1 else f"{need.nodes} × {count(need.gpus, model)}"
+    beside = _beside(room, need) if with_gpus > fitting else ""
+    why = f"It needs {asked}; {_have(fitting)} {need.gpus} free{beside} ({count(free, 'GPU')} free in all)."
+    scattered = free >= need.total_gpus
+    return Blocker(
+        kind=BlockerKind.TOPOLOGY if scattered else BlockerKind.CAPACITY,
+        reason="Resources",
+        why=why,
+        gpus=max(0, need.total_gpus - free),
+        nodes=max(0, need.nodes - fitting),
+    )
+
+
+def _beside(room: Room, need: Need) -> str:
+    """Where CPUs or memory are what is short."""
+    wanted = [count(need.cpus, "CPU")] if need.cpus else []
+    if need.memory_mb:
+        wanted.append(f"{need.memory_mb} MiB")
+    return f" with {' and '.join(wanted)} beside them"
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
+
+
+def _have(nodes: int) -> str:
+    return "no node has" if nodes == 0 else f"{count(nodes, 'node')} {'has' if nodes == 1 else 'have'}"

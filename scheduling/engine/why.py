@@ -1,0 +1,134 @@
+"""One waiting job, in full: what keeps it back with who holds it, and what would start it now.
+
+A turn says this in a sentence for everybody; here one job gets the whole answer, when somebody asks. It is written for
+the reader: jobs of teams that `sees` denies are counted, never named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from jobs.notation import count
+from scheduling.engine.blockers import Blocker, BlockerKind, Holder, Sees, gates
+from scheduling.engine.changes import Change, job_of
+from scheduling.engine.cluster import Picture, QuotaView, RunningJob, WaitingJob
+from scheduling.engine.counterfactual import smallest_changes
+from scheduling.engine.explain import Telling
+from scheduling.engine.live import Opened, decided
+from scheduling.engine.room import members
+from scheduling.engine.rules import Rules
+
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """No blockers: it starts with the next turn."""
+
+    at: datetime
+    blockers: tuple[Blocker, ...]
+    changes: tuple[Change, ...]
+
+
+def explain(picture: Picture, rules: Callable[[], Rules], job_id: int, sees: Sees) -> Explanation:
+    blockers = _Ranking(picture, rules(), job_id, sees).blockers()
+    changes = smallest_changes(picture, rules, job_id, sees=sees) if blockers else ()
+    return Explanation(at=picture.now, blockers=blockers, changes=changes)
+
+
+class _Ranking:
+    def __init__(self, picture: Picture, rules: Rules, job_id: int, sees: Sees) -> None:
+        self._picture = picture
+        self._sees = sees
+        self._asked = job_of(picture, job_id)
+        self._shut = tuple(gates(self._asked, picture.now))
+        self._opened: Opened = decided(picture, rules)
+        self._telling = Telling(self._opened.engine, self._opened.jobs)
+
+    def blockers(self) -> tuple[Blocker, ...]:
+        if self._shut:
+            return self._shut
+        at = {self._opened.jobs[place[2]][1].id: place for place in self._telling.waiting}
+        place = at.get(self._asked.id)
+        return tuple(self._with_holders(one) for one in self._telling.told(place)) if place else ()
+
+    def _with_holders(self, blocker: Blocker) -> Blocker:
+        match blocker.kind:
+            case BlockerKind.QUOTA:
+                return self._of_quota(blocker)
+            case BlockerKind.CAPACITY | BlockerKind.TOPOLOGY:
+                return replace(blocker, holders=self._holders(self._on_its_nodes()))
+            case BlockerKind.ARRAY:
+                tasks = [job for job in self._picture.running if job.array == self._asked.array]
+                return replace(blocker, jobs=len(tasks), holders=self._holders(tasks))
+            case BlockerKind.PRIORITY:
+                return self._of_those_ahead(blocker)
+            case BlockerKind.RESERVATION:
+                return self._of_promise(blocker)
+        return blocker
+
+    def _of_quota(self, blocker: Blocker) -> Blocker:
+        full = [quota for quota in self._picture.quotas if self._over(quota) > 0]
+        if not full:
+            return blocker
+        worst = max(full, key=self._over)
+        over = self._over(worst)
+        return replace(blocker, gpus=over, holders=self._holders(self._under(worst)))
+
+    def _under(self, quota: QuotaView) -> list[RunningJob]:
+        theirs = [job for job in self._picture.running if job.team == quota.team and not job.preemptible]
+        return [job for job in theirs if quota.kind in (None, job.kind)]
+
+    def _over(self, quota: QuotaView) -> int:
+        if quota.team != self._asked.team or quota.kind not in (None, self._asked.kind):
+            return 0
+        return sum(job.gpus for job in self._under(quota)) + self._asked.need.total_gpus - quota.gpus
+
+    def _on_its_nodes(self) -> list[RunningJob]:
+        """Who runs where it might run."""
+        room = self._opened.engine.room
+        able = room.able(self._asked.need) & room.usable
+        ids = {room.nodes[number].id for number in members(able)}
+        return [job for job in self._picture.running if not ids.isdisjoint(job.places)]
+
+    def _of_those_ahead(self, blocker: Blocker) -> Blocker:
+        before: list[WaitingJob] = []
+        for place in self._telling.waiting:
+            other = self._opened.jobs[place[2]][1]
+            if other.id == self._asked.id:
+                break
+            before.append(other)
+        gpus = sum(job.need.total_gpus for job in before)
+        more = f" In all {count(len(before), 'job')} with {count(gpus, 'GPU')} are ahead." if len(before) > 1 else ""
+        return replace(
+            blocker, why=blocker.why + more, gpus=gpus, jobs=len(before), holders=self._holders(before, first=True)
+        )
+
+    def _of_promise(self, blocker: Blocker) -> Blocker:
+        head = self._opened.jobs[self._opened.engine.promise.job.number][1]
+        return replace(blocker, holders=self._holders([head]))
+
+    def _holders(self, jobs: Iterable[RunningJob | WaitingJob], *, first: bool = False) -> tuple[Holder, ...]:
+        """The largest by name, or the first in the queue; the rest by team, and the teams one may not see together."""
+        holders = [self._holder(job) for job in jobs]
+        if not first:
+            holders.sort(key=lambda one: (-one.gpus, one.job))
+        seen = [one for one in holders if one.team]
+        rest: dict[str, list[Holder]] = {}
+        for one in seen[MOST_NAMED:]:
+            rest.setdefault(one.team, []).append(one)
+        unseen = [one for one in holders if not one.team]
+        groups = [*((team, rest[team]) for team in sorted(rest)), *([("", unseen)] if unseen else [])]
+        together = [Holder(team=team, jobs=len(some), gpus=sum(one.gpus for one in some)) for team, some in groups]
+        return (*seen[:MOST_NAMED], *together)
+
+    def _holder(self, job: RunningJob | WaitingJob) -> Holder:
+        gpus = job.gpus if isinstance(job, RunningJob) else job.need.total_gpus
+        if not self._sees(job.team):
+            return Holder(gpus=gpus)
+        ends_at = None
+        if isinstance(job, RunningJob) and job.started_at and job.time_limit:
+            ends_at = job.started_at + job.time_limit
+        return Holder(gpus=gpus, job=job.name, title=job.title, team=job.team, ends_at=ends_at)
