@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models.functions import Now
 
@@ -14,6 +15,11 @@ from jobs.models.people import SLUG
 from jobs.spec import NodeShape, Shape
 
 SILENT_AFTER = timedelta(seconds=30)  # a turn a second: half a minute without an answer is no hiccup
+
+
+def is_object(value: object) -> None:
+    if not isinstance(value, dict):
+        raise ValidationError('It must be an object, as {"order": "sjf"}.')
 
 
 class Mode(models.TextChoices):
@@ -39,7 +45,14 @@ class Cluster(models.Model):
     metrics_address = models.CharField(max_length=300, blank=True, help_text="GPU telemetry in DCGM exporter format.")
     log_root = models.CharField(max_length=300, blank=True, help_text="Shared directory that job logs are written to.")
     mode = models.CharField(max_length=10, choices=Mode, default=Mode.DRIVE)
-    policy = models.CharField(max_length=40, default="fifo-skip")
+    policy = models.CharField(max_length=40, default="acme")
+    policy_settings = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[is_object],
+        help_text='What acme leaves to choose, as {"order": "fifo", "aging_s": 86400, "class_s": 86400,'
+        ' "backfill": "easy", "reserve": ["pretrain"]}; other policies have none.',
+    )
     product = models.CharField(max_length=60, blank=True, editable=False)
     api = models.CharField(max_length=20, blank=True, editable=False)
     heard_at = models.DateTimeField(null=True, editable=False, help_text="When it last answered.")

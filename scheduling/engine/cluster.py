@@ -80,6 +80,8 @@ class RunningJob:
     places: Mapping[int, int] = field(default_factory=dict)  # node id -> GPUs held there
     cpus: int = 0  # on each of them
     memory_mb: int = 0
+    saved_at: datetime | None = None  # its newest checkpoint in remote storage: what came after it is lost by a stop
+    stopping: bool = False  # its end was asked for already: what it holds comes free soon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +111,11 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
+    """`for_job` is the waiting job that it makes room for; 0 where it is for nobody in particular."""
+
     job_id: int
     why: str
+    for_job: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,13 @@ turn: his quota, who is ahead, or what he lacks; that is worked out once for all
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from jobs.notation import count
 from scheduling.engine.books import Books, Owner, Refusal
-from scheduling.engine.cluster import Decisions, Need, Picture, RunningJob, Start, Stop, Wait, WaitingJob
+from scheduling.engine.cluster import Decisions, Need, NodeView, Picture, RunningJob, Start, Stop, Wait, WaitingJob
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.room import Room, numbered
 from scheduling.engine.rules import Rules
@@ -21,7 +22,7 @@ from scheduling.engine.rules import Rules
 Policy = Callable[[Picture], Decisions]
 
 
-def policy(rules: type[Rules]) -> Policy:
+def policy(rules: Callable[[], Rules]) -> Policy:
     def decide_live(picture: Picture) -> Decisions:
         return decide(picture, rules())
 
@@ -30,28 +31,29 @@ def policy(rules: type[Rules]) -> Policy:
 
 def decide(picture: Picture, rules: Rules) -> Decisions:
     now = picture.now.timestamp()
-    opened = Opened(picture, rules)
+    opened = Opened(picture, rules, requeues=False)
     engine, jobs = opened.engine, opened.jobs
     if rules.plans or rules.by_account:
         opened.adopt(picture.running)
     for job, _ in jobs:
         engine.submit(job, now)
     engine.decide(now)
+    claims = opened.claims(now)
     telling = _Telling(engine, jobs)
-    return Decisions(
-        starts=tuple(telling.starts()),
-        stops=tuple(Stop(job_id=jobs[job.number][1].id, why="It gives way.") for job in engine.stopped),
-        waits=(*opened.gated, *telling.waits()),
-    )
+    waits = (claims.waits.get(wait.job_id, wait) for wait in telling.waits())
+    return Decisions(starts=tuple(telling.starts()), stops=claims.stops, waits=(*opened.gated, *waits))
 
 
 class Opened:
     """An engine with the nodes and quotas of a Picture, and its jobs: those who may start, not yet submitted, by order
     of submission, and those who may not, with the reason."""
 
-    def __init__(self, picture: Picture, rules: Rules) -> None:
+    def __init__(self, picture: Picture, rules: Rules, *, requeues: bool = True) -> None:
         self._now = picture.now
-        self.engine = Engine(Room(picture.nodes), rules, books=Books(picture.quotas, picture.running))
+        self._nodes = picture.nodes
+        self._adopted: dict[int, RunningJob] = {}
+        books = Books(picture.quotas, picture.running, rules.reserves)
+        self.engine = Engine(Room(picture.nodes), rules, books=books, checkpoint_s=None, requeues=requeues)
         self._missing = [node.gpus - len(node.free_gpus) for node in picture.nodes]
         self.gated: list[Wait] = []
         self.jobs: list[tuple[Job, WaitingJob]] = []
@@ -86,12 +88,68 @@ class Opened:
             need = Need(gpus=held.gpus, cpus=held.cpus, memory_mb=held.memory_mb)
             began = (held.started_at or self._now).timestamp()
             limit = _seconds(held.time_limit)
-            job = Job(number, self._ask(need, owner), began, limit, limit)
+            job = Job(number, self._ask(need, owner), began, limit, limit, band=-held.priority)
+            job.saved, job.stopping = held.saved_at.timestamp() if held.saved_at else 0.0, held.stopping
+            self._adopted[number] = held
             places = tuple((at[node], self._taken(at[node], gpus)) for node, gpus in held.places.items() if node in at)
             self.engine.adopt(job, places, began)
             self.engine.room.held_before(places, need)
             adopted.append(job)
         return adopted
+
+    def claims(self, now: float) -> Claims:
+        """Who was given what is not free yet does not start but waits for it, and who must stop for that is told so.
+
+        Whose end was asked for in an earlier turn is given away here again, so the same is decided as long as he takes
+        to stop, and nobody else need stop meanwhile.
+        """
+        started, stopped = self.engine.started, self.engine.stopped
+        there = _Free(self._nodes)
+        early = [job for job in started if not there.take(job)] if stopped else []
+        for job in early:
+            started.remove(job)
+        stops = tuple(self._stop(job, now) for job in stopped if not job.stopping)
+        return Claims(stops=stops, waits={self.jobs[job.number][1].id: self._claim(job, stopped) for job in early})
+
+    def _stop(self, job: Job, now: float) -> Stop:
+        assert job.gave_way_to is not None
+        claimant = self.jobs[job.gave_way_to.number][1]
+        lost = timedelta(seconds=round(self.engine.unsaved_s(job, now)))
+        why = f"It gives way to {claimant.name} of team {claimant.team}; the work of the last {lost} is not saved."
+        return Stop(job_id=self._adopted[job.number].id, for_job=claimant.id, why=why)
+
+    def _claim(self, job: Job, stopped: list[Job]) -> Wait:
+        asked = self.jobs[job.number][1]
+        names = [self._adopted[victim.number].name for victim in stopped if victim.gave_way_to is job]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        whom = f"{', '.join(names[:3])}{more}" if names else "others that were asked to stop"
+        return Wait(job_id=asked.id, reason="Resources", why=f"It starts as soon as {whom} {_has(names)} given way.")
+
+
+def _has(names: list[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    stops: tuple[Stop, ...]
+    waits: Mapping[int, Wait]  # by the job that they are for
+
+
+class _Free:
+    """What is really free, whatever else the engine has given away."""
+
+    def __init__(self, nodes: Sequence[NodeView]) -> None:
+        self._left = [[len(node.free_gpus), node.free_cpus, node.free_memory_mb] for node in nodes]
+
+    def take(self, job: Job) -> bool:
+        need, left, places = job.ask.need, self._left, job.places or ()
+        parts = [(left[number], (gpus, need.cpus, need.memory_mb)) for number, gpus in places]
+        if any(have < part for there, wanted in parts for have, part in zip(there, wanted, strict=True)):
+            return False
+        for there, wanted in parts:
+            there[:] = [have - part for have, part in zip(there, wanted, strict=True)]
+        return True
 
 
 def _seconds(limit: timedelta | None) -> float:
@@ -152,8 +210,7 @@ class _Telling:
 
     def _refused(self, ask: Ask) -> Refusal | None:
         if ask not in self._refusals:
-            books = self._engine.books
-            self._refusals[ask] = books.refuse(ask.owner, ask.gpus) if books else None
+            self._refusals[ask] = self._engine.refusal(ask)
         return self._refusals[ask]
 
     def _lacks(self, ask: Ask) -> tuple[str, str]:
