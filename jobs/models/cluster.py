@@ -25,6 +25,11 @@ def is_signal(text: str) -> None:
         raise ValidationError(str(error)) from None
 
 
+def is_object(value: object) -> None:
+    if not isinstance(value, dict):
+        raise ValidationError('It must be an object, as {"order": "sjf"}.')
+
+
 class Mode(models.TextChoices):
     """How far Acme goes on a cluster."""
 
@@ -56,7 +61,6 @@ class Cluster(models.Model):
     metrics_address = models.CharField(max_length=300, blank=True, help_text="GPU telemetry in DCGM exporter format.")
     log_root = models.CharField(max_length=300, blank=True, help_text="Shared directory that job logs are written to.")
     mode = models.CharField(max_length=10, choices=Mode, default=Mode.DRIVE)
-    policy = models.CharField(max_length=40, default="fifo-skip")
     checkpoint_signal = models.CharField(
         max_length=16,
         blank=True,
@@ -67,6 +71,14 @@ class Cluster(models.Model):
     )
     test_command = models.TextField(
         blank=True, help_text="What a test of a node runs. Empty: the check of GPUs, network and disk that Acme brings."
+    )
+    policy = models.CharField(max_length=40, default="acme")
+    policy_settings = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[is_object],
+        help_text='What acme leaves to choose, as {"order": "fifo", "aging_s": 86400, "class_s": 86400,'
+        ' "backfill": "easy", "reserve": ["pretrain"]}; other policies have none.',
     )
     product = models.CharField(max_length=60, blank=True, editable=False)
     api = models.CharField(max_length=20, blank=True, editable=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from jobs.lifecycle import Kind
@@ -41,8 +41,17 @@ class Owner:
 
 
 class Books:
-    def __init__(self, quotas: Iterable[QuotaView] = (), running: Iterable[RunningJob] = ()) -> None:
+    """Quotas for the kinds that `reserves` names are more than limits: what their owners leave of them is kept free of
+    all who cannot be sent away."""
+
+    def __init__(
+        self,
+        quotas: Iterable[QuotaView] = (),
+        running: Iterable[RunningJob] = (),
+        reserves: Container[Kind] = (),
+    ) -> None:
         self._limits = {(quota.team, quota.kind): quota.gpus for quota in quotas}
+        self._reserved = [key for key in self._limits if key[1] in reserves]
         self._held: Counter[tuple[str, Kind | None]] = Counter()
         self._tasks: Counter[str] = Counter()
         for job in running:
@@ -58,7 +67,8 @@ class Books:
             self._held[owner.team, owner.kind] += sign * gpus
             self._held[owner.team, None] += sign * gpus
 
-    def refuse(self, owner: Owner, gpus: int) -> Refusal | None:
+    def refuse(self, owner: Owner, gpus: int, obtainable: int | None = None) -> Refusal | None:
+        """`obtainable` is how many GPUs are free or held by who gives way; None where nothing is reserved."""
         if owner.array_limit is not None and self._tasks[owner.array] >= owner.array_limit:
             why = f"Of its array, {count(owner.array_limit, 'task')} may run at once, and so many do."
             return Refusal(reason="JobArrayTaskLimit", why=why)
@@ -72,4 +82,20 @@ class Books:
                 if gpus > limit:
                     why += " It can never start under this quota."
                 return Refusal(reason="AssocGrpGRES", why=why)
-        return None
+        return self._refuse_reserved(owner, gpus, obtainable) if obtainable is not None and self._reserved else None
+
+    def _refuse_reserved(self, owner: Owner, gpus: int, obtainable: int) -> Refusal | None:
+        """What others own and do not use is lent to who gives way, and to nobody else."""
+        if (owner.team, owner.kind) in self._reserved:
+            return None
+        kept = {key: self._limits[key] - self._held[key] for key in self._reserved}
+        unused = sum(left for left in kept.values() if left > 0)
+        if not unused or gpus <= obtainable - unused:
+            return None
+        (team, kind), left = max(kept.items(), key=lambda item: item[1])
+        others = " and others" if unused > left else ""
+        why = (
+            f"{count(unused, 'GPU')} {'is' if unused == 1 else 'are'} kept for {kind} of team {team}{others}; "
+            f"{max(0, obtainable - unused)} can be had, this job needs {gpus}. A preemptible job may borrow them."
+        )
+        return Refusal(reason="ReqNodeNotAvail", why=why)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
-from scheduling.engine.books import Books
+from scheduling.engine.books import Books, Refusal
 from scheduling.engine.cluster import Need
 from scheduling.engine.line import Line
 from scheduling.engine.placement import Placement, consolidate
@@ -26,13 +26,14 @@ Entry = tuple[int, float, int, "Job"]  # band, key or rank, number: the whole or
 class Ask:
     """All waiting jobs that ask for the same and are admitted alike. If its first does not fit, none of them does."""
 
-    __slots__ = ("able", "account", "gpus", "line", "need", "nobody_short", "owner", "shape")
+    __slots__ = ("able", "account", "borrows", "gpus", "line", "need", "nobody_short", "owner", "shape")
 
     def __init__(self, need: Need, able: Nodes, owner: Any, account: object, shape: int) -> None:
         self.need = need
         self.gpus = need.total_gpus
         self.able = able
         self.owner = owner
+        self.borrows = bool(owner and owner.preemptible)  # it runs on what owners leave idle, and gives way to them
         self.shape = shape  # the same for all asks of the same need: where one does not fit, none does
         self.account = account  # who is compared with whom where shares decide
         self.line: Any = []  # a heap of Entry; for turns that promise, a Line
@@ -42,10 +43,12 @@ class Ask:
 class Job:
     __slots__ = (
         "ask",
+        "asked_band",
         "attained",
         "band",
         "began",
         "expected_s",
+        "gave_way_to",
         "key",
         "level",
         "name",
@@ -53,7 +56,9 @@ class Job:
         "places",
         "remaining_s",
         "runs",
+        "saved",
         "since",
+        "stopping",
         "submitted",
         "user",
     )
@@ -76,7 +81,7 @@ class Job:
         self.expected_s = expected_s  # what the policy may know: a limit or a prediction
         self.user = user
         self.name = name
-        self.band = band  # lower goes first, whatever the policy's order says
+        self.band = self.asked_band = band  # lower goes first, whatever the policy's order says
         self.key = 0.0
         self.level = 0
         self.attained = 0.0  # GPU-seconds up to `since`
@@ -84,10 +89,18 @@ class Job:
         self.began = 0.0  # the present run
         self.runs = 0
         self.places: Places | None = None  # while it runs
+        self.saved = 0.0  # when its last checkpoint was written, if anybody knows
+        self.stopping = False  # somebody has asked for its end already; its GPUs come free by themselves
+        self.gave_way_to: Job | None = None
 
     @property
     def gpus(self) -> int:
         return self.ask.gpus
+
+    @property
+    def yields(self) -> bool:
+        """Whether its GPUs count as free for owners."""
+        return self.ask.borrows or self.stopping
 
 
 class Engine:
@@ -99,12 +112,17 @@ class Engine:
         placement: Placement = consolidate,
         books: Books | None = None,
         preemption_cost_s: Callable[[Job], float] | None = None,
+        checkpoint_s: float | None = 0.0,
+        requeues: bool = True,
     ) -> None:
         self.room = room
+        self.firm = room.copy() if rules.claims else room  # what would be free if all who give way did
         self.rules = rules
         self.place = placement
         self.books = books
         self.cost_s = preemption_cost_s
+        self.checkpoint_s = checkpoint_s  # jobs save so often; 0: when they must stop; None: see their `saved`
+        self._requeues = requeues  # whether who stops waits again at once; a cluster takes its time
         self.line: list[Entry] = []  # for rules with one line for all
         self.asks: dict[object, Ask] = {}
         self._shapes: dict[Need, int] = {}
@@ -117,6 +135,8 @@ class Engine:
         self.promise: Any = None
         self._early = 0
         self.running: dict[int, Job] = {}
+        self.borrowers: dict[int, Job] = {}  # of these, who gives way; for rules that claim
+        self.bands: set[int] = set()  # the priority classes that have been seen
         self.blocked: Job | None = None
         self.started: list[Job] = []
         self.stopped: list[Job] = []
@@ -139,6 +159,9 @@ class Engine:
 
     def _queue(self, job: Job, now: float) -> None:
         rules = self.rules
+        if rules.claims:
+            self.bands.add(job.asked_band)
+            job.band = rules.band(job)
         job.key = rules.key(job, now)
         entry = (job.band, job.key, job.number, job)
         if rules.one_line:
@@ -158,8 +181,12 @@ class Engine:
         self.running[job.number] = job
         if self.rules.plans:
             insort(self.ending, (began + job.expected_s, job.number, job))
-        elif self.rules.by_account:
+        if self.rules.by_account:
             self.rules.began(job, began)
+        if self.rules.claims and job.yields:
+            self.borrowers[job.number] = job
+            self.bands.add(job.asked_band)
+            self.firm.give(places, job.ask.need)
 
     def end(self, job: Job, now: float) -> None:
         """It left its GPUs by itself, or somebody took it off."""
@@ -182,10 +209,14 @@ class Engine:
     def drain(self, number: int, now: float) -> None:
         """No new work there; what runs may end."""
         self.room.close(number)
+        if self.firm is not self.room:
+            self.firm.close(number)
         self.freed, self.promise = True, None
 
     def node_up(self, number: int, now: float) -> None:
         self.room.open(number)
+        if self.firm is not self.room:
+            self.firm.open(number)
         self.freed, self.promise = True, None
 
     def quotas_changed(self) -> None:
@@ -228,23 +259,40 @@ class Engine:
             insort(self.ranked, (job.band, job.key, job.number, job))
         elif rules.plans:
             insort(self.ending, (now + job.expected_s, job.number, job))
-        elif rules.by_account:
+        if rules.by_account:
             rules.began(job, now)
+        if rules.claims:
+            if job.yields:
+                self.borrowers[job.number] = job
+            else:
+                self.firm.move(places, job.ask.need, -1)
         self.started.append(job)
 
     def halt(self, job: Job, now: float) -> None:
         """It gives its GPUs back with work left, and waits again."""
         job.attained += job.ask.gpus * (now - job.since)
         job.remaining_s -= now - job.since
+        if self.checkpoint_s:
+            job.remaining_s += self.unsaved_s(job, now)
         if self.cost_s:
             job.remaining_s += self.cost_s(job)
         self._release(job, now)
         self.stopped.append(job)
-        self._queue(job, now)
+        if self._requeues:
+            self._queue(job, now)
+
+    def unsaved_s(self, job: Job, now: float) -> float:
+        """The work that would be lost if it stopped now."""
+        if self.checkpoint_s is None:
+            return now - max(job.began, job.saved)
+        return (now - job.began) % self.checkpoint_s if self.checkpoint_s else 0.0
 
     def refuses(self, ask: Ask) -> bool:
         """Whether a quota keeps back all who ask for it."""
-        return self.books is not None and self.books.refuse(ask.owner, ask.gpus) is not None
+        return self.books is not None and self.refusal(ask) is not None
+
+    def refusal(self, ask: Ask) -> Refusal | None:
+        return self.books.refuse(ask.owner, ask.gpus, obtainable=self.firm.free_gpus) if self.books else None
 
     def tidy(self, ask: Ask) -> None:
         """A line of nobody is forgotten."""
@@ -261,8 +309,13 @@ class Engine:
         elif self.rules.plans:
             ending = (job.since + job.expected_s, job.number)
             del self.ending[bisect_left(self.ending, ending)]
-        elif self.rules.by_account:
+        if self.rules.by_account:
             self.rules.left(job, now)
+        if self.rules.claims:
+            if job.yields:
+                del self.borrowers[job.number]
+            else:
+                self.firm.move(job.places, job.ask.need, 1)
         self.room.move(job.places, job.ask.need, 1)
         job.places = None
         self.freed = True

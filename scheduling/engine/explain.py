@@ -93,8 +93,7 @@ class Telling:
 
     def _refused(self, ask: Ask) -> Refusal | None:
         if ask not in self._refusals:
-            books = self._engine.books
-            self._refusals[ask] = books.refuse(ask.owner, ask.gpus) if books else None
+            self._refusals[ask] = self._engine.refusal(ask)
         return self._refusals[ask]
 
     def _lacks(self, ask: Ask) -> Blocker | None:

@@ -8,12 +8,13 @@ turn (`explain`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
-from scheduling.engine.blockers import gates
+from scheduling.engine.blockers import Blocker, BlockerKind, gates, named
 from scheduling.engine.books import Books, Owner
-from scheduling.engine.cluster import Decisions, Need, Picture, RunningJob, Stop, Wait, WaitingJob
+from scheduling.engine.cluster import Decisions, Need, NodeView, Picture, RunningJob, Stop, Wait, WaitingJob
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.explain import Telling
 from scheduling.engine.room import Room
@@ -22,7 +23,7 @@ from scheduling.engine.rules import Rules
 Policy = Callable[[Picture], Decisions]
 
 
-def policy(rules: type[Rules]) -> Policy:
+def policy(rules: Callable[[], Rules]) -> Policy:
     def decide_live(picture: Picture) -> Decisions:
         return decide(picture, rules())
 
@@ -31,24 +32,22 @@ def policy(rules: type[Rules]) -> Policy:
 
 def decide(picture: Picture, rules: Rules) -> Decisions:
     opened = decided(picture, rules)
-    engine, jobs = opened.engine, opened.jobs
-    telling = Telling(engine, jobs)
-    return Decisions(
-        starts=tuple(telling.starts()),
-        stops=tuple(Stop(job_id=jobs[job.number][1].id, why="It gives way.") for job in engine.stopped),
-        waits=(*opened.gated, *telling.waits()),
-    )
+    telling = Telling(opened.engine, opened.jobs)
+    given = opened.claims
+    waits = (given.waits.get(wait.job_id, wait) for wait in telling.waits())
+    return Decisions(starts=tuple(telling.starts()), stops=given.stops, waits=(*opened.gated, *waits))
 
 
 def decided(picture: Picture, rules: Rules) -> Opened:
     """The engine after one turn over the Picture."""
     now = picture.now.timestamp()
-    opened = Opened(picture, rules)
+    opened = Opened(picture, rules, requeues=False)
     if rules.plans or rules.by_account:
         opened.adopt(picture.running)
     for job, _ in opened.jobs:
         opened.engine.submit(job, now)
     opened.engine.decide(now)
+    opened.claims = opened.claimed(now)
     return opened
 
 
@@ -56,10 +55,14 @@ class Opened:
     """An engine with the nodes and quotas of a Picture, and its jobs: those who may start, not yet submitted, by order
     of submission, and those who may not, with the reason."""
 
-    def __init__(self, picture: Picture, rules: Rules) -> None:
+    def __init__(self, picture: Picture, rules: Rules, *, requeues: bool = True) -> None:
         self._now = picture.now
-        self.engine = Engine(Room(picture.nodes), rules, books=Books(picture.quotas, picture.running))
+        self._nodes = picture.nodes
+        self._adopted: dict[int, RunningJob] = {}
+        books = Books(picture.quotas, picture.running, rules.reserves)
+        self.engine = Engine(Room(picture.nodes), rules, books=books, checkpoint_s=None, requeues=requeues)
         self._missing = [node.gpus - len(node.free_gpus) for node in picture.nodes]
+        self.claims = Claims(stops=(), waits={})
         self.gated: list[Wait] = []
         self.jobs: list[tuple[Job, WaitingJob]] = []
         for asked in sorted(picture.waiting, key=lambda job: (job.submitted_at, job.id)):
@@ -93,12 +96,77 @@ class Opened:
             need = Need(gpus=held.gpus, cpus=held.cpus, memory_mb=held.memory_mb)
             began = (held.started_at or self._now).timestamp()
             limit = _seconds(held.time_limit)
-            job = Job(number, self._ask(need, owner), began, limit, limit)
+            job = Job(number, self._ask(need, owner), began, limit, limit, band=-held.priority)
+            job.saved, job.stopping = held.saved_at.timestamp() if held.saved_at else 0.0, held.stopping
+            self._adopted[number] = held
             places = tuple((at[node], self._taken(at[node], gpus)) for node, gpus in held.places.items() if node in at)
             self.engine.adopt(job, places, began)
             self.engine.room.held_before(places, need)
             adopted.append(job)
         return adopted
+
+    def claimed(self, now: float) -> Claims:
+        """Who was given what is not free yet does not start but waits for it, and who must stop for that is told so.
+
+        Whose end was asked for in an earlier turn is given away here again, so the same is decided as long as he takes
+        to stop, and nobody else need stop meanwhile.
+        """
+        started, stopped = self.engine.started, self.engine.stopped
+        there = _Free(self._nodes)
+        early = [job for job in started if not there.take(job)] if stopped else []
+        for job in early:
+            started.remove(job)
+        stops = tuple(self._stop(job, now) for job in stopped if not job.stopping)
+        return Claims(stops=stops, waits={self.jobs[job.number][1].id: self._claim(job, stopped) for job in early})
+
+    def _stop(self, job: Job, now: float) -> Stop:
+        assert job.gave_way_to is not None
+        claimant = self.jobs[job.gave_way_to.number][1]
+        lost = timedelta(seconds=round(self.engine.unsaved_s(job, now)))
+        held = self._adopted[job.number]
+        whom = named(claimant.name, claimant.team, lambda team: team == held.team)
+        why = f"It gives way to {whom}; the work of the last {lost} is not saved."
+        return Stop(job_id=held.id, for_job=claimant.id, why=why)
+
+    def _claim(self, job: Job, stopped: list[Job]) -> Wait:
+        asked = self.jobs[job.number][1]
+        victims = [self._adopted[victim.number] for victim in stopped if victim.gave_way_to is job]
+        have = "has" if len(victims) == 1 else "have"
+        why = f"It starts as soon as {_those(victims, asked.team)} {have} given way."
+        blocker = Blocker(kind=BlockerKind.CAPACITY, reason="Resources", why=why, gpus=job.ask.gpus, jobs=len(victims))
+        return Wait(job_id=asked.id, reason="Resources", why=why, blockers=(blocker,))
+
+
+def _those(victims: Sequence[RunningJob], team: str) -> str:
+    """As the team may read it. None of them: they were asked in an earlier turn."""
+    mine = [victim.name for victim in victims if victim.team == team]
+    others = len(victims) - len(mine)
+    names = [*mine[:3], *([f"{len(mine) - 3} more"] if len(mine) > 3 else [])]
+    if others:
+        names.append("a job of another team" if others == 1 else f"{others} jobs of other teams")
+    return " and ".join(names) or "those who were asked to stop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    stops: tuple[Stop, ...]
+    waits: Mapping[int, Wait]  # by the job that they are for
+
+
+class _Free:
+    """What is really free, whatever else the engine has given away."""
+
+    def __init__(self, nodes: Sequence[NodeView]) -> None:
+        self._left = [[len(node.free_gpus), node.free_cpus, node.free_memory_mb] for node in nodes]
+
+    def take(self, job: Job) -> bool:
+        need, left, places = job.ask.need, self._left, job.places or ()
+        parts = [(left[number], (gpus, need.cpus, need.memory_mb)) for number, gpus in places]
+        if any(have < part for there, wanted in parts for have, part in zip(there, wanted, strict=True)):
+            return False
+        for there, wanted in parts:
+            there[:] = [have - part for have, part in zip(there, wanted, strict=True)]
+        return True
 
 
 def _seconds(limit: timedelta | None) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
+from jobs.lifecycle import Kind
 from scheduling.engine.engine import Ask, Engine, Job
 
 
@@ -14,22 +16,29 @@ class Rules:
     preempts   running jobs are ranked too, and may have to stop.
     plans      the engine keeps the expected ends, because somebody is promised a start.
     by_account accounts stand in lines of their own, because what they hold or have had decides.
+    claims     owners take GPUs back from borrowers, who are told so in advance (`turns/claiming`); goes with `plans`.
     """
 
     name: ClassVar[str]
-    one_line: ClassVar[bool] = False
-    preempts: ClassVar[bool] = False
-    plans: ClassVar[bool] = False
-    by_account: ClassVar[bool] = False
-
-    @staticmethod
-    def turn(engine: Engine, now: float) -> None:
-        """Walk the line: one of the functions in `turns`."""
-        raise NotImplementedError
+    turn: Callable[[Engine, float], None]  # how the line is walked: one of the functions in `turns`
+    one_line: bool = False
+    preempts: bool = False
+    plans: bool = False
+    by_account: bool = False
+    claims: bool = False
+    reserves: frozenset[Kind] = frozenset()  # quotas for these kinds are kept free for their owners
 
     def key(self, job: Job, now: float) -> float:
         """Its place among those who wait: the smallest first, equal ones by submission."""
         return 0.0
+
+    def band(self, job: Job) -> int:
+        """Lower goes first whatever the key (rules that claim only)."""
+        return job.asked_band
+
+    def cost(self, job: Job, now: float) -> float:
+        """The key without what only breaks ties, for a policy that takes its order from here: 0 or more."""
+        return self.key(job, now)
 
     def rank(self, job: Job, now: float) -> float:
         """Its place among those who run if it started now. Must not change while it runs, except at `next_change`."""

@@ -21,7 +21,7 @@ from acmeweb import live
 from jobs import clock
 from jobs.models import Cluster
 from scheduling.backends.base import Backend, BackendError
-from scheduling.engine.policies import POLICIES, Policy
+from scheduling.engine.policies import POLICIES, BadSettings, Policy, configured
 from scheduling.loops.deliver import deliver_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.loops.sync import sync_once
@@ -95,7 +95,10 @@ def turn_once(cluster: Cluster, connect: Callable[[Cluster], Backend], lease: He
 def _policy(cluster: Cluster) -> Policy:
     if cluster.policy not in POLICIES:
         raise Misconfigured(f"policy: {cluster.policy!r} is none of {', '.join(POLICIES)}")
-    return POLICIES[cluster.policy]
+    try:
+        return configured(cluster.policy, cluster.policy_settings)
+    except BadSettings as error:
+        raise Misconfigured(f"policy_settings: {error}") from None
 
 
 def _note_trouble(cluster: Cluster, trouble: str) -> None:

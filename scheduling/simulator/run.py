@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from jobs.lifecycle import Kind
 from jobs.traces.trace import Floats, Ints, Trace
+from scheduling.engine.books import Owner
 from scheduling.engine.cluster import Need, NodeView
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.placement import PLACEMENTS
-from scheduling.engine.policies import RULES
+from scheduling.engine.policies import rules_of
 from scheduling.engine.room import Room
 from scheduling.simulator.kernel import Arrivals, replay
 
@@ -33,6 +35,10 @@ class Setting:
     placement: str = "consolidate"
     preemption_cost: str = "none"
     cpus_per_node: int = 0  # 0: CPUs are not counted
+    # Where borrowers exist these kinds of work borrow, as evaluation does in the Acme datacenter
+    best_effort: tuple[str, ...] = (Kind.EVALUATION.value,)
+    policy_settings: Mapping[str, object] = field(default_factory=dict)
+    checkpoint_s: float = 0.0  # who is stopped loses the work since then; 0: nothing
     pools: Mapping[str, int] = field(default_factory=dict)  # virtual cluster -> its nodes; empty: one pool
 
     @property
@@ -118,7 +124,13 @@ def _one_pool(trace: Trace, policy: str, setting: Setting, nodes: int, watch: Wa
 def engine_for(policy: str, setting: Setting, nodes: int) -> Engine:
     cost = helios_cost_s if setting.preemption_cost == "helios" else None
     placement = PLACEMENTS["consolidate" if setting.placement == "count" else setting.placement]
-    return Engine(Room(pool(setting, nodes)), RULES[policy](), placement=placement, preemption_cost_s=cost)
+    return Engine(
+        Room(pool(setting, nodes)),
+        rules_of(policy, setting.policy_settings)(),
+        placement=placement,
+        preemption_cost_s=cost,
+        checkpoint_s=setting.checkpoint_s,
+    )
 
 
 def pool(setting: Setting, nodes: int) -> list[NodeView]:
@@ -153,9 +165,18 @@ def _asks(trace: Trace, engine: Engine, setting: Setting) -> list[Ask]:
     gpus = trace.gpus.tolist()
     cpus = np.nan_to_num(trace.cpus).tolist() if setting.cpus_per_node else [0.0] * len(gpus)
     users = trace.users.codes.tolist() if engine.rules.by_account else [0] * len(gpus)
-    wishes = list(zip(gpus, cpus, users, strict=True))
-    known = {wish: engine.ask(shape(wish[0], setting, wish[1]), account=wish[2]) for wish in dict.fromkeys(wishes)}
+    owners = _owners(trace, setting) if engine.rules.claims else [None] * len(gpus)
+    wishes = list(zip(gpus, cpus, users, owners, strict=True))
+    known = {
+        wish: engine.ask(shape(wish[0], setting, wish[1]), wish[3], account=wish[2]) for wish in dict.fromkeys(wishes)
+    }
     return [known[wish] for wish in wishes]
+
+
+def _owners(trace: Trace, setting: Setting) -> list[Owner | None]:
+    borrower = Owner(team="", kind=Kind.OTHER, preemptible=True)
+    by_word = [borrower if word in setting.best_effort else None for word in trace.kinds.words]
+    return [by_word[code] for code in trace.kinds.codes.tolist()]
 
 
 def shape(gpus: int, setting: Setting, cpus: float = 0.0) -> Need:

@@ -87,7 +87,7 @@ def test_a_run_repeats_to_the_last_digit(policy, placement, jobs):
 def test_where_gpus_are_only_counted_nobody_waits_for_what_is_free(policy, jobs):
     def look(engine, now):
         for ask in engine.hungry:
-            if policy == "easy":
+            if engine.rules.plans:
                 continue  # it may have to wait for the sake of the first
             assert ask.gpus > engine.room.free_gpus
 

@@ -113,3 +113,36 @@ def test_the_lease_is_free_again_after_a_turn_that_failed(cluster, slurm):
         turns(cluster.pk, "me", lambda _: slurm)
 
     assert Lease.take(f"cluster:{cluster.pk}", "me", LEASE) is not None
+
+
+def test_a_new_cluster_is_driven_by_acme(cluster):
+    assert Cluster.objects.get().policy == "acme"
+
+
+@pytest.mark.parametrize(
+    ("fields", "trouble"),
+    [
+        ({"policy": "lottery"}, "policy: 'lottery' is none of fifo, "),
+        ({"policy_settings": {"order": "lottery"}}, "policy_settings: order: 'lottery' is none of fifo, "),
+        ({"policy": "fifo", "policy_settings": {"order": "sjf"}}, "policy_settings: fifo has none"),
+    ],
+)
+def test_a_cluster_that_is_set_wrong_says_so_and_decides_nothing(cluster, slurm, fields, trouble):
+    Cluster.objects.update(**fields)
+    make.job()
+
+    turns(cluster.pk, "me", lambda _: slurm)
+
+    assert Cluster.objects.get().trouble.startswith(trouble)
+    assert slurm.sent == []
+
+
+def test_what_is_set_of_acme_decides(cluster, slurm):
+    """Two want the whole cluster; the longer came first."""
+    Cluster.objects.update(policy_settings={"order": "sjf"})
+    for hours in (90, 1):
+        make.job(nodes=4, gpus_per_node=8, time_limit=hours * 3600, name=f"h{hours}")
+
+    turns(cluster.pk, "me", lambda _: slurm)
+
+    assert [sent.name for sent in slurm.sent] == ["h1"]

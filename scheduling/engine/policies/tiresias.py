@@ -28,6 +28,10 @@ class Tiresias(Rules):
     def key(self, job: Job, now: float) -> float:
         return job.level * APART + job.submitted
 
+    def cost(self, job: Job, now: float) -> float:
+        """Where ranks of running jobs are not followed, the queue is told by the service itself."""
+        return max((passed for passed in self.thresholds if passed <= job.attained), default=0.0)
+
     def rank(self, job: Job, now: float) -> float:
         """Behind all who run in the same queue: nobody stops for his equal."""
         return job.level * APART + now

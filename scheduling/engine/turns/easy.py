@@ -20,18 +20,24 @@ from heapq import heapify, heappop, heapreplace
 from scheduling.engine.engine import Ask, Engine, Entry, Job
 from scheduling.engine.line import Line
 from scheduling.engine.room import Nodes, Places
+from scheduling.engine.turns.claiming import claimable, fits, room_for
 
 
 @dataclass(eq=False, kw_only=True)
 class Promise:
     job: Job
     at: float
+    claims: bool = False
     spare: dict[int, int] = field(default_factory=dict)  # promised nodes, and the GPUs that may be held beyond `at`
     known: dict[Ask, Nodes] = field(default_factory=dict)
 
     def slack(self, now: float) -> float:
         """How long one may take that passes; never for ever, even while nobody knows the start."""
         return min(self.at - now, sys.float_info.max)
+
+    def outranks(self, ask: Ask) -> bool:
+        """Borrowers give way to an owner anyway, so they may pass as they like."""
+        return self.claims and ask.borrows and not self.job.ask.borrows
 
     def beyond(self, ask: Ask) -> Nodes:
         """The nodes where this wish may hold GPUs past the promised start."""
@@ -54,12 +60,20 @@ class Promise:
 
 
 def easy(engine: Engine, now: float) -> None:
-    arrived = engine.arrived
+    while True:
+        arrived, engine.arrived = engine.arrived, []
+        _walk(engine, arrived, now)
+        if not engine.arrived:
+            return
+        engine.freed = True  # somebody had to stop, and may fit elsewhere
+
+
+def _walk(engine: Engine, arrived: list[Entry], now: float) -> None:
     if len(arrived) > 1:
         arrived.sort()
     if not engine.hungry:
         engine.promise = None
-        arrived = _start_at_once(engine, now)
+        arrived = _start_at_once(engine, arrived, now)
         if not arrived:
             return
     for entry in arrived:
@@ -67,7 +81,7 @@ def easy(engine: Engine, now: float) -> None:
         ask.line.add(entry)
         engine.hungry[ask] = None
     promise: Promise | None = engine.promise
-    if promise is not None and not engine.freed:
+    if promise is not None and not engine.freed and not _before(arrived, promise.job):
         for entry in arrived:
             _try(engine, promise, entry[3], now)
         return
@@ -82,36 +96,55 @@ def easy(engine: Engine, now: float) -> None:
     _pass(engine, promise, now)
 
 
-def _start_at_once(engine: Engine, now: float) -> list[Entry]:
+def _before(arrived: list[Entry], head: Job) -> bool:
+    """Whether somebody has come who goes before the first."""
+    return bool(arrived) and arrived[0][:3] < (head.band, head.key, head.number)
+
+
+def _start_at_once(engine: Engine, arrived: list[Entry], now: float) -> list[Entry]:
     """While nobody waits, whoever comes and fits needs no line. Return those from the first who does not on."""
-    for at, (*_, job) in enumerate(engine.arrived):
+    if engine.rules.by_account and len(arrived) > 1:
+        return arrived
+    for at, (*_, job) in enumerate(arrived):
         ask = job.ask
-        places = None if engine.books and engine.refuses(ask) else engine.place(engine.room, ask.need, ask.able)
-        if places is None:
-            return engine.arrived[at:]
+        if (engine.books and engine.refuses(ask)) or (places := _room_for(engine, job, ask.able, now)) is None:
+            return arrived[at:]
         engine.begin(job, places, now)
     return []
 
 
+def _room_for(engine: Engine, job: Job, among: Nodes, now: float) -> Places | None:
+    if engine.rules.claims:
+        return room_for(engine, job, among, now)
+    return engine.place(engine.room, job.ask.need, among)
+
+
 def _start_first(engine: Engine, now: float) -> Job | None:
     """Start who is first as long as it fits; return the first who does not."""
-    heads = [(*ask.line.first, ask) for ask in engine.hungry if not engine.books or not engine.refuses(ask)]
+    heads = [_head(engine, ask, now) for ask in engine.hungry if not engine.books or not engine.refuses(ask)]
     heapify(heads)
     while heads:
         job: Job = heads[0][3]
         ask = job.ask
         if engine.books and engine.refuses(ask):
             heappop(heads)
-        elif (places := engine.place(engine.room, ask.need, ask.able)) is None:
+        elif engine.rules.by_account and (grown := _head(engine, ask, now)) > heads[0]:
+            heapreplace(heads, grown)
+        elif (places := _room_for(engine, job, ask.able, now)) is None:
             return job
         else:
             engine.begin(job, places, now)
             _leave(engine, job)
             if ask.line:
-                heapreplace(heads, (*ask.line.first, ask))
+                heapreplace(heads, _head(engine, ask, now))
             else:
                 heappop(heads)
     return None
+
+
+def _head(engine: Engine, ask: Ask, now: float) -> Entry:
+    band, key, number, job = ask.line.first
+    return band, key + engine.rules.share(ask, engine, now) if engine.rules.by_account else key, number, job
 
 
 def _leave(engine: Engine, job: Job) -> None:
@@ -124,8 +157,14 @@ def _leave(engine: Engine, job: Job) -> None:
 def _promise(engine: Engine, head: Job, now: float) -> Promise:
     room, need = engine.room.copy(), head.ask.need
     counted = not need.cpus and not need.memory_mb  # else nothing of the promised nodes is to spare
+    yielding = claimable(engine, head) if engine.rules.claims else ()
+    for other in yielding:
+        room.give(other.places or (), other.ask.need)
     lack = head.ask.gpus - room.free_gpus
     endings, at = engine.ending, now
+    if yielding:
+        back = set(yielding)
+        endings = [entry for entry in endings if entry[2] not in back]
     for index, (end, _, job) in enumerate(endings):
         if end == math.inf or job.places is None:
             break
@@ -137,8 +176,8 @@ def _promise(engine: Engine, head: Job, now: float) -> Promise:
             continue
         if (places := engine.place(room, need, head.ask.able)) is not None:
             spare = {node: room.free[node] - gpus if counted else -1 for node, gpus in places}
-            return Promise(job=head, at=at, spare=spare)
-    return Promise(job=head, at=math.inf)
+            return Promise(job=head, at=at, spare=spare, claims=engine.rules.claims)
+    return Promise(job=head, at=math.inf, claims=engine.rules.claims)
 
 
 def _pass(engine: Engine, promise: Promise, now: float) -> None:
@@ -148,6 +187,9 @@ def _pass(engine: Engine, promise: Promise, now: float) -> None:
     heapify(heads)
     while heads:
         job, walk = heads[0][3:]
+        if grown := walk.grown(heads[0], now):
+            heapreplace(heads, grown)
+            continue
         going_on = _try(engine, promise, job, now) or walk.goes_on(job)
         following = walk.next() if going_on else None
         if following:
@@ -158,13 +200,18 @@ def _pass(engine: Engine, promise: Promise, now: float) -> None:
         walk.line.tidy()
 
 
+Head = tuple[int, float, int, Job, "_Walk"]
+
+
 class _Walk:
     """Along one line: everybody may pass, or only who is short enough."""
 
-    def __init__(self, promise: Promise, ask: Ask, now: float, *, only_short: bool) -> None:
+    def __init__(self, engine: Engine, promise: Promise, ask: Ask, now: float, *, only_short: bool) -> None:
         self.promise, self.only_short = promise, only_short
         self.line: Line = ask.line
         self.slack = promise.slack(now)
+        self._engine = engine
+        self._share = engine.rules.share(ask, engine, now) if engine.rules.by_account else 0.0
         self._ask = ask
         self._place = self.line.front
 
@@ -173,11 +220,11 @@ class _Walk:
         """None if nobody in it can pass."""
         if ask is promise.job.ask or (engine.books and engine.refuses(ask)):
             return None
-        if engine.place(engine.room, ask.need, promise.beyond(ask)) is not None:
-            return _Walk(promise, ask, now, only_short=False)
-        if ask.nobody_short is promise or engine.place(engine.room, ask.need, ask.able) is None:
+        if _fits(engine, ask, ask.able if promise.outranks(ask) else promise.beyond(ask)):
+            return _Walk(engine, promise, ask, now, only_short=False)
+        if ask.nobody_short is promise or not _fits(engine, ask, ask.able):
             return None
-        return _Walk(promise, ask, now, only_short=True)
+        return _Walk(engine, promise, ask, now, only_short=True)
 
     def next(self) -> Entry | None:
         line, place = self.line, self._place
@@ -187,7 +234,18 @@ class _Walk:
                 self._ask.nobody_short = self.promise
             return None
         self._place = found + 1
-        return line.at(found)
+        band, key, number, job = line.at(found)
+        return band, key + self._share, number, job
+
+    def grown(self, head: Head, now: float) -> Head | None:
+        """Its new place, if its account has had more since it was looked at."""
+        if not self._engine.rules.by_account:
+            return None
+        share = self._engine.rules.share(self._ask, self._engine, now)
+        if share <= self._share:
+            return None
+        more, self._share = share - self._share, share
+        return head[0], head[1] + more, *head[2:]
 
     def goes_on(self, refused: Job) -> bool:
         """A long one that found no place may have a short one behind it; if a short one found none, nobody will."""
@@ -195,12 +253,18 @@ class _Walk:
         return refused.expected_s > self.slack
 
 
+def _fits(engine: Engine, ask: Ask, among: Nodes) -> bool:
+    if engine.rules.claims:
+        return fits(engine, ask.line.first[3], among)
+    return engine.place(engine.room, ask.need, among) is not None
+
+
 def _try(engine: Engine, promise: Promise, job: Job, now: float) -> bool:
     ask = job.ask
     if ask is promise.job.ask or (engine.books and engine.refuses(ask)):
         return False
-    short = job.expected_s <= promise.slack(now)
-    places = engine.place(engine.room, ask.need, ask.able if short else promise.beyond(ask))
+    short = job.expected_s <= promise.slack(now) or promise.outranks(ask)
+    places = _room_for(engine, job, ask.able if short else promise.beyond(ask), now)
     if places is None:
         return False
     if not short:

@@ -1,0 +1,68 @@
+"""acme: quotas with reservation, best effort on what is idle, and backfilling; the default of live clusters.
+
+As the study of the Acme datacenter (Hu et al., NSDI'24) describes it: pretraining has its quota reserved, and a
+preemptible best-effort class runs on spare GPUs. The paper gives no algorithm; what is ours:
+
+Owners and borrowers   a preemptible job borrows: it counts against no quota, waits behind all owners, and stops as soon
+                       as an owner within his quota fits only without it (`turns/claiming` says who stops).
+Order                  submission, where a step of priority is worth `class_s` of waiting and another policy's order at
+                       most `aging_s`. So nobody is passed for ever, and the key never changes while a job waits.
+Backfilling            EASY or conservative, by time limits. Borrowers may pass an owner whatever their limit.
+"""
+
+from __future__ import annotations
+
+from scheduling.engine.engine import Ask, Engine, Job
+from scheduling.engine.policies.drf import Drf
+from scheduling.engine.policies.fair import Fair
+from scheduling.engine.policies.fifo import Fifo
+from scheduling.engine.policies.qssf import Qssf
+from scheduling.engine.policies.settings import AcmeSettings
+from scheduling.engine.policies.sjf import Sjf
+from scheduling.engine.policies.tiresias import Tiresias
+from scheduling.engine.rules import Rules
+from scheduling.engine.turns.easy import easy
+
+ORDERS: dict[str, type[Rules]] = {rules.name: rules for rules in (Fifo, Sjf, Qssf, Tiresias, Fair, Drf)}
+HALFWAY = {"fair": 1e6, "qssf": 1e5, "tiresias": 1e4, "drf": 0.1}  # the cost that is worth half of `aging_s`; else 1 h
+
+
+class Acme(Rules):
+    name = "acme"
+    turn = staticmethod(easy)
+    plans = True
+    claims = True
+
+    def __init__(self, settings: AcmeSettings | None = None) -> None:
+        settings = settings or AcmeSettings()
+        self.order = ORDERS[settings.order]()
+        self.by_account = self.order.by_account
+        self.reserves = settings.reserve
+        self._settings = settings
+        self._halfway = HALFWAY.get(settings.order, 3600.0)
+
+    def band(self, job: Job) -> int:
+        return int(job.ask.borrows)
+
+    def key(self, job: Job, now: float) -> float:
+        key = job.submitted + job.asked_band * self._settings.class_s
+        return key if self.by_account else key + self._aged(self.order.cost(job, now))
+
+    def share(self, ask: Ask, engine: Engine, now: float) -> float:
+        return self._aged(self.order.share(ask, engine, now))
+
+    def _aged(self, cost: float) -> float:
+        """Between 0 and `aging_s`, growing with the cost."""
+        return self._settings.aging_s * (1 - self._halfway / (self._halfway + cost))
+
+    def began(self, job: Job, now: float) -> None:
+        self.order.began(job, now)
+
+    def left(self, job: Job, now: float) -> None:
+        self.order.left(job, now)
+
+    def ended(self, job: Job, now: float) -> None:
+        self.order.ended(job, now)
+
+    def mean_error_s(self) -> float | None:
+        return self.order.mean_error_s()

@@ -1,0 +1,71 @@
+"""What operators may choose of the policy `acme`, for each cluster: a frozen value. Errors name the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from jobs.lifecycle import Kind
+
+DAY_S = 86_400.0
+MOST_S = 1e9
+
+
+class BadSettings(ValueError):
+    """What was set cannot be; the message names the field."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcmeSettings:
+    """
+    order      the policy whose order is taken among jobs of equal class.
+    aging_s    nobody is passed over for that order's sake by who came this much later.
+    class_s    one step of priority is worth so long a wait.
+    backfill   `easy` promises a start to the first in line, `conservative` to everybody.
+    reserve    kinds of work for which a team's quota is kept free of all who cannot be sent away again.
+    """
+
+    order: str = "fifo"
+    aging_s: float = DAY_S
+    class_s: float = DAY_S
+    backfill: str = "easy"
+    reserve: frozenset[Kind] = frozenset({Kind.PRETRAIN})
+
+
+def parse(given: Mapping[str, object], orders: Mapping[str, object]) -> AcmeSettings:
+    names = [field.name for field in fields(AcmeSettings)]
+    for name in given:
+        if name not in names:
+            raise BadSettings(f"{name}: is none of {', '.join(names)}")
+    readers = {
+        "order": lambda name: _one_of(given, name, orders),
+        "aging_s": lambda name: _seconds(given, name),
+        "class_s": lambda name: _seconds(given, name),
+        "backfill": lambda name: _one_of(given, name, ("easy", "conservative")),
+        "reserve": lambda name: _kinds(given, name),
+    }
+    return AcmeSettings(**{name: readers[name](name) for name in given})  # type: ignore[arg-type, no-untyped-call]
+
+
+def _one_of(given: Mapping[str, object], name: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
+    value = given[name]
+    if not isinstance(value, str) or value not in known:
+        raise BadSettings(f"{name}: {value!r} is none of {', '.join(known)}")
+    return value
+
+
+def _seconds(given: Mapping[str, object], name: str) -> float:
+    value = given[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_S:
+        raise BadSettings(f"{name}: {value!r} is not a number of seconds, 0 or more")
+    return float(value)
+
+
+def _kinds(given: Mapping[str, object], name: str) -> frozenset[Kind]:
+    value = given[name]
+    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+        raise BadSettings(f"{name}: {value!r} is not a list of kinds of work")
+    unknown = [one for one in value if one not in list(Kind)]
+    if unknown:
+        raise BadSettings(f"{name}: {unknown[0]!r} is none of {', '.join(Kind)}")
+    return frozenset(Kind(one) for one in value)

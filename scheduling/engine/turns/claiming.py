@@ -1,0 +1,155 @@
+"""Owners take back what borrowers hold. A borrower is whoever may be preempted: he runs on GPUs that owners leave idle.
+
+`room_for` is how a job gets its places where `Rules.claims` is set: what is free first, and else what comes free when
+borrowers stop. `Engine.firm` is the room as it would be without any borrower, so one look tells whether stopping
+anybody can help at all. Nobody stops unless the claimant then really fits, and nobody whose GPUs it fits without.
+
+Who stops: on each node those whose end is asked for already, then the lower class, then who loses fewest GPU-seconds
+since his last checkpoint (a restart is counted as a minute's work), until the share fits; then the nodes where that is
+cheapest, with fewest victims. Per node this is greedy, not optimal; whoever turns out superfluous is let go.
+An owner may claim from every borrower, a borrower from borrowers of a lower class only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from scheduling.engine.cluster import Need
+from scheduling.engine.engine import Ask, Engine, Job
+from scheduling.engine.room import Nodes, Places, Room, members
+
+RESTART_S = 60.0
+# The highest class among the victims, GPU-seconds lost, how many stop, and since when: of equals the last to come
+Price = tuple[float, float, int, float]
+FREE: Price = (float("-inf"), 0.0, 0, 0.0)
+
+
+def fits(engine: Engine, job: Job, among: Nodes) -> bool:
+    """Whether it could start, now or when borrowers have stopped for it."""
+    need = job.ask.need
+    if engine.place(engine.room, need, among) is not None:
+        return True
+    return _may_claim(engine, job) and engine.place(_without_borrowers(engine, job), need, among) is not None
+
+
+def room_for(engine: Engine, job: Job, among: Nodes, now: float) -> Places | None:
+    """Its places, free by now; who had to stop for that has stopped."""
+    need = job.ask.need
+    places = engine.place(engine.room, need, among)
+    if places is not None or not _may_claim(engine, job):
+        return places
+    if engine.place(_without_borrowers(engine, job), need, among) is None:
+        return None
+    for victim in victims(engine, job, among, now):
+        victim.gave_way_to = job
+        engine.halt(victim, now)
+    return engine.place(engine.room, need, among)
+
+
+def victims(engine: Engine, job: Job, among: Nodes, now: float) -> list[Job]:
+    """Who must stop so that it fits; it is known to fit if all do whom it may claim from."""
+    loss = {borrower: _loss(engine, borrower, now) for borrower in claimable(engine, job)}
+    chosen = _cheapest(engine, job, among, loss)
+    room = engine.room.copy()
+    for victim in chosen:
+        room.give(victim.places or (), victim.ask.need)
+    if engine.place(room, job.ask.need, among) is None:  # a placement that wants more than enough nodes
+        rest = [borrower for borrower in loss if borrower not in set(chosen)]
+        chosen += rest
+        for victim in rest:
+            room.give(victim.places or (), victim.ask.need)
+    elif all(len(victim.places or ()) == 1 for victim in chosen):
+        return chosen  # on each node as few as can be, and no node too many
+    return _needed(engine, job.ask, among, room, sorted(chosen, key=loss.__getitem__, reverse=True))
+
+
+def claimable(engine: Engine, job: Job) -> Iterable[Job]:
+    """Who gives way to it."""
+    if not _may_claim(engine, job):
+        return ()
+    if not job.ask.borrows:
+        return engine.borrowers.values()
+    return [other for other in engine.borrowers.values() if other.stopping or other.asked_band > job.asked_band]
+
+
+def _may_claim(engine: Engine, job: Job) -> bool:
+    return bool(engine.borrowers) and (not job.ask.borrows or len(engine.bands) > 1)
+
+
+def _without_borrowers(engine: Engine, job: Job) -> Room:
+    if not job.ask.borrows:
+        return engine.firm
+    room = engine.room.copy()
+    for other in claimable(engine, job):
+        room.give(other.places or (), other.ask.need)
+    return room
+
+
+def _loss(engine: Engine, job: Job, now: float) -> Price:
+    if job.stopping:
+        return FREE
+    restart_s = engine.cost_s(job) if engine.cost_s else RESTART_S
+    return -job.asked_band, job.ask.gpus * (engine.unsaved_s(job, now) + restart_s), 1, -job.began
+
+
+def _cheapest(engine: Engine, job: Job, among: Nodes, loss: dict[Job, Price]) -> list[Job]:
+    """The victims on the nodes where the shares of this wish cost least."""
+    on_node: dict[int, list[Job]] = defaultdict(list)
+    for borrower in sorted(loss, key=loss.__getitem__):
+        for node, _ in borrower.places or ():
+            on_node[node].append(borrower)
+    need, room, firm = job.ask.need, engine.room, _without_borrowers(engine, job)
+    chosen: dict[Job, None] = {}
+    taken = 0
+    for gpus, count in ((need.gpus, need.nodes), (need.rest, int(need.rest > 0))):
+        wanted = among & ~taken
+        able = firm.spacious(need, sum(nodes & wanted for nodes in firm.by_free[gpus:])) if count else 0
+        offers = sorted((_offer(room, node, gpus, need, on_node[node], loss) for node in members(able)), key=_by_price)
+        for _, node, there in offers[:count]:
+            taken |= 1 << node
+            chosen.update(dict.fromkeys(there))
+    return list(chosen)
+
+
+Offer = tuple[Price, int, list[Job]]
+
+
+def _by_price(offer: Offer) -> tuple[Price, int]:
+    return offer[:2]
+
+
+def _offer(room: Room, node: int, gpus: int, need: Need, borrowers: list[Job], loss: dict[Job, Price]) -> Offer:
+    """What it costs to make a share fit on this node, where it does if all borrowers stop."""
+    lack = [gpus - room.free[node], need.cpus - room.cpus[node], need.memory_mb - room.memory_mb[node]]
+    stop: list[Job] = []
+    for job in borrowers:
+        if all(missing <= 0 for missing in lack):
+            break
+        stop.append(job)
+        lack = [missing - part for missing, part in zip(lack, _part(job, node), strict=True)]
+    for job in stop[-2::-1]:  # the last was needed; of the others some may be superfluous now
+        parts = _part(job, node)
+        if all(missing + part <= 0 for missing, part in zip(lack, parts, strict=True)):
+            stop.remove(job)
+            lack = [missing + part for missing, part in zip(lack, parts, strict=True)]
+    prices = [loss[job] for job in stop]
+    worst = max((price[0] for price in prices), default=FREE[0])
+    return (worst, sum(price[1] for price in prices), sum(price[2] for price in prices), 0.0), node, stop
+
+
+def _part(job: Job, node: int) -> tuple[int, int, int]:
+    gpus = next(gpus for number, gpus in job.places or () if number == node)
+    return gpus, job.ask.need.cpus, job.ask.need.memory_mb
+
+
+def _needed(engine: Engine, ask: Ask, among: Nodes, room: Room, dearest_first: list[Job]) -> list[Job]:
+    """Of those whose GPUs are given back in `room`, who cannot be spared."""
+    needed = []
+    for victim in dearest_first:
+        places = victim.places or ()
+        room.take(places, victim.ask.need)
+        if engine.place(room, ask.need, among) is None:
+            room.give(places, victim.ask.need)
+            needed.append(victim)
+    return needed
