@@ -147,7 +147,9 @@ def _join(row: Diagnosis, first_at: datetime, now: datetime) -> Incident:
     )
     accused = grouping.accused(symptom)
     if accused and grouping.scope_of(symptom) is Scope.NODE:
-        incident.nodes.add(*_known(row, accused))
+        named = _known(row, accused)
+        incident.nodes.add(*named)
+        row.nodes.add(*named)
     row.incident = incident
     what = "incident.joined" if found else "incident.opened"
     _event(what, ENGINE, row, to_state=incident.state, why=incident.title, detail={"incident": incident.pk})

@@ -83,7 +83,7 @@ def subject_of(symptom: Symptom) -> str:
         case Scope.NODE:
             return ", ".join(sorted(accused(symptom)))
         case Scope.SERVICE:
-            return symptom.words or symptom.root_cause
+            return symptom.root_cause  # the words are those of somebody's log
     return symptom.job
 
 
