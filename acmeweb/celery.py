@@ -21,6 +21,8 @@ app.autodiscover_tasks()
 app.conf.beat_schedule = {
     "turns": {"task": "scheduling.turns", "schedule": 1.0, "options": {"expires": 2}},
     "samples": {"task": "scheduling.samples", "schedule": 15.0, "options": {"expires": 15}},
+    "diagnoses": {"task": "failures.diagnose", "schedule": 1.0, "options": {"expires": 2}},
+    "late diagnoses": {"task": "failures.sweep", "schedule": 300.0, "options": {"expires": 300}},
     "sweep": {"task": "scheduling.sweep", "schedule": 300.0, "options": {"expires": 300}},
 }
 

@@ -124,6 +124,11 @@ LIVE = frozenset({State.RUNNING, State.SUSPENDED})  # an attempt exists and GPUs
 # Ends that are the platform's doing: they may consume the requeue budget instead of ending the job.
 PLATFORM_ENDS = frozenset({State.NODE_FAIL, State.BOOT_FAIL})
 
+# Ends that somebody must explain. A person's cancel and a preemption explain themselves.
+FAILURES = frozenset(
+    {State.FAILED, State.TIMEOUT, State.NODE_FAIL, State.BOOT_FAIL, State.DEADLINE, State.OUT_OF_MEMORY}
+)
+
 
 class Forbidden(Exception):
     """A move that `MOVES` does not know."""

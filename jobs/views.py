@@ -19,7 +19,7 @@ from jobs import actions, clock, forms, logs, masking, timeline
 from jobs.actions import JobError
 from jobs.hostlist import compress
 from jobs.journal import Author
-from jobs.lifecycle import FINAL, LIVE, Forbidden, Kind, State
+from jobs.lifecycle import FAILURES, FINAL, LIVE, Forbidden, Kind, State
 from jobs.models import Attempt, Cluster, Job, Role, Team
 from jobs.pages import MOST_EVENTS, answer
 from jobs.rights import Caller
@@ -35,7 +35,7 @@ STATE_GROUPS: dict[str, Iterable[State]] = {
     "waiting": (State.PENDING,),
     "running": sorted(LIVE),
     "finished": sorted(FINAL),
-    "failed": (State.FAILED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.BOOT_FAIL, State.TIMEOUT, State.DEADLINE),
+    "failed": sorted(FAILURES),
     **{state.value: (state,) for state in State},
 }
 

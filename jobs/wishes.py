@@ -28,11 +28,20 @@ def want_turn(cluster_id: int) -> None:
     transaction.on_commit(partial(_send, cluster_id), robust=True)
 
 
+def want_diagnoses() -> None:
+    """Attempts ended. Who failed is found by looking, so this says only that looking is worth while."""
+    transaction.on_commit(partial(_send_task, "failures.diagnose"), robust=True)
+
+
 def _send(cluster_id: int) -> None:
+    _send_task("scheduling.turn", cluster_id)
+
+
+def _send_task(name: str, *ids: int) -> None:
     try:
-        current_app.send_task("scheduling.turn", [cluster_id], retry=False, expires=10)
+        current_app.send_task(name, list(ids), retry=False, expires=10)
     except (OperationalError, OSError) as error:
-        log.info("nobody could be woken for cluster %s: %s", cluster_id, error)
+        log.info("nobody could be woken for %s %s: %s", name, ids, error)
 
 
 class Bell:

@@ -21,7 +21,7 @@ from jobs.rights import Caller
 
 
 class Endpoint(APIView):
-    http_method_names = ["get", "head", "post"]
+    http_method_names = ["get", "head", "post", "patch"]
     rules: ClassVar[dict[str, Rule]] = {}
     tag: ClassVar[str] = ""
     own_credentials: ClassVar[bool] = False  # neither a person's token nor a session opens it

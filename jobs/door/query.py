@@ -111,7 +111,7 @@ def truth(column: str) -> Filter:
 
 def moment(column: str) -> Filter:
     schema = {"type": "string", "format": "date-time"}
-    return Filter(column=column, read=_moment, lookups=("gt", "gte", "lt", "lte", "isnull"), schema=schema)
+    return Filter(column=column, read=read_moment, lookups=("gt", "gte", "lt", "lte", "isnull"), schema=schema)
 
 
 def _number(name: str, value: str) -> int:
@@ -128,6 +128,6 @@ def _truth(name: str, value: str) -> bool:
     return TRUTHS[value.lower()]
 
 
-def _moment(name: str, value: str) -> Any:
+def read_moment(name: str, value: str) -> Any:
     # In a query a plus sign arrives as a space when it was not escaped, and nobody means a space before an offset
     return readers.moment(name, value.replace(" ", "+") if value[-6:-5] == " " else value)

@@ -31,7 +31,7 @@ class Rule:
     conflicts: bool = False  # may answer 409
     team: bool = False  # rows belong to teams: others get 404
     refused: Shape | None = None  # what a 400 may look like besides the fields that are wrong
-    media: str = "application/json"  # what the answer is, when it is no Shape
+    media: str = "application/json"  # what the answer is, when it is no Shape; or may be besides one
     query: Mapping[str, tuple[Schema, str]] = field(default_factory=dict)  # parameters of its own, and what they mean
     headers: Mapping[str, str] = field(default_factory=dict)  # headers that it reads
     also: Mapping[int, str] = field(default_factory=dict)  # further statuses; from 400 on they are errors in JSON

@@ -34,10 +34,14 @@ REFUSALS = {
     429: "Too many requests; Retry-After says when to come back.",
 }
 
+CHANGES = ("POST", "PATCH")
+
 PATHS: dict[str, Schema] = {
     "id": {"type": "string", "pattern": "^[0-9a-z]{1,16}(_[0-9]{1,7})?$"},
     "cluster": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
     "name": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
+    "attempt": {"type": "string", "pattern": r"^[0-9a-z]{1,16}(_[0-9]{1,7})?\.[0-9]{1,5}$"},
+    "incident": {"type": "integer", "minimum": 1, "maximum": 10**18 - 1},
 }
 
 
@@ -55,7 +59,7 @@ class ByRule(AutoSchema):
             "parameters": self._parameters(path, method),
             "responses": self._answers(path, method, rule, registry),
         }
-        if method == "POST":
+        if method in CHANGES:
             body = {"application/json": {"schema": _reference(rule.body, registry)}} if rule.body else {}
             needed = any(field.required for field in rule.body.fields.values()) if rule.body else False
             operation["requestBody"] = {"content": body, "required": needed}
@@ -66,9 +70,9 @@ class ByRule(AutoSchema):
             {"name": name, "in": "path", "required": True, "schema": PATHS[name]}
             for name in re.findall(r"{(\w+)}", path)
         ]
-        if method == "POST":
-            if isinstance(self.view, Verb):
-                found.append(_header("Idempotency-Key", "The same key and body: the stored answer.", most=LONGEST_KEY))
+        if method == "POST" and isinstance(self.view, Verb):
+            found.append(_header("Idempotency-Key", "The same key and body: the stored answer.", most=LONGEST_KEY))
+        if method in CHANGES:
             if "{" in path:
                 found.append(_header("If-Match", "Only if it still is the version of this ETag."))
         elif isinstance(self.view, Listing):
@@ -87,15 +91,15 @@ class ByRule(AutoSchema):
         if rule.answer:
             if rule.many:
                 schema = _page(_reference(rule.answer, registry, thinned=True))
-            elif isinstance(self.view, Detail):
+            elif isinstance(self.view, Detail) and method == "GET":
                 schema = {"anyOf": [_reference(rule.answer, registry, thinned=one) for one in (False, True)]}
             else:
                 schema = _reference(rule.answer, registry)
             answer["content"] = {"application/json": {"schema": schema}}
-        elif rule.media != "application/json":
-            answer["content"] = {rule.media: {"schema": {"type": "string"}}}
+        if rule.media != "application/json":
+            answer.setdefault("content", {})[rule.media] = {"schema": {"type": "string"}}
         answers = {str(rule.status): answer | {"headers": _headers(self.view, method, rule)}}
-        if isinstance(self.view, Detail):
+        if isinstance(self.view, Detail) and method == "GET":
             answers["304"] = {"description": "It still is the version of If-None-Match."}
         refusals = {status: REFUSALS[status] for status in _refusals(path, method)}
         error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
@@ -116,7 +120,7 @@ def _refusals(path: str, method: str) -> list[int]:
     refusals = [400, 401, 403, 429]
     if "{" in path:
         refusals += [404, 405]
-    if method == "POST":
+    if method in CHANGES:
         refusals += [409, 413, 415] + ([412] if "{" in path else [])
     return sorted(refusals)
 
@@ -143,9 +147,9 @@ def _page(row: Schema) -> Schema:
 
 def _headers(view: Any, method: str, rule: Rule) -> dict[str, Schema]:
     headers = {"X-Request-ID": _answer_header("The id of this request, kept in the Events that it caused.")}
-    if isinstance(view, Detail) or (method == "POST" and rule.team):
+    if isinstance(view, Detail) or (method in CHANGES and rule.team):
         headers["ETag"] = _answer_header("The version; send it as If-Match to change just this one.")
-    if isinstance(view, Verb):
+    if isinstance(view, Verb) and method == "POST":
         headers["Idempotency-Replayed"] = _answer_header("true: this is the answer to an earlier request.")
     if rule.status == 201:
         headers["Location"] = _answer_header("Where the new job is.")

@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models.functions import Coalesce, Now
 
 from jobs import lifecycle
-from jobs.lifecycle import FINAL, LIVE, Flag, Kind, State
+from jobs.lifecycle import FAILURES, FINAL, LIVE, Flag, Kind, State
 from jobs.models.cluster import Cluster, Node
 from jobs.models.people import Role, Team
 
@@ -242,6 +242,8 @@ class Attempt(models.Model):
         indexes = [
             models.Index(fields=["backend_id"], name="attempt_by_backend_id"),
             models.Index(fields=["id"], name="attempt_live", condition=models.Q(ended_at__isnull=True)),
+            # Who asks why attempts failed looks every second at those of the last hour
+            models.Index(fields=["ended_at"], name="attempt_failed", condition=models.Q(state__in=sorted(FAILURES))),
         ]
 
     def __str__(self) -> str:

@@ -24,6 +24,7 @@ from jobs.ending import Ended
 from jobs.journal import SYNC
 from jobs.lifecycle import FINAL, State
 from jobs.models import Allocation, Attempt, Cluster, Deed, DeedKind, Mode, Node
+from jobs.wishes import want_diagnoses
 from scheduling import observing
 from scheduling.backends.base import Backend, SeenJob, SeenNode
 from scheduling.loops.rows import one_row
@@ -37,6 +38,8 @@ def sync_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
     nodes, jobs = backend.nodes(), backend.jobs()
     _sync_nodes(cluster, nodes, _foreign_gpus(jobs), now)
     moved = _sync_attempts(cluster, backend, jobs, asked_at)
+    if moved:
+        want_diagnoses()
     greeting = backend.ping() if not cluster.product else None
     fields = {"product": greeting.product, "api": greeting.api} if greeting else {}
     Cluster.objects.filter(pk=cluster.pk).update(heard_at=now, trouble="", **fields)

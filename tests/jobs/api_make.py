@@ -97,6 +97,11 @@ class Caller:
         kind = headers.pop("content_type", "application/json")
         return self._checked(self.client.post(_address(path), raw, content_type=kind, headers=self._headers(headers)))
 
+    def patch(self, path: str, body: Any = None, **headers: str) -> Any:
+        raw = body if isinstance(body, bytes) else json.dumps({} if body is None else body).encode()
+        kind = headers.pop("content_type", "application/json")
+        return self._checked(self.client.patch(_address(path), raw, content_type=kind, headers=self._headers(headers)))
+
     def _headers(self, more: dict[str, str]) -> dict[str, str]:
         return self.headers | {name.replace("_", "-"): value for name, value in more.items()}
 

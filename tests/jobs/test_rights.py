@@ -6,7 +6,13 @@ import pytest
 from django.urls import URLPattern, URLResolver
 
 from acmeweb import api
+from failures.loops.diagnose import diagnose_once
+from failures.models import Diagnosis, Incident
+from jobs import actions, clock
 from jobs.door.endpoint import Endpoint, Nowhere
+from jobs.ending import Ended
+from jobs.journal import SYNC
+from jobs.lifecycle import State
 from jobs.models import Event, Job, Membership, Node, Role, Scope
 from tests.jobs import api_make as make
 from tests.jobs.api_make import Caller
@@ -28,12 +34,12 @@ METHODS = [
     (address, method, view.cls)
     for address, view in endpoints()
     if hasattr(view, "cls") and not view.cls.own_credentials
-    for method in ("get", "post")
+    for method in ("get", "post", "patch")
     if hasattr(view.cls, method)
 ]
 NAMED = [f"{method} {address}" for address, method, _ in METHODS]
 
-# What each POST is sent when nothing but rights may stand in its way
+# What each POST and PATCH is sent when nothing but rights may stand in its way
 BODIES = {
     "jobs/": {"command": "x", "team": "speech"},
     "jobs/bulk/": {"jobs": [{"command": "x", "team": "speech"}]},
@@ -45,7 +51,13 @@ BODIES = {
     "jobs/<public_id:id>/priority/": {"priority": 1},
     "nodes/<node_name:cluster>/<node_name:name>/drain/": {"reason": "x"},
     "nodes/<node_name:cluster>/<node_name:name>/resume/": {},
+    "jobs/<public_id:id>/diagnosis/": {"confirmed": True},
+    "diagnoses/<attempt_key:attempt>/": {"confirmed": True},
+    "diagnose/": {"log": "TypeError: no"},
+    "incidents/<incident_number:incident>/acknowledge/": {},
+    "incidents/<incident_number:incident>/resolve/": {},
 }
+CHANGES_NOTHING = ("diagnose/",)
 
 
 def address_of(pattern, job):
@@ -55,27 +67,35 @@ def address_of(pattern, job):
         "<node_name:name>": "gpu001",
         "teams/<slug:name>": f"teams/{job.team.name}",
         "clusters/<slug:name>": "clusters/seren",
+        "<attempt_key:attempt>": f"{job}.1",
+        "<incident_number:incident>": str(Incident.objects.latest("pk").pk),
     }.items():
         pattern = pattern.replace(part, value)
     return pattern
 
 
 def send(caller, method, pattern, job):
-    body = (BODIES[pattern],) if method == "post" else ()
+    body = () if method == "get" else (BODIES[pattern],)
     return getattr(caller, method)(address_of(pattern, job), *body)
 
 
 @pytest.fixture
 def theirs():
-    """A job of grace, who is in another team than ada."""
+    """A job of grace, who is in another team than ada. It waits for its second try: the first one failed."""
     make.cluster()
-    return make.job(make.person("grace", in_team="speech"), in_team="speech")
+    job = make.running(make.job(make.person("grace", in_team="speech"), in_team="speech"))
+    how_it_ended = Ended(state=State.NODE_FAIL, at=clock.now(), reason="node gpu001 died under grace")
+    actions.finish(job.attempts.get(), how_it_ended, author=SYNC)
+    diagnose_once(clock.now())
+    job.refresh_from_db()
+    return job
 
 
 def untouched(job):
     before = job.state, job.hold, job.priority
     job.refresh_from_db()
-    return (job.state, job.hold, job.priority) == before and Job.objects.count() == 1
+    judged = Diagnosis.objects.exclude(review="").exists() or Incident.objects.exclude(state="open").exists()
+    return (job.state, job.hold, job.priority) == before and Job.objects.count() == 1 and not judged
 
 
 def test_every_endpoint_says_who_may_use_it():
@@ -83,7 +103,7 @@ def test_every_endpoint_says_who_may_use_it():
         if address == "docs/":
             continue  # a page, behind the login as every page
         assert issubclass(view.cls, Endpoint), address
-        methods = {method.upper() for method in ("get", "post") if hasattr(view.cls, method)}
+        methods = {method.upper() for method in ("get", "post", "patch") if hasattr(view.cls, method)}
         assert set(view.cls.rules) == methods, f"{address} has methods without a Rule, or Rules without a method"
 
 
@@ -123,7 +143,7 @@ def test_who_is_not_in_the_team_sees_and_changes_nothing_of_it(address, method, 
     answer = send(ada, method, address, theirs)
 
     body = answer.content.decode()
-    assert str(theirs) not in body.replace(f"job {theirs}", ""), "the id was told"
+    assert str(theirs) not in body.replace(f"job {theirs}", "").replace(f"diagnosis {theirs}.1", ""), "the id was told"
     assert "grace" not in body
     if view.rules[method.upper()].team and "nodes/" not in address and "clusters/" not in address:
         assert answer.status_code == 404
@@ -142,10 +162,10 @@ def test_each_scope_reaches_as_far_as_the_rule_says(address, method, view, their
         assert refused is not scope.covers(needed), (scope, answer.content)
 
 
-POSTS = [one for one in METHODS if one[1] == "post"]
+POSTS = [one for one in METHODS if one[1] != "get" and one[0] not in CHANGES_NOTHING]
 
 
-@pytest.mark.parametrize(("address", "method", "view"), POSTS, ids=[name for name in NAMED if name.startswith("post")])
+@pytest.mark.parametrize(("address", "method", "view"), POSTS, ids=[f"{one[1]} {one[0]}" for one in POSTS])
 def test_a_viewer_changes_nothing(address, method, view, theirs):
     viewer = Caller(make.person("vera", in_team="speech", role=Role.VIEWER))
     events = Event.objects.count()

@@ -11,6 +11,7 @@ from acmeweb import api
 from jobs.api import shapes
 from jobs.models import Quota
 from jobs.spec import READERS
+from tests.failures import make as failures
 from tests.jobs import api_make as make
 from tests.jobs.api_make import Caller
 
@@ -86,6 +87,29 @@ def test_answers_are_as_described(schema, olga):
         answer = olga.get(path)
         assert answer.status_code == 200
         conforms(schema, described, "get", answer)
+
+
+def test_what_failures_answer_is_as_described(schema, olga, tmp_path):
+    attempt = failures.failed(tmp_path, by="olga")
+    failures.diagnose_once(failures.clock.now())
+    number = failures.of(attempt).incident_id
+
+    for described, path in {
+        "jobs/{id}/diagnosis/": f"jobs/{attempt.job}/diagnosis/",
+        "diagnoses/": "diagnoses/",
+        "diagnoses/{attempt}/": f"diagnoses/{attempt.key}/",
+        "incidents/": "incidents/?fields=id,involved,nodes",
+        "incidents/{incident}/": f"incidents/{number}/",
+        "failures/statistics/": "failures/statistics/",
+    }.items():
+        answer = olga.get(path)
+        assert answer.status_code == 200, answer.content
+        conforms(schema, described, "get", answer)
+    review = olga.patch(f"diagnoses/{attempt.key}/", {"root_cause": "KeyError"})
+    conforms(schema, "diagnoses/{attempt}/", "patch", review)
+    conforms(schema, "diagnose/", "post", olga.post("diagnose/", {"log": "KeyError: 'x'"}))
+    for verb in ("acknowledge", "resolve"):
+        conforms(schema, f"incidents/{{incident}}/{verb}/", "post", olga.post(f"incidents/{number}/{verb}/"))
 
 
 def test_thin_answers_and_refusals_are_as_described(schema, olga):

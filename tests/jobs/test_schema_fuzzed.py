@@ -11,7 +11,12 @@ from django.db import close_old_connections, transaction
 from hypothesis import HealthCheck, given, seed, settings
 
 from acmeweb import api
-from jobs import progress
+from failures.loops.diagnose import diagnose_once
+from failures.models import Incident
+from jobs import actions, clock, progress
+from jobs.ending import Ended
+from jobs.journal import SYNC
+from jobs.lifecycle import State
 from jobs.models import Attempt, Cluster
 from tests.jobs import api_make as make
 
@@ -49,8 +54,13 @@ def there(tmp_path):
     job = make.running(make.job(user, gpus_per_node=1))
     Attempt.objects.update(log_path="a.log")
     (tmp_path / "a.log").write_bytes(b"one\ntwo\n")
+    died = make.running(make.job(user, gpus_per_node=1), gpus=(1,))
+    actions.finish(died.attempts.get(), Ended(state=State.FAILED, at=clock.now(), exit_code=1), author=SYNC)
+    diagnose_once(clock.now())
     names = {"jobs": {"id": str(job)}, "nodes": {"cluster": "seren", "name": "gpu001"}}
     names |= {"clusters": {"name": "seren"}, "teams": {"name": "vision"}}
+    names |= {"diagnoses": {"attempt": f"{died}.1"}, "incidents": {"incident": Incident.objects.get().pk}}
+    names |= {"diagnosis": {"id": str(died)}}
     yield {"all": make.token(user), "run": progress.token_of(job.attempts.get().key), "names": names}
     for signal in (request_started, request_finished):
         signal.connect(close_old_connections)
@@ -68,7 +78,8 @@ def test_answers_are_as_described_whatever_is_asked(path, method, mode, there):
     schema.app = WSGIHandler()
     operation = schema[path][method.upper()]
     token = there["run" if path.endswith("/progress/") else "all"]
-    known = there["names"].get(path.split("/")[3], {})
+    parts = path.strip("/").split("/")
+    known = there["names"].get(parts[-1]) or there["names"].get(parts[2], {})
 
     @seed(1)
     @settings(

@@ -1,0 +1,294 @@
+"""The only code that changes a Diagnosis or an Incident. Each verb is one transaction with its Event.
+
+What a loop found is written under the number of its try: who slept past its time writes nothing.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import F, Q
+
+from acmeweb import live
+from failures import grouping
+from failures.diagnosis import values as pure
+from failures.diagnosis import wording
+from failures.diagnosis.labels import LABELS, NONE
+from failures.grouping import Known, Scope, Symptom
+from failures.models import Diagnosis, Incident, Review, Standing
+from jobs import journal
+from jobs.journal import Author
+from jobs.lifecycle import FAILURES
+from jobs.models import Attempt, Node
+
+ENGINE = Author(by="diagnosis")
+LEASE = timedelta(seconds=90)  # longer than a task may live, so that nobody else is at the same row
+MOST_NOTED = 500
+MOST_BUNDLE = 64 << 10
+OPEN_LOCK = 0x0E11  # "who opens incidents of this cluster", for pg_advisory_xact_lock
+
+
+class Moved(Exception):
+    """Somebody else changed the row first; the message is a sentence."""
+
+
+# --- the work
+
+
+def note_failed(since: datetime, now: datetime) -> int:
+    """A row for each attempt that failed since then and has none. Twice or by two workers at once: still one each."""
+    failed = (
+        Attempt.objects.filter(ended_at__gte=since, state__in=sorted(FAILURES), stop_as="", diagnosis=None)
+        .order_by("ended_at")
+        .values_list("pk", "job__cluster_id", "ended_at")[:MOST_NOTED]
+    )
+    rows = [Diagnosis(attempt_id=pk, cluster_id=cluster, failed_at=at, due_at=now) for pk, cluster, at in failed]
+    return len(Diagnosis.objects.bulk_create(rows, ignore_conflicts=True))
+
+
+def claim(now: datetime) -> Diagnosis | None:
+    """The next row with work to do, verdicts before bundles. Counted before it is begun."""
+    with transaction.atomic():
+        due = Diagnosis.objects.open().filter(due_at__lte=now).select_for_update(skip_locked=True, of=("self",))
+        row = due.order_by(F("judged_at").asc(nulls_first=True), "due_at").only("pk").first()
+        if row is None:
+            return None
+        Diagnosis.objects.filter(pk=row.pk).update(tries=F("tries") + 1, due_at=now + LEASE)
+    return Diagnosis.objects.select_related("attempt__job__cluster").defer("bundle").get(pk=row.pk)
+
+
+def put_off(row: Diagnosis, trouble: str, until: datetime) -> None:
+    Diagnosis.objects.filter(pk=row.pk, tries=row.tries).update(trouble=trouble[:1000], due_at=until)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    gpus: int
+    ran: timedelta
+    lost: timedelta
+
+
+@transaction.atomic
+def judge(
+    row: Diagnosis, verdict: pure.Diagnosis, cost: Cost, first_symptom_at: datetime, now: datetime, trouble: str = ""
+) -> Incident | None:
+    """Write the verdict down and join it to an incident, or open one. What a person said meanwhile stays."""
+    fields = _fields(verdict) | {"gpus": cost.gpus, "ran": cost.ran, "lost": cost.lost, "trouble": trouble[:1000]}
+    # The bundle is a piece of work of its own, with tries of its own; and at once
+    fields |= {"judged_at": now, "tries": 0, "due_at": now}
+    if not Diagnosis.objects.filter(pk=row.pk, tries=row.tries, judged_at=None).update(**fields):
+        raise Moved(f"{row.attempt} was judged by somebody else a moment ago")
+    row.refresh_from_db()
+    row.nodes.set(_known(row, {node.host for node in verdict.suspect_nodes}))
+    incident = None if row.root_cause == NONE else _join(row, first_symptom_at, now)
+    detail = {"confidence": row.confidence, "engine": row.engine, "rules_version": row.rules_version}
+    _event("diagnosis.made", ENGINE, row, to_state=row.root_cause, why=row.action, detail=detail)
+    _tell(row)
+    return incident
+
+
+def _fields(verdict: pure.Diagnosis) -> dict[str, Any]:
+    shown = storable(wording.as_dict(verdict))
+    same = ("evidence", "chain", "suspect_nodes", "suspect_gpus", "alternatives", "notes", "lines", "size")
+    words = ("root_cause", "confidence", "restart_reason", "action", "engine", "rules_version")
+    found = {name: shown[name] for name in (*same, *words)}
+    found |= {"said": verdict.root_cause, "category": verdict.category.value, "blame": verdict.blame or ""}
+    return found | {"restart_helps": verdict.restart_helps.value}
+
+
+def storable(value: Any) -> Any:
+    """PostgreSQL keeps no NUL and no half character; logs hold both."""
+    match value:
+        case str():
+            return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+        case dict():
+            return {name: storable(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [storable(inner) for inner in value]
+    return value
+
+
+def keep_bundle(row: Diagnosis, text: str, now: datetime) -> None:
+    """The work on this row is done."""
+    raw = text.encode("utf-8", "replace")[:MOST_BUNDLE]
+    packed = zlib.compress(raw, 9) if raw else None
+    Diagnosis.objects.filter(pk=row.pk, tries=row.tries, kept_at=None).update(
+        bundle=packed, bundle_size=len(raw), kept_at=now
+    )
+
+
+def _known(row: Diagnosis, names: Iterable[str]) -> list[Node]:
+    """A log writes `seren-001.cluster.local` where the record says `seren-001`."""
+    wanted = set(names) | {name.partition(".")[0] for name in names}
+    return list(Node.objects.filter(cluster_id=row.cluster_id, name__in=wanted)) if wanted else []
+
+
+# --- incidents
+
+
+def _join(row: Diagnosis, first_at: datetime, now: datetime) -> Incident:
+    """Under a lock of the cluster: two attempts that die of one cause in one moment must not open two incidents."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [OPEN_LOCK, row.cluster_id])
+    symptom = _symptom(row)
+    found = grouping.choose(symptom, _unresolved(row.cluster_id, symptom.at))
+    incident = Incident.objects.get(pk=found) if found else _open(row, symptom, first_at)
+    Diagnosis.objects.filter(pk=row.pk).update(incident=incident)
+    Incident.objects.filter(pk=incident.pk).update(
+        attempts=F("attempts") + 1,
+        gpu_hours_lost=F("gpu_hours_lost") + row.gpu_hours_lost,
+        first_symptom_at=min(incident.first_symptom_at, first_at),
+        last_symptom_at=max(incident.last_symptom_at, symptom.at),
+    )
+    accused = grouping.accused(symptom)
+    if accused and grouping.scope_of(symptom) is Scope.NODE:
+        named = _known(row, accused)
+        incident.nodes.add(*named)
+        row.nodes.add(*named)
+    row.incident = incident
+    what = "incident.joined" if found else "incident.opened"
+    _event(what, ENGINE, row, to_state=incident.state, why=incident.title, detail={"incident": incident.pk})
+    return incident
+
+
+def _symptom(row: Diagnosis) -> Symptom:
+    attempt = row.attempt
+    ran_on = attempt.allocations.order_by().values_list("node__name", flat=True).distinct()
+    first = row.evidence[0]["text"] if row.evidence else ""
+    return Symptom(
+        root_cause=row.root_cause,
+        at=row.failed_at,
+        job=attempt.job.array_id or attempt.job.public_id,
+        nodes=frozenset(ran_on),
+        suspects=frozenset(row.nodes.values_list("name", flat=True)),
+        words=grouping.words_of(first),
+    )
+
+
+def _unresolved(cluster_id: int, at: datetime) -> list[Known]:
+    near = Incident.objects.unresolved().filter(cluster_id=cluster_id, last_symptom_at__gte=at - timedelta(days=1))
+    newest = near.order_by("-last_symptom_at").prefetch_related("nodes")[:200]
+    jobs: dict[int, set[str]] = {}
+    inside = Diagnosis.objects.filter(incident__in=[one.pk for one in newest])
+    for pk, job, array in inside.values_list("incident_id", "attempt__job__public_id", "attempt__job__array_id"):
+        jobs.setdefault(pk, set()).add(array or job)
+    return [
+        Known(
+            id=one.pk,
+            root_cause=one.root_cause,
+            scope=Scope(one.scope),
+            first_at=one.first_symptom_at,
+            last_at=one.last_symptom_at,
+            nodes=frozenset(node.name for node in one.nodes.all()),
+            jobs=frozenset(jobs.get(one.pk, ())),
+            words=one.words,
+        )
+        for one in newest
+    ]
+
+
+def _open(row: Diagnosis, symptom: Symptom, first_at: datetime) -> Incident:
+    return Incident.objects.create(
+        cluster_id=row.cluster_id,
+        root_cause=row.root_cause,
+        category=row.category,
+        scope=grouping.scope_of(symptom),
+        subject=grouping.subject_of(symptom)[:200],
+        words=symptom.words,
+        first_symptom_at=first_at,
+        last_symptom_at=symptom.at,
+        lead=row,
+    )
+
+
+@transaction.atomic
+def acknowledge(incident: Incident, *, author: Author, now: datetime, why: str = "") -> None:
+    """Somebody is at it."""
+    if not Incident.objects.filter(pk=incident.pk, state=Standing.OPEN).update(
+        state=Standing.ACKNOWLEDGED, acknowledged_at=now, acknowledged_by=author.by
+    ):
+        raise _moved(incident, "acknowledged")
+    _of_incident("incident.acknowledged", author, incident, Standing.ACKNOWLEDGED, why)
+
+
+@transaction.atomic
+def resolve(incident: Incident, *, author: Author, now: datetime, why: str = "") -> None:
+    """It is over; what fails from now on is another incident."""
+    if (
+        not Incident.objects.unresolved()
+        .filter(pk=incident.pk)
+        .update(state=Standing.RESOLVED, resolved_at=now, resolved_by=author.by, resolved_why=why[:1000])
+    ):
+        raise _moved(incident, "resolved")
+    _of_incident("incident.resolved", author, incident, Standing.RESOLVED, why)
+
+
+def _moved(incident: Incident, wanted: str) -> Moved:
+    incident.refresh_from_db()
+    return Moved(f"{incident} cannot be {wanted}: it is {incident.state} already")
+
+
+def _of_incident(what: str, author: Author, incident: Incident, state: str, why: str) -> None:
+    before = incident.state
+    incident.refresh_from_db()
+    if incident.lead is None:
+        return
+    detail = {"incident": incident.pk}
+    _event(what, author, incident.lead, from_state=before, to_state=state, why=why, detail=detail)
+    live.changed("failures", f"incident:{incident.pk}")
+
+
+# --- what people say of a verdict
+
+
+@transaction.atomic
+def confirm(row: Diagnosis, *, author: Author, now: datetime, note: str = "") -> None:
+    """A person looked, and it is so."""
+    _review(row, row.root_cause, author=author, now=now, note=note)
+
+
+@transaction.atomic
+def correct(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str = "") -> None:
+    """A person knows better. To what the engine had said: that confirms it."""
+    _review(row, root_cause, author=author, now=now, note=note)
+
+
+def _review(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str) -> None:
+    row.refresh_from_db(from_queryset=Diagnosis.objects.select_for_update(of=("self",)).defer("bundle"))
+    if row.judged_at is None:
+        raise Moved(f"{row.attempt} is not diagnosed yet")
+    before, label = row.root_cause, LABELS[root_cause]
+    review = Review.CONFIRMED if root_cause == row.said else Review.CORRECTED
+    fields: dict[str, Any] = {
+        "review": review, "reviewed_by_id": author.user_id, "reviewed_at": now, "review_note": note[:1000],
+    }  # fmt: skip
+    if root_cause != before:
+        fields |= {
+            "root_cause": root_cause, "category": label.category.value, "restart_helps": label.restart.value,
+            "restart_reason": label.reason, "action": label.action,
+        }  # fmt: skip
+    Diagnosis.objects.filter(pk=row.pk).update(**fields)
+    row.refresh_from_db()
+    _event(f"diagnosis.{review}", author, row, from_state=before, to_state=root_cause, why=note)
+    _rename_incident(row)
+    _tell(row)
+
+
+def _rename_incident(row: Diagnosis) -> None:
+    """An incident is called by what its leading diagnosis says."""
+    led = Q(pk=row.incident_id, lead=row) & ~Q(root_cause=row.root_cause)
+    Incident.objects.filter(led).update(root_cause=row.root_cause, category=row.category)
+
+
+def _event(what: str, author: Author, row: Diagnosis, **fields: Any) -> None:
+    journal.of_job(what, author, row.attempt.job, attempt=row.attempt, **fields).save()
+
+
+def _tell(row: Diagnosis) -> None:
+    topics = ["failures", f"job:{row.attempt.job.public_id}"]
+    live.changed(*topics, *([f"incident:{row.incident_id}"] if row.incident_id else []))

@@ -1,0 +1,34 @@
+from django.urls import path, register_converter
+
+from failures.api import diagnoses, figures, incidents
+from jobs.api.urls import PublicId
+
+
+class AttemptKey(PublicId):
+    regex = PublicId.regex + r"\.[0-9]{1,5}"
+
+
+class IncidentNumber:
+    regex = "[1-9][0-9]{0,17}"
+
+    def to_python(self, value: str) -> int:
+        return int(value)
+
+    def to_url(self, value: int) -> str:
+        return str(value)
+
+
+register_converter(AttemptKey, "attempt_key")
+register_converter(IncidentNumber, "incident_number")
+
+urlpatterns = [
+    path("jobs/<public_id:id>/diagnosis/", diagnoses.JobDiagnosis.as_view()),
+    path("diagnoses/", diagnoses.Diagnoses.as_view()),
+    path("diagnoses/<attempt_key:attempt>/", diagnoses.OneDiagnosis.as_view()),
+    path("diagnose/", diagnoses.Diagnose.as_view()),
+    path("incidents/", incidents.Incidents.as_view()),
+    path("incidents/<incident_number:incident>/", incidents.OneIncident.as_view()),
+    path("incidents/<incident_number:incident>/acknowledge/", incidents.AcknowledgeIncident.as_view()),
+    path("incidents/<incident_number:incident>/resolve/", incidents.ResolveIncident.as_view()),
+    path("failures/statistics/", figures.FailureStatistics.as_view()),
+]

@@ -1,0 +1,142 @@
+"""What the cluster knows of an end, laid beside what the log says. Pure.
+
+A log is written by the process that dies; the cluster outlives it. Where the log names no cause, or only what a peer
+saw, the cluster's own word decides: a node that died, a time limit, memory that ran out. A log that names a sick part
+keeps its verdict, for the cluster sees only that something stopped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
+from failures.diagnosis.values import Blame, Category, ChainLink, Diagnosis, Role, SuspectNode
+from failures.grouping import NODE_CAUSES, SYMPTOMS
+
+CLUSTER = "cluster"  # the engine's name, where the verdict is the cluster's
+SURE, LIKELY = 0.95, 0.8
+DIED = re.compile(r"DOWN|ERROR|NOT_RESPONDING|FAIL")
+SLACK = timedelta(minutes=1)
+SPAN = timedelta(minutes=10)  # how long before an end a node's trouble still has to do with it
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeNews:
+    """A node of the attempt that changed its condition around the attempt's end."""
+
+    node: str
+    at: datetime
+    condition: str
+
+    @property
+    def is_death(self) -> bool:
+        return DIED.search(self.condition) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """How the attempt ended, in the cluster's words."""
+
+    state: str
+    reason: str = ""
+    news: Sequence[NodeNews] = ()
+
+    @property
+    def dead(self) -> tuple[NodeNews, ...]:
+        return tuple(one for one in self.news if one.is_death)
+
+
+# What the cluster's word for an end means where the log says nothing: label, how sure, whose fault
+WORDS: dict[str, tuple[str, float, Blame]] = {
+    "NODE_FAIL": ("SlurmNodeFail", SURE, Blame.NODE),
+    "BOOT_FAIL": ("NodeFailure", LIKELY, Blame.NODE),
+    "OUT_OF_MEMORY": ("HostOOMKilled", SURE, Blame.JOB),
+    "TIMEOUT": ("Preempted/TimeLimit", SURE, Blame.SCHEDULER),
+    "DEADLINE": ("Preempted/TimeLimit", SURE, Blame.SCHEDULER),
+}
+
+
+def weighed(diagnosis: Diagnosis, end: End) -> Diagnosis:
+    """The verdict that counts: the log's, or the cluster's."""
+    told = _clusters_word(end)
+    if told and _yields(diagnosis, told[0]):
+        return _with_word(diagnosis, *told, end)
+    if diagnosis.root_cause == NONE:
+        return _unexplained(diagnosis, end)
+    return _with_the_dead(diagnosis, end) if diagnosis.root_cause in NODE_CAUSES else diagnosis
+
+
+def _clusters_word(end: End) -> tuple[str, float, Blame] | None:
+    if (word := WORDS.get(end.state)) is not None:
+        return word
+    return ("NodeFailure", LIKELY, Blame.NODE) if end.dead else None
+
+
+def _yields(diagnosis: Diagnosis, label: str) -> bool:
+    """Whether the log's verdict gives way to the cluster's word."""
+    said = diagnosis.root_cause
+    if said in (NONE, UNKNOWN) or not any(link.line for link in diagnosis.chain):
+        return True  # nothing, or no more than a guess from the exit code
+    if label in NODE_CAUSES:
+        # A dead node takes its peers' connections and the user's process with it; a named sick part says more
+        return said in SYMPTOMS or (diagnosis.category is not Category.INFRASTRUCTURE and diagnosis.confidence < LIKELY)
+    return said == label
+
+
+def _with_word(diagnosis: Diagnosis, label: str, confidence: float, blame: Blame, end: End) -> Diagnosis:
+    row = LABELS[label]
+    words = f"The cluster reports {end.state}" + (f": {end.reason}" if end.reason else "") + "."
+    if diagnosis.root_cause == label:
+        confidence = max(confidence, diagnosis.confidence)
+    first = ChainLink(role=Role.INITIATING, label=label, line=0, text=words, time="", count=1, ranks=())
+    later = tuple(
+        replace(link, role=Role.CASCADE) if link.role is Role.INITIATING else link for link in diagnosis.chain
+    )
+    found = replace(
+        diagnosis, root_cause=label, category=row.category, confidence=confidence, blame=blame, chain=(first, *later),
+        restart_helps=row.restart, restart_reason=row.reason, action=row.action, engine=CLUSTER,
+        notes=(words, *diagnosis.notes),
+    )  # fmt: skip
+    return _with_the_dead(found, end)
+
+
+def _with_the_dead(diagnosis: Diagnosis, end: End) -> Diagnosis:
+    known = {node.host for node in diagnosis.suspect_nodes}
+    more = {
+        one.node: SuspectNode(host=one.node, why=f"the cluster reports it {one.condition} since {one.at:%H:%M:%S}")
+        for one in end.dead
+        if one.node not in known
+    }
+    return replace(diagnosis, suspect_nodes=(*diagnosis.suspect_nodes, *more.values()))
+
+
+def _unexplained(diagnosis: Diagnosis, end: End) -> Diagnosis:
+    """The log looks healthy, yet the attempt failed: nothing in it says why."""
+    row = LABELS[UNKNOWN]
+    words = f"The log shows no failure; the cluster reports {end.state}" + (f": {end.reason}" if end.reason else "")
+    return replace(
+        diagnosis, root_cause=UNKNOWN, category=row.category, confidence=0.0, restart_helps=row.restart,
+        restart_reason=row.reason, action=row.action, notes=(f"{words}.", *diagnosis.notes),
+    )  # fmt: skip
+
+
+def first_symptom(diagnosis: Diagnosis, end: End, began: datetime, ended: datetime) -> datetime:
+    """The earliest moment at which something was seen. Times of logs have no zone and may lie: only plausible ones."""
+    written = [link.time for link in diagnosis.chain] + [row.time for row in diagnosis.evidence]
+    seen = [at for text in written if (at := moment(text)) and began - SLACK <= at <= ended + SLACK]
+    died = [one.at for one in end.dead if began - SLACK <= one.at <= ended]
+    return min([*seen, *died, ended])
+
+
+def moment(text: str) -> datetime | None:
+    """A time as logs write it, taken for UTC where it has no zone; None for what has no date."""
+    try:
+        found = datetime.fromisoformat(text.strip().replace("/", "-").replace(",", "."))
+    except ValueError:
+        return None
+    if found.year < 1971:  # a clock that was never set
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,0 +1,153 @@
+"""Why an attempt failed: the verdict, what it rests on, and what people said of it.
+
+A row begins as work to do (`judged_at` is empty) and is filled by the loop in two steps: the verdict, which somebody
+waits for, then the bundle, which nobody waits for. `root_cause` is what counts now; `said` is what the engine answered
+and stays as it was, so that a correction can be learned from. Who corrected what is told by Events.
+"""
+
+from __future__ import annotations
+
+import zlib
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from django.conf import settings
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models.functions import Now
+
+from failures.diagnosis.labels import NONE, UNKNOWN
+from failures.diagnosis.values import Blame, Category, Restart
+from failures.models.incident import Incident
+from jobs.lifecycle import Badge
+from jobs.models import Attempt, Cluster, Job, Node
+
+CATEGORIES = [(one.value, one.value) for one in Category]
+
+LOOKS: dict[str, tuple[str, str]] = {
+    Category.INFRASTRUCTURE: ("bad", "⚡"),
+    Category.FRAMEWORK: ("warn", "▲"),
+    Category.SCRIPT: ("waiting", "✎"),
+    Category.NONE: ("good", "✓"),
+    Category.UNKNOWN: ("quiet", "?"),
+}
+
+
+def look(root_cause: str, category: str) -> Badge:
+    tone, icon = LOOKS.get(category, LOOKS[Category.UNKNOWN])
+    return Badge(label=root_cause, code=root_cause, tone=tone, icon=icon)
+
+
+class Review(models.TextChoices):
+    NONE = "", "nobody looked"
+    CONFIRMED = "confirmed"
+    CORRECTED = "corrected"
+
+
+class DiagnosisQuerySet(models.QuerySet["Diagnosis"]):
+    def open(self) -> Self:
+        """Work that is left: no verdict yet, or no bundle yet."""
+        return self.filter(kept_at__isnull=True)
+
+    def judged(self) -> Self:
+        return self.filter(judged_at__isnull=False)
+
+    def failures(self) -> Self:
+        """Those that count: an attempt in which nothing failed is none."""
+        return self.judged().exclude(root_cause=NONE)
+
+    def of_jobs(self, jobs: models.QuerySet[Job]) -> Self:
+        return self.filter(attempt__job__in=jobs.values("pk"))
+
+    def between(self, since: datetime, until: datetime) -> Self:
+        return self.filter(failed_at__gte=since, failed_at__lt=until)
+
+
+class Diagnosis(models.Model):
+    attempt = models.OneToOneField(Attempt, on_delete=models.PROTECT, related_name="diagnosis")
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="diagnoses")
+    failed_at = models.DateTimeField(help_text="When the attempt ended.")
+
+    # the work
+    noted_at = models.DateTimeField(db_default=Now())
+    due_at = models.DateTimeField(db_default=Now(), help_text="Not before; moved ahead while a worker is at it.")
+    tries = models.PositiveSmallIntegerField(default=0, help_text="Counted before each try: the fencing token too.")
+    trouble = models.TextField(blank=True, help_text="What went wrong at the last try.")
+    judged_at = models.DateTimeField(null=True)
+    kept_at = models.DateTimeField(null=True, help_text="When the evidence bundle was stored; the work is done.")
+
+    # the verdict
+    root_cause = models.CharField(max_length=40, default=UNKNOWN)
+    said = models.CharField("the engine said", max_length=40, default=UNKNOWN)
+    category = models.CharField(max_length=16, choices=CATEGORIES, default=Category.UNKNOWN.value)
+    confidence = models.FloatField(default=0, validators=[MinValueValidator(0), MaxValueValidator(1)])
+    evidence = models.JSONField(default=list)
+    chain = models.JSONField(default=list)
+    suspect_nodes = models.JSONField(default=list)
+    suspect_gpus = models.JSONField("suspect GPUs", default=list)
+    restart_helps = models.CharField(max_length=8, choices=[(r.value, r.value) for r in Restart], default="unknown")
+    restart_reason = models.TextField(blank=True)
+    action = models.TextField(blank=True)
+    alternatives = models.JSONField(default=list)
+    blame = models.CharField(max_length=10, choices=[(b.value, b.value) for b in Blame], blank=True)
+    engine = models.CharField(max_length=20, blank=True)
+    rules_version = models.CharField(max_length=64, blank=True)
+    notes = models.JSONField(default=list)
+    lines = models.PositiveBigIntegerField("lines of the log", default=0)
+    size = models.PositiveBigIntegerField("bytes of the log", default=0)
+
+    # what it cost
+    gpus = models.PositiveIntegerField("GPUs", default=0)
+    ran = models.DurationField(default=timedelta, help_text="From the cluster's start of the attempt to its end.")
+    lost = models.DurationField(default=timedelta, help_text="Of that, since the last checkpoint.")
+
+    # what is kept of the log for good
+    bundle = models.BinaryField(null=True, help_text="At most 64 KiB of text, compressed.")
+    bundle_size = models.PositiveIntegerField(default=0)
+
+    # what people said
+    review = models.CharField(max_length=10, choices=Review, default=Review.NONE, blank=True)
+    reviewed_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
+    reviewed_at = models.DateTimeField(null=True)
+    review_note = models.TextField(blank=True)
+
+    incident = models.ForeignKey(Incident, null=True, on_delete=models.PROTECT, related_name="diagnoses")
+    nodes = models.ManyToManyField(Node, related_name="diagnoses", help_text="Suspects that the record knows.")
+
+    objects = DiagnosisQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name_plural = "diagnoses"
+        indexes = [
+            models.Index(fields=["due_at"], name="diagnosis_due", condition=models.Q(kept_at__isnull=True)),
+            models.Index(fields=["failed_at"], name="diagnosis_by_time"),
+            models.Index(fields=["root_cause", "-failed_at"], name="diagnosis_by_cause"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.root_cause} of {self.attempt}"
+
+    @property
+    def badge(self) -> Badge:
+        return look(self.root_cause, self.category)
+
+    @property
+    def percent(self) -> int:
+        return round(self.confidence * 100)
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.gpus * self.ran.total_seconds() / 3600
+
+    @property
+    def gpu_hours_lost(self) -> float:
+        return self.gpus * self.lost.total_seconds() / 3600
+
+    @property
+    def bundle_text(self) -> str:
+        return zlib.decompress(self.bundle).decode() if self.bundle else ""
+
+    @property
+    def first_line(self) -> dict[str, Any] | None:
+        return self.evidence[0] if self.evidence else None

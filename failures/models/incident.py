@@ -1,0 +1,89 @@
+"""What went wrong, once for each cause: a dead node under five jobs is one incident, not five."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from django.db import models
+from django.db.models.functions import Now
+
+from failures.diagnosis.labels import UNKNOWN
+from failures.diagnosis.values import Category
+from failures.grouping import Scope
+from jobs.lifecycle import Badge
+from jobs.models import Cluster, Job, Node
+
+
+class Standing(models.TextChoices):
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    RESOLVED = "resolved"
+
+
+STANDING_LOOKS: dict[str, tuple[str, str]] = {
+    Standing.OPEN: ("bad", "●"),
+    Standing.ACKNOWLEDGED: ("warn", "◐"),
+    Standing.RESOLVED: ("good", "✓"),
+}
+
+
+class IncidentQuerySet(models.QuerySet["Incident"]):
+    def unresolved(self) -> Self:
+        return self.exclude(state=Standing.RESOLVED)
+
+    def touching(self, jobs: models.QuerySet[Job]) -> Self:
+        """Incidents that any of these jobs was in."""
+        inside = Incident.objects.filter(diagnoses__attempt__job__in=jobs.values("pk"))
+        return self.filter(pk__in=inside.values("pk"))
+
+
+class Incident(models.Model):
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="incidents")
+    root_cause = models.CharField(max_length=40, default=UNKNOWN)
+    category = models.CharField(max_length=16, choices=[(c.value, c.value) for c in Category])
+    scope = models.CharField(max_length=8, choices=[(s.value, s.value) for s in Scope])
+    subject = models.CharField(max_length=200, help_text="The node, the service or the job that it is about.")
+    words = models.CharField(max_length=200, blank=True, help_text="The shape of the first line of evidence.")
+    state = models.CharField(max_length=12, choices=Standing, default=Standing.OPEN)
+    first_symptom_at = models.DateTimeField()
+    last_symptom_at = models.DateTimeField()
+    opened_at = models.DateTimeField(db_default=Now())
+    acknowledged_at = models.DateTimeField(null=True)
+    acknowledged_by = models.CharField(max_length=150, blank=True)
+    resolved_at = models.DateTimeField(null=True)
+    resolved_by = models.CharField(max_length=150, blank=True)
+    resolved_why = models.TextField(blank=True)
+    attempts = models.PositiveIntegerField(default=0, help_text="Attempts that died of it.")
+    gpu_hours_lost = models.FloatField("GPU-hours lost", default=0)
+    lead = models.ForeignKey(
+        "failures.Diagnosis", null=True, on_delete=models.PROTECT, related_name="+", help_text="It names the cause."
+    )
+    nodes = models.ManyToManyField(Node, related_name="incidents")
+
+    objects = IncidentQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(
+                fields=["cluster", "-last_symptom_at"],
+                name="incident_unresolved",
+                condition=~models.Q(state=Standing.RESOLVED),
+            ),
+            models.Index(fields=["-last_symptom_at"], name="incident_by_time"),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=models.Q(state__in=Standing.values), name="incident_state_known"),
+        ]
+
+    def __str__(self) -> str:
+        return f"incident {self.pk}"
+
+    @property
+    def badge(self) -> Badge:
+        tone, icon = STANDING_LOOKS[self.state]
+        return Badge(label=self.state.upper(), code=self.state.upper(), tone=tone, icon=icon)
+
+    @property
+    def title(self) -> str:
+        return f"{self.root_cause} of {self.subject}" if self.scope != Scope.SERVICE else self.root_cause

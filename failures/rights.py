@@ -1,0 +1,38 @@
+"""Who may see and judge what: a log's words belong to its team, an incident to everybody whom it touches.
+
+Whoever operates clusters sees every incident, its nodes and its cost, and whose jobs were in it; what a log said, only
+who may see the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.db.models import QuerySet
+
+from failures.models import Diagnosis, Incident
+from jobs.door.rights import Caller
+
+
+def diagnoses(caller: Caller) -> QuerySet[Diagnosis]:
+    rows = Diagnosis.objects.all()
+    return rows if caller.everywhere else rows.filter(attempt__job__team_id__in=sorted(caller.roles))
+
+
+def incidents(caller: Caller) -> QuerySet[Incident]:
+    if caller.everywhere or caller.operates:
+        return Incident.objects.all()
+    return Incident.objects.touching(caller.jobs())
+
+
+def may_handle(caller: Caller, incident: Incident) -> bool:
+    """Acknowledge, resolve: who operates the machines, or may change a job that was in it."""
+    if caller.operates or caller.everywhere:
+        return True
+    inside = diagnoses(caller).filter(incident=incident).select_related("attempt__job")[:50]
+    return any(caller.may_change(row.attempt.job) for row in inside)
+
+
+def teams_counted(caller: Caller) -> Sequence[int] | None:
+    """Whose failures a table counts; None: everybody's. Figures are no log lines, so operators see all of them."""
+    return None if caller.everywhere or caller.operates else sorted(caller.roles)

@@ -1,0 +1,19 @@
+"""Celery's side of the loops: one function called."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from failures.loops import diagnose
+from jobs import clock
+
+
+@shared_task(name="failures.diagnose")
+def diagnose_lately() -> int:
+    return diagnose.diagnose_once(clock.now())
+
+
+@shared_task(name="failures.sweep")
+def diagnose_ever() -> int:
+    """Attempts whose end we learned of late: a cluster was away for days, or all workers were."""
+    return diagnose.diagnose_once(clock.now(), since=diagnose.EVER)

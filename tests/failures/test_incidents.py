@@ -1,0 +1,144 @@
+"""Incidents as failures come in, and what people do to them."""
+
+from __future__ import annotations
+
+import pytest
+
+from failures import actions
+from failures.actions import Moved
+from failures.loops.diagnose import diagnose_once
+from failures.models import Diagnosis, Incident, Standing
+from jobs import clock
+from jobs.models import Event
+from tests import make as rows
+from tests.failures import make
+
+pytestmark = pytest.mark.django_db
+
+
+def act(verb, incident, **how):
+    verb(incident, author=rows.author(), now=clock.now(), **how)
+
+
+def test_one_storage_outage_under_three_jobs_of_two_teams_is_one_incident(tmp_path):
+    found = [
+        make.diagnosed(tmp_path, make.STORAGE, by=who, on=(node,))
+        for who, node in (("ada", "seren-001"), ("ben", "seren-002"), ("ada", "seren-003"))
+    ]
+
+    incident = Incident.objects.get()
+    assert {row.incident_id for row in found} == {incident.pk}
+    assert (incident.scope, incident.attempts, incident.lead_id) == ("service", 3, found[0].pk)
+    assert incident.gpu_hours_lost == pytest.approx(48, rel=0.01)
+    assert incident.first_symptom_at <= incident.last_symptom_at
+
+
+def test_a_dead_node_under_two_jobs_is_one_incident_whatever_they_say(tmp_path):
+    wide = make.running(tmp_path, on=("seren-002", "seren-001"), gpus_per_node=4)
+    small = make.running(tmp_path, on=("seren-003", "seren-004", "seren-001"), gpus_per_node=2, gpus=(6, 7), by="ben")
+    make.dies("seren-001")
+    make.end(tmp_path, wide, make.DEAD_PEER)
+    make.end(tmp_path, small, "step 1\n", state="NODE_FAIL")
+    diagnose_once(clock.now())
+
+    first, second = make.of(wide), make.of(small)
+    assert (first.root_cause, second.root_cause) == ("NodeFailure", "SlurmNodeFail")
+    incident = Incident.objects.get()
+    assert [node.name for node in incident.nodes.all()] == ["seren-001"]
+    assert incident.title == "NodeFailure of seren-001"
+
+
+def test_two_mistakes_are_two_incidents_and_a_retried_one_is_not(tmp_path):
+    first = make.diagnosed(tmp_path, job=(job := rows.job(cluster=make.cluster(tmp_path), gpus_per_node=1)))
+    make.diagnosed(tmp_path)
+    type(job).objects.filter(pk=job.pk).update(state="PENDING", ended_at=None)
+    job.refresh_from_db()
+    again = make.diagnosed(tmp_path, job=job)
+
+    assert again.incident_id == first.incident_id
+    assert Incident.objects.count() == 2
+
+
+def test_what_fails_after_the_incident_was_resolved_is_another(tmp_path):
+    make.diagnosed(tmp_path, make.STORAGE)
+    act(actions.resolve, Incident.objects.get(), why="the store is back")
+    make.diagnosed(tmp_path, make.STORAGE)
+
+    assert sorted(Incident.objects.values_list("state", flat=True)) == ["open", "resolved"]
+
+
+def test_acknowledged_by_one_it_is_not_acknowledged_again(tmp_path):
+    incident = make.diagnosed(tmp_path).incident
+
+    act(actions.acknowledge, incident)
+
+    with pytest.raises(Moved, match="acknowledged already"):
+        act(actions.acknowledge, incident)
+    incident.refresh_from_db()
+    assert (incident.state, incident.acknowledged_by) == (Standing.ACKNOWLEDGED, "ada")
+
+
+def test_each_step_of_an_incident_is_an_event_with_its_author(tmp_path):
+    incident = make.diagnosed(tmp_path).incident
+    act(actions.acknowledge, incident)
+    act(actions.resolve, incident, why="fixed")
+
+    told = Event.objects.filter(what__startswith="incident.").order_by("id")
+    assert [(one.what, one.by) for one in told] == [
+        ("incident.opened", "diagnosis"),
+        ("incident.acknowledged", "ada"),
+        ("incident.resolved", "ada"),
+    ]
+    assert all(one.detail == {"incident": incident.pk} for one in told)
+
+
+# --- verdicts that people judge
+
+
+def test_a_correction_keeps_what_the_engine_said_and_renames_the_incident(tmp_path):
+    row = make.diagnosed(tmp_path)
+
+    actions.correct(row, "DatasetLoadingError", author=rows.author(), now=clock.now(), note="the shard is torn")
+
+    row = make.of(row.attempt)
+    assert (row.root_cause, row.said, row.review, row.category) == (
+        "DatasetLoadingError",
+        "TypeError",
+        "corrected",
+        "Framework",
+    )
+    assert (row.reviewed_by, row.review_note) == (rows.user(), "the shard is torn")
+    assert "data set" in row.action
+    assert row.incident.root_cause == "DatasetLoadingError"
+
+
+def test_who_corrected_what_is_never_forgotten(tmp_path):
+    row = make.diagnosed(tmp_path)
+
+    for cause in ("KeyError", "OSError", "TypeError"):
+        actions.correct(row, cause, author=rows.author(), now=clock.now())
+
+    told = Event.objects.filter(attempt=row.attempt, what__startswith="diagnosis.").order_by("id")
+    assert [(one.what, one.from_state, one.to_state) for one in told][1:] == [
+        ("diagnosis.corrected", "TypeError", "KeyError"),
+        ("diagnosis.corrected", "KeyError", "OSError"),
+        ("diagnosis.confirmed", "OSError", "TypeError"),
+    ]
+
+
+def test_confirming_changes_nothing_but_who_looked(tmp_path):
+    row = make.diagnosed(tmp_path)
+    before = (row.root_cause, row.evidence, row.action)
+
+    actions.confirm(row, author=rows.author(), now=clock.now())
+
+    assert (row.root_cause, row.evidence, row.action) == before
+    assert row.review == "confirmed"
+
+
+def test_nobody_reviews_what_is_not_diagnosed_yet(tmp_path):
+    make.failed(tmp_path)
+    actions.note_failed(clock.now().replace(year=2000), clock.now())
+
+    with pytest.raises(Moved, match="not diagnosed yet"):
+        actions.confirm(Diagnosis.objects.get(), author=rows.author(), now=clock.now())
