@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from failures.diagnosis import confidence, endings, suspects
-from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
-from failures.diagnosis.lines import MUTED
-from failures.diagnosis.reader import MENTIONED, Reading
-from failures.diagnosis.signatures import GENERIC, TRACEBACK
-from failures.diagnosis.table.exceptions import WEAK
-from failures.diagnosis.values import (
+from . import confidence, endings, suspects
+from .labels import LABELS, NONE, UNKNOWN
+from .lines import MUTED
+from .reader import MENTIONED, Reading
+from .signatures import GENERIC, TRACEBACK
+from .table.exceptions import WEAK
+from .values import (
     Alternative,
     Blame,
     ChainLink,

@@ -6,9 +6,9 @@ A table, not a formula: the rows were set on logs that are not part of this repo
 
 from __future__ import annotations
 
-from failures.diagnosis.labels import NONE, UNKNOWN
-from failures.diagnosis.reader import MENTIONED, Reading
-from failures.diagnosis.values import Finding, Role
+from .labels import NONE, UNKNOWN
+from .reader import MENTIONED, Reading
+from .values import Finding, Role
 
 INITIATING: tuple[tuple[int, float], ...] = (
     (90, 0.97),

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from failures.diagnosis import catalogue, cleaning, gpu_events, lines
-from failures.diagnosis.scan import Scanner, shipped
-from failures.diagnosis.signatures import DCGM, GENERIC, SXID, XID, Signature
-from failures.diagnosis.table import exceptions
-from failures.diagnosis.values import Finding, Line, Role
+from . import catalogue, cleaning, gpu_events, lines
+from .scan import Scanner, shipped
+from .signatures import DCGM, GENERIC, SXID, XID, Signature
+from .table import exceptions
+from .values import Finding, Line, Role
 
 BLOCK = 1 << 20
 CARRY = 8 << 10

@@ -112,7 +112,7 @@ class Unpacked:
             yield piece[:room]
             room -= len(piece)
             if room <= 0:
-                self.sentence = f"Unpacked it is larger than {self._most >> 20} MiB; what comes after that was not read."
+                self.sentence = f"Unpacked it is larger than {self._most >> 20} MiB; the rest was not read."
                 return
 
     def _decoded(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from failures.diagnosis.signatures import GENERIC, Signature, cause
+from ..signatures import GENERIC, Signature, cause
 
 ROWS: tuple[Signature, ...] = (
     cause(GENERIC, "", 50, r"[a-zA-Z](?:Error|Exception|Interrupted|Failure|Fault)\b|\bStopIteration\b|\bArrowInvalid\b|\bDistributionNotFound\b|(?:[a-z_]\w{0,60}\.){1,8}[A-Z]\w{2,60}(?::|$)|\bException: ",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from failures.diagnosis.signatures import Signature, cause, symptom
+from ..signatures import Signature, cause, symptom
 
 ROWS: tuple[Signature, ...] = (
     cause(

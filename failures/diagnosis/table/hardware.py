@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from failures.diagnosis.signatures import DCGM, SXID, XID, Signature, cause, symptom
-from failures.diagnosis.values import Blame, Restart
+from ..signatures import DCGM, SXID, XID, Signature, cause, symptom
+from ..values import Blame, Restart
 
 ROWS: tuple[Signature, ...] = (
     cause(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from failures.diagnosis.signatures import Signature, cause, symptom, teardown
-from failures.diagnosis.values import Blame
+from ..signatures import Signature, cause, symptom, teardown
+from ..values import Blame
 
 ROWS: tuple[Signature, ...] = (
     cause(
