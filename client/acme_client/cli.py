@@ -18,7 +18,7 @@ import httpx
 import typer
 from rich.console import Console
 
-from acme_client import __version__, config, script, table
+from acme_client import __version__, config, offline, script, table
 from acme_client.api import Acme, AcmeError, Refused
 
 EPILOG = "Exit codes: 0 done, 1 refused by the server, 2 wrong usage, 3 server not reachable, 4 not allowed."
@@ -341,6 +341,24 @@ def nodes(
         _print(table.NODE_COLUMNS, rows, output)
     else:
         _print(table.GROUP_COLUMNS, table.groups(rows), output)
+
+
+@app.command()
+def diagnose(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Logs, packed or not; - is standard input.")],
+    exit_code: Annotated[int | None, typer.Option("--exit-code", help="Exit code of the process, where known.")] = None,
+    signal: Annotated[str | None, typer.Option("--signal", help="Signal that ended it: a number or a name.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per file and line, in order.")] = False,
+) -> None:
+    """Why a job failed, from its log alone. Works offline: nothing is sent anywhere."""
+    try:
+        unread = offline.diagnose(files, exit_code, signal, as_json)
+    except ValueError as error:
+        _usage(str(error))
+    except ImportError as error:
+        _usage(f"the engine's scanner is not installed here: {error}")
+    if unread:
+        _usage(f"{unread} of {len(files)} files could not be read")
 
 
 NodeArgument = Annotated[str, typer.Argument(help="CLUSTER/NODE, or NODE where only one cluster has it.")]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 
-from failures.diagnosis.values import Role
+from .values import Role
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class SxidCode:
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    text = resources.files("failures.diagnosis").joinpath("catalogues", name).read_text(encoding="utf-8")
+    text = resources.files(__package__).joinpath("catalogues", name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from failures.diagnosis import confidence, endings, suspects
-from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
-from failures.diagnosis.lines import MUTED
-from failures.diagnosis.reader import MENTIONED, Reading
-from failures.diagnosis.signatures import GENERIC, TRACEBACK
-from failures.diagnosis.table.exceptions import WEAK
-from failures.diagnosis.values import (
+from . import confidence, endings, suspects
+from .labels import LABELS, NONE, UNKNOWN
+from .lines import MUTED
+from .reader import MENTIONED, Reading
+from .signatures import GENERIC, TRACEBACK
+from .table.exceptions import WEAK
+from .values import (
     Alternative,
     Blame,
     ChainLink,
@@ -112,6 +112,7 @@ SAVING = ("serialization.py:save", "serialization.py:_save", "serialization.py:_
 LOADING = ("serialization.py:load", "serialization.py:_load", "serialization.py:_legacy_load")
 TORN = re.compile(r"EOFError|unexpected EOF|magic number|Ran out of input|invalid load key")
 DATASETS = re.compile(r"/datasets/(?:load|builder|arrow_\w+|packaged_modules/.*)\.py:")
+WEIGHTS = re.compile(r":(?:load_weights|load_model|load_state_dict|_load_pretrained_model|load_checkpoint)$")
 UNTYPED = frozenset({"ValueError", "RuntimeError", "OSError"})  # names that say nothing of what was being done
 UNWRITTEN = re.compile(r"cannot be opened|Input/output error|file write failed|unexpected pos|write\(\)")
 
@@ -123,6 +124,8 @@ def relabelled(finding: Finding) -> Finding:
         return replace(finding, label="DiskFull", specificity=72, blame=Blame.STORAGE)
     if any(frame.endswith(LOADING) for frame in frames) and TORN.search(words):
         return replace(finding, label="CheckpointCorrupt", specificity=80, blame=Blame.STORAGE)
+    if finding.label == "KeyError" and any(WEIGHTS.search(frame) for frame in frames[-2:]):
+        return replace(finding, label="ModelLoadingError", specificity=64)
     if finding.signature == GENERIC and finding.label in UNTYPED and any(DATASETS.search(frame) for frame in frames):
         return replace(finding, label="DatasetLoadingError", specificity=66)
     return finding

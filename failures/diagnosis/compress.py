@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from failures.diagnosis import cleaning, filters, lines
-from failures.diagnosis.filters import HOLE, FilterRule
-from failures.diagnosis.reader import Reader
-from failures.diagnosis.scan import Scanner, shipped
-from failures.diagnosis.values import Finding, Role
+from . import cleaning, filters, lines
+from .filters import HOLE, FilterRule
+from .reader import Reader
+from .scan import Scanner, shipped
+from .values import Finding, Role
 
 BLOCK = 1 << 20
 BUNDLE = 64 << 10

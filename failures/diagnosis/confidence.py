@@ -6,9 +6,9 @@ A table, not a formula: the rows were set on logs that are not part of this repo
 
 from __future__ import annotations
 
-from failures.diagnosis.labels import NONE, UNKNOWN
-from failures.diagnosis.reader import MENTIONED, Reading
-from failures.diagnosis.values import Finding, Role
+from .labels import NONE, UNKNOWN
+from .reader import MENTIONED, Reading
+from .values import Finding, Role
 
 INITIATING: tuple[tuple[int, float], ...] = (
     (90, 0.97),
@@ -34,7 +34,7 @@ def of(label: str, root: Finding | None, ranked: list[Finding], reading: Reading
     if label == UNKNOWN:
         return 0.0
     if label == NONE:
-        return 0.5 if reading.sentence else 0.95 if seen_working else 0.8  # silence alone proves little
+        return 0.5 if reading.sentence else 0.95 if seen_working else 0.6  # silence alone proves little
     if root is None:
         return 0.0
     rivals = {finding.label for finding in ranked if _rivals(root, finding)}

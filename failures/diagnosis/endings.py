@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from failures.diagnosis.values import Blame, Ending, Finding, Line, Restart, Role
+from .values import Blame, Ending, Finding, Line, Restart, Role
 
 SIGNALS: dict[int, tuple[str, int, str]] = {
     9: ("HostOOMKilled", 40, "killed by SIGKILL, which the kernel's out-of-memory killer sends"),

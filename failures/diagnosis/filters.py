@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from failures.diagnosis.scan import Scanner
-from failures.diagnosis.signatures import Signature
-from failures.diagnosis.values import Blame, Role
+from .scan import Scanner
+from .signatures import Signature
+from .values import Blame, Role
 
 FREQUENT = 500
 HOLE = "<*>"

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from failures.diagnosis import catalogue
-from failures.diagnosis.values import Line, Role
+from . import catalogue
+from .values import Line, Role
 
 XID_LINE = re.compile(r"\bXid\s*\((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\)\s*:\s*(?P<code>\d+)(?P<words>.*)")
 SXID_LINE = re.compile(r"\bSXid\s*\(PCI:(?P<pci>[0-9a-fA-F:.]+)\)\s*:\s*(?P<code>\d+)(?P<words>.*)")

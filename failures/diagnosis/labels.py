@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from failures.diagnosis.values import Category, Restart
+from .values import Category, Restart
 
 NONE = "None"
 UNKNOWN = "Unknown"

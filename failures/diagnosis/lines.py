@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from failures.diagnosis.values import Line
+from .values import Line
 
 DEEPEST = 8
 LONGEST = 4096

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from failures.diagnosis import catalogue, cleaning, gpu_events, lines
-from failures.diagnosis.scan import Scanner, shipped
-from failures.diagnosis.signatures import DCGM, GENERIC, SXID, XID, Signature
-from failures.diagnosis.table import exceptions
-from failures.diagnosis.values import Finding, Line, Role
+from . import catalogue, cleaning, gpu_events, lines
+from .scan import Scanner, shipped
+from .signatures import DCGM, GENERIC, SXID, XID, Signature
+from .table import exceptions
+from .values import Finding, Line, Role
 
 BLOCK = 1 << 20
 CARRY = 8 << 10
@@ -108,13 +108,20 @@ def _health_code(signature: Signature, line: Line) -> Sighting | None:
 def _exception(signature: Signature, line: Line) -> Sighting | None:
     named = exceptions.named(line.message)
     if named is None:
-        return None
+        return _untold(signature, line)
     label, specificity, column = named
     before = line.message[:column]
     weak = line.level in lines.MUTED or CAUTION.search(before) is not None
     if column and not weak and line.level not in ("ERROR", "FATAL", "CRITICAL") and not REPORTED.search(before):
         weak = True
     return Sighting(signature=signature, label=label, specificity=specificity, weak=weak)
+
+
+def _untold(signature: Signature, line: Line) -> Sighting | None:
+    name = exceptions.untold(line.message)
+    return (
+        Sighting(signature=signature, label=exceptions.by_name(name), specificity=UNNAMED, weak=True) if name else None
+    )
 
 
 class Reader:
@@ -333,6 +340,7 @@ HEALTH_CODE = re.compile(r"DCGM_FR_[A-Z0-9_]+")
 # lines of source that tracebacks quote: they name errors that were not raised there
 SOURCE = re.compile(r"\s*(?:raise \w|except\b.*:$|File \"[^\"]+\", line \d+|warnings\.warn\()")
 SURE_AT_ANY_LEVEL = 44
+UNNAMED = 38  # an exception whose name says nothing
 CAUTION = re.compile(r"(?i)\bwarn|\bnote\b|\bignor|\boptional|\bskip|\bdebug\b")
 REPORTED = re.compile(
     r"(?i)^\W*$|(?:message|what\(\)|errors?|exceptions?|caused by|causes?|raised?|fail(?:ed|ure)|reason|died|with|"

@@ -14,8 +14,8 @@ from functools import lru_cache
 
 import hyperscan
 
-from failures.diagnosis.signatures import Signature
-from failures.diagnosis.table import SIGNATURES
+from .signatures import Signature
+from .table import SIGNATURES
 
 
 class BadPattern(ValueError):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from failures.diagnosis.values import Blame, Restart, Role
+from .values import Blame, Restart, Role
 
 GENERIC = "python-exception"
 XID = "xid"

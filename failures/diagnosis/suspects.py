@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from failures.diagnosis.reader import Place, Reading
-from failures.diagnosis.values import Blame, Finding, SuspectGpu, SuspectNode
+from .reader import Place, Reading
+from .values import Blame, Finding, SuspectGpu, SuspectNode
 
 PHYSICAL = frozenset({Blame.NODE, Blame.GPU, Blame.NETWORK})
 HOST = r"([A-Za-z0-9][\w.-]*\w)"

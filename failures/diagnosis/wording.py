@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from failures.diagnosis.labels import NONE, UNKNOWN
-from failures.diagnosis.values import ChainLink, Diagnosis, Role
+from .labels import NONE, UNKNOWN
+from .values import ChainLink, Diagnosis, Role
 
 WIDTH = 160
 

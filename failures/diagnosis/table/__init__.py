@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from failures.diagnosis.signatures import Signature
-from failures.diagnosis.table import (
+from ..signatures import Signature
+from . import (
     endings,
     exceptions,
     framework,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from failures.diagnosis.signatures import EXIT, Signature, place, symptom, teardown
+from ..signatures import EXIT, Signature, place, symptom, teardown
 
 ROWS: tuple[Signature, ...] = (
     teardown(

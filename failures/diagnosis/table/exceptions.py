@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 
-from failures.diagnosis.signatures import GENERIC, Signature, cause
+from ..signatures import GENERIC, Signature, cause
 
 ROWS: tuple[Signature, ...] = (
-    cause(GENERIC, "", 50, r"[a-zA-Z](?:Error|Exception|Interrupted|Failure|Fault)\b|\bStopIteration\b|\bArrowInvalid\b|\bDistributionNotFound\b",
+    cause(GENERIC, "", 50, r"[a-zA-Z](?:Error|Exception|Interrupted|Failure|Fault)\b|\bStopIteration\b|\bArrowInvalid\b|\bDistributionNotFound\b|(?:[a-z_]\w{0,60}\.){1,8}[A-Z]\w{2,60}(?::|$)|\bException: ",
           "AssertionError: heads must be divisible by tensor parallel size"),
 )  # fmt: skip
 
@@ -46,7 +46,7 @@ NAMES: dict[str, str] = {
     "URLError": "ConnectionError", "CommError": "ConnectionError", "ServerDisconnectedError": "ConnectionError",
     "AcceleratorError": "CUDAError", "CudaError": "CUDAError", "CUDARuntimeError": "CUDAError", "CUDADriverError": "CUDAError",
     "CudaAPIError": "CUDAError", "CudaSupportError": "CUDAError", "NVMLError": "CUDAError",
-    "RuntimeError": "RuntimeError", "NotImplementedError": "RuntimeError", "RecursionError": "RuntimeError",
+    "Exception": "RuntimeError", "RuntimeError": "RuntimeError", "NotImplementedError": "RuntimeError", "RecursionError": "RuntimeError",
     "StopIteration": "RuntimeError", "CompilationError": "RuntimeError", "BackendCompilerFailed": "RuntimeError",
     "InternalTorchDynamoError": "RuntimeError", "TorchRuntimeError": "RuntimeError", "InductorError": "RuntimeError",
     "Unsupported": "RuntimeError", "OverflowError": "ValueError", "FloatingPointError": "LossNaNOrSpike", "EOFError": "RuntimeError",
@@ -86,20 +86,21 @@ WRAPPERS = frozenset(
         "EndOfStream",
         "CancelledError",
         "GeneratorExit",
-        "Exception",
         "Failure",
         "ExceptionGroup",
         "BaseExceptionGroup",
         "StopAsyncIteration",
     ]
 )
-WEAK = {"RuntimeError": 40, "NotImplementedError": 46, "StopIteration": 30, "CalledProcessError": 36, "BrokenPipeError": 26, "TimeoutError": 44,
+WEAK = {"Exception": 30, "RuntimeError": 40, "NotImplementedError": 46, "StopIteration": 30, "CalledProcessError": 36, "BrokenPipeError": 26, "TimeoutError": 44,
         "EOFError": 34, "ConnectionResetError": 36, "ConnectionRefusedError": 44, "Error": 20}  # fmt: skip
 
 NAME = re.compile(
-    r"(?:^|[\s\"'(\[:>|=])((?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupted|Failure|Fault)|gaierror|StopIteration|ArrowInvalid|DistributionNotFound))"
+    r"(?:^|[\s\"'(\[:>|=])((?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupted|Failure|Fault)|Exception|gaierror|StopIteration|ArrowInvalid|DistributionNotFound))"
     r"(?=$|[:\s('\"\\,.\])])"
 )
+# `package.Name: words` without a telling ending, as in zmq.error.Again: an exception only where a traceback stands above
+UNTOLD = re.compile(r"^(?:[a-z_]\w*\.)+([A-Z]\w+)(?:: |:?\s*$)")
 INSIDE = re.compile(r"(?:RayTaskError|RemoteError)\((\w+)\)|Caught (\w+) in ")
 ERRNO = re.compile(r"\[?\bErrno (\d+)\]?")
 ERRNOS = {
@@ -125,6 +126,12 @@ def named(message: str) -> tuple[str, int, int] | None:
         label = ERRNOS.get(errno[1], label)
     unknown = name not in NAMES and label == "RuntimeError"
     return label, WEAK.get("RuntimeError" if unknown else name, 50), match.start(1)
+
+
+def untold(message: str) -> str | None:
+    """The name of what may be an exception by its place alone."""
+    match = UNTOLD.match(message)
+    return match[1] if match and match[1] not in WRAPPERS else None
 
 
 def by_name(name: str) -> str:

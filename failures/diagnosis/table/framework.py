@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from failures.diagnosis.signatures import Signature, cause, symptom
+from ..signatures import Signature, cause, symptom
 
 ROWS: tuple[Signature, ...] = (
     cause(
@@ -10,6 +10,24 @@ ROWS: tuple[Signature, ...] = (
         "ModelLoadingError",
         86,
         (
+            r"Cannot find any of \[.{0,80}adapter",
+            r"size mismatch for \S*(?:weight|bias)",
+            r"could not parse ModelProto",
+            r"sentencepiece_processor\.cc",
+            r"loaded state dict (?:contains|has) a",
+            r"(?:parameter|different number of parameter) groups?.{0,40}(?:state dict|doesn't match)",
+            r"data did not match any variant of untagged enum",
+            r"[Uu]nsupported model architecture",
+            r"no module or parameter named",
+            r"class you are passing has a `config_class`",
+            r"config\.json.{0,40}(?:not found|missing)",
+            r"Error loading the tokenizer|Unable to load tokenizer",
+            r"does not recognize this architecture",
+            r"tokenizer\.model.{0,40}(?:not found|missing)",
+            r"Failed to load (?:the )?(?:model|checkpoint|weights)|failed to load (?:model|checkpoint|weights)",
+            r"were not found in the (?:checkpoint|state dict)",
+            r"vocab(?:ulary)? size (?:mismatch|of .{0,40}does not match)",
+            r"[Nn]o checkpoint (?:found|files found|shards)",
             r"Error\(s\) in loading state_dict",
             r"size mismatch for \S+: copying a param",
             r"(?:Missing|Unexpected) key\(s\) in state_dict",
@@ -57,6 +75,15 @@ ROWS: tuple[Signature, ...] = (
         "DatasetLoadingError",
         82,
         (
+            r"with any supported extension",
+            r"num_samples should be a positive integer",
+            r"tarfile\.ReadError|unexpected end of data",
+            r"cannot identify image file|UnidentifiedImageError",
+            r"dataset (?:is|was) empty|empty dataset",
+            r"[Nn]o (?:samples|examples|data files?|documents) (?:found|left|available) (?:in|for|under)",
+            r"StreamingDataset.{0,60}(?:error|fail)|MDS.{0,40}(?:corrupt|hash)",
+            r"Shard .{0,60}(?:failed|missing|corrupt)",
+            r"DatasetNotFound|load_dataset\(.{0,80}failed",
             r"Couldn't infer the same data file format",
             r"Loading a dataset cached in",
             (
@@ -99,6 +126,13 @@ ROWS: tuple[Signature, ...] = (
         "LossNaNOrSpike",
         76,
         (
+            r"gradients .{0,80}is non-finite, so it cannot be clipped",
+            r"found (?:nan|inf)\w* in (?:local |the )?(?:forward|backward)",
+            r"\bloss .{0,40}is (?:nan|inf)\b",
+            r"(?:nan|inf) (?:loss|grad\w*)\b.{0,30}(?:abort|stop|exit|terminat)",
+            r"loss (?:is|was) (?:exploding|not decreasing and exceeds)",
+            r"(?:nan|inf)(?:s)? in (?:the )?(?:loss|gradients?|parameters?|weights|logits|activations)",
+            r"non-?finite (?:values?|params?|weights|logits)",
             r"\bloss (?:is|was|became|becomes|turned|=|:) ?(?:nan|inf)\b",
             r"found (?:nan|inf)\w* in (?:local )?(?:grad|loss|the loss|gradient)",
             r"nan (?:or inf )?(?:loss|detected|encountered|found)",
@@ -204,6 +238,14 @@ ROWS: tuple[Signature, ...] = (
         84,
         (
             (
+                r"(?:sbatch|srun|salloc): (?:error|fatal): (?:Invalid|"
+                r"invalid|unrecognized|Batch job submission failed: Invalid)"
+            ),
+            r"Got unexpected extra arguments?",
+            r"error: Missing argument|error: No such option",
+            r"Missing key .{0,40}in config override",
+            r"Key '\S+' is not in struct.{0,60}override",
+            (
                 r"error: (?:unrecognized arguments|the following arguments are required|argument \S+: |"
                 r"ambiguous option|invalid choice|one of the arguments|too few arguments|unrecognized option)"
             ),
@@ -232,7 +274,13 @@ ROWS: tuple[Signature, ...] = (
         "import-told",
         "ImportError",
         57,
-        r"Failed to import \S+ because of the following error|No module named '[\w.]+'$|undefined symbol: _Z",
+        (
+            r"Failed to import \S+ because of the following error",
+            r"No module named '?[\w.]+'?[ \t\r]*$",
+            r"undefined symbol: _Z",
+            r"ContextualVersionConflict|DistributionNotFound|PackageNotFoundError",
+            r"version `(?:GLIBC|GLIBCXX|CXXABI)_[\w.]+' not found",
+        ),
         "RuntimeError: Failed to import tern.models because of the following error (look up to see its traceback):",
     ),
     cause(
@@ -277,5 +325,17 @@ ROWS: tuple[Signature, ...] = (
         r"AttributeError: (?:module|partially initialized module|type object|'\w+' object) ",
         "AttributeError: 'TernConfig' object has no attribute 'rope_theta'",
         unless=r"Can't get attribute.*Exception ignored",
+    ),
+    cause(
+        "shell-syntax",
+        "SyntaxError",
+        72,
+        (
+            r"syntax error near unexpected token",
+            r"syntax error: unexpected end of file",
+            r"unexpected EOF while looking for matching",
+            r"Syntax error: .{0,40}unexpected",
+        ),
+        "start.sh: line 4: syntax error near unexpected token `done'",
     ),
 )

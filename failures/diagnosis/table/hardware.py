@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from failures.diagnosis.signatures import DCGM, SXID, XID, Signature, cause, symptom
-from failures.diagnosis.values import Blame, Restart
+from ..signatures import DCGM, SXID, XID, Signature, cause, symptom
+from ..values import Blame, Restart
 
 ROWS: tuple[Signature, ...] = (
     cause(
@@ -43,6 +43,11 @@ ROWS: tuple[Signature, ...] = (
         "GPUFallenOffBus",
         98,
         (
+            r"(?:lost|disappeared|dropped|missing) from (?:the )?(?:PCIe? )?bus",
+            r"config space inaccessible",
+            r"expected [0-9]+ GPUs?,? (?:but )?(?:found|got|only) [0-9]+",
+            r"only [0-9]+ (?:of|out of) [0-9]+ GPUs (?:are )?(?:visible|found|detected)",
+            r"NVMLError_GpuIsLost",
             r"GPU has fallen off the bus",
             r"fallen off the bus",
             r"GPU is lost",
@@ -70,6 +75,8 @@ ROWS: tuple[Signature, ...] = (
         "NVLinkError",
         96,
         (
+            r"peer GPU memory over nvlink",
+            r"NV_ERR_NVLINK",
             r"uncorrectable NVLink error",
             r"NVLink: fatal error",
             r"cudaErrorNvlinkUncorrectable",
@@ -83,6 +90,7 @@ ROWS: tuple[Signature, ...] = (
         "NVLinkError",
         88,
         (
+            r"\bNVLink\b.{0,40}\bdomain error",
             r"bind NVLink SHARP \(NVLS\)",
             r"NVLS Multicast memory",
             (
@@ -115,6 +123,10 @@ ROWS: tuple[Signature, ...] = (
         "ECCError",
         95,
         (
+            r"CUDA_ERROR_CONTAINED|cudaErrorContained",
+            r"SRAM (?:uncorrectable|threshold) (?:errors? )?exceeded",
+            r"remapping failure occurred: yes",
+            r"uncontained (?:ECC|memory) error",
             r"uncorrectable ECC",
             r"double[- ]bit ECC",
             r"ECC error encountered",
@@ -147,6 +159,12 @@ ROWS: tuple[Signature, ...] = (
         "NodeFailure",
         88,
         (
+            r"\[Hardware Error\]: .{0,40}(?:Machine Check|fatal|uncorrected)",
+            r"BUG: unable to handle (?:kernel|page fault)",
+            r"general protection fault: 0000",
+            r"Oops: 0[0-9]{3} \[#",
+            r"not syncing: ",
+            r"unable to handle kernel paging request",
             r"\bmce: \[Hardware Error\]",
             r"Machine check events logged",
             r"Kernel panic",
@@ -163,6 +181,27 @@ ROWS: tuple[Signature, ...] = (
         "NodeFailure",
         86,
         (
+            r"remote daemon on node",
+            r"lost communication with a remote daemon",
+            r"node \S{1,60} (?:has )?(?:left the rendezvous|lost (?:its )?(?:connection|power|heartbeat))",
+            r"(?:node|host) .{0,60}marked (?:as )?(?:lost|dead|offline|unhealthy)",
+            r"(?:removing|evicting|excluding) (?:dead|lost|failed|unreachable) (?:node|host)",
+            r"ORTE daemon (?:has )?(?:unexpectedly )?failed",
+            r"(?:ORTE|PRRTE|PMIX) has lost communication",
+            r"does not know how to route a message to the specified daemon",
+            r"HYDT_\w+: (?:error waiting|one of the processes terminated badly)",
+            r"\bhost .{0,40}lost power",
+            r"KernelDeadlock +True",
+            r"TERM_ZOMBIE",
+            r"LSF daemon on the execution host was unavailable",
+            r"(?:execution )?host \S{1,60} is (?:down|unreachable|unavail\w*)\b",
+            r"instance (?:reachability|status) checks? failed|failed status checks?",
+            r"compute\.instances\.hostError|\bhostError\b",
+            r"NodeHasUnknownStatus|NodeStatusNeverUpdated",
+            r"(?:node|host) \S{1,60} (?:rebooted unexpectedly|lost power|is not pingable)",
+            r"\bpower (?:loss|failure|fault)\b.{0,60}(?:node|host|chassis|PSU)",
+            r"(?:PSU|chassis).{0,40}(?:power (?:loss|failure)|input lost)",
+            r"node .{0,60}unexpectedly rebooted",
             r"health ?check(?: program)? (?:has )?fail|failed (?:the |its )?(?:node )?health ?check",
             r"ORTE daemon has (?:unexpectedly )?failed",
             r"ORTE was unable to reliably start",
@@ -248,6 +287,22 @@ ROWS: tuple[Signature, ...] = (
         "CUDAError",
         82,
         (
+            r"Failed to query NVIDIA devices",
+            r"supported on GPUs with (?:compute capability|CUDA capability)",
+            r"nvml error: |libnvidia-ml\.so\S* (?:not found|cannot open)",
+            r"CUDA Setup failed",
+            r"NVML_SUCCESS == r",
+            r"NVMLError_(?:LibRmVersionMismatch|DriverNotLoaded|LibraryNotFound|Unknown|NotFound|NoPermission)",
+            r"NVML/RM version mismatch",
+            r"Driver Not Loaded",
+            r"The detected CUDA version .{0,40}mismatches",
+            r"NVIDIA driver is not loaded",
+            r"nvidia-container-cli: .{0,80}(?:error|not found|failed)",
+            r"driver rpc error",
+            r"failed to initialize .{0,20}NVML",
+            r"could not select device driver",
+            r"device >= 0 && device < num_gpus",
+            r"Attempting to deserialize object on a CUDA device",
             r"no CUDA-capable device",
             r"CUDA-capable device\(s\) is/are busy",
             r"No CUDA GPUs are available",
@@ -276,6 +331,11 @@ ROWS: tuple[Signature, ...] = (
         "CUDAError",
         72,
         (
+            r"CUDNN_STATUS_(?:NOT_SUPPORTED|BAD_PARAM)\b",
+            r"CUBLAS_STATUS_(?:INVALID_VALUE|NOT_SUPPORTED)",
+            r"Triton Error \[CUDA\]",
+            r"CUSPARSE_STATUS_\w+",
+            r"cutlass cannot (?:implement|run|initialize)",
             r"CUBLAS_STATUS_(?:EXECUTION_FAILED|NOT_INITIALIZED|INTERNAL_ERROR|ARCH_MISMATCH|MAPPING_ERROR)",
             r"CUDNN_STATUS_(?:EXECUTION_FAILED|NOT_INITIALIZED|INTERNAL_ERROR|MAPPING_ERROR)",
             r"CUSOLVER_STATUS_INTERNAL_ERROR",
@@ -291,6 +351,8 @@ ROWS: tuple[Signature, ...] = (
         "CUDAError",
         70,
         (
+            r"UNKNOWN_CUDA_ERROR",
+            r"(?i:\bCUresult\b.{0,40}error|hipErrorNoBinaryForGpu)",
             r"CUDA (?:driver|call|kernel) (?:error|failed)",
             r"CUDA error:",
             r"(?i:\bcuda (?:runtime )?error\b ?(?:\([0-9]+\)|code|[0-9]{1,3}|:|/))",

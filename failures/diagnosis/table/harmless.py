@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from failures.diagnosis.signatures import Signature, benign
+from ..signatures import Signature, benign
 
 ROWS: tuple[Signature, ...] = (
     benign(

@@ -6,8 +6,8 @@ silences it. Without them a new wording of an old failure would read as a health
 
 from __future__ import annotations
 
-from failures.diagnosis.signatures import Signature, symptom
-from failures.diagnosis.values import Blame
+from ..signatures import Signature, symptom
+from ..values import Blame
 
 CALM = (
     r"(?i)\bwarn|\bno (?:\w+ ){0,2}(?:errors?|failures?)\b|\b(?:0|zero) (?:\w+ )?(?:errors?|failures?)|"

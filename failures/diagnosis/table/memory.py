@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from failures.diagnosis.signatures import Signature, cause, symptom
-from failures.diagnosis.values import Blame
+from ..signatures import Signature, cause, symptom
+from ..values import Blame
 
 ROWS: tuple[Signature, ...] = (
     cause(
@@ -11,6 +11,11 @@ ROWS: tuple[Signature, ...] = (
         "OutOfMemoryError",
         88,
         (
+            r"Not enough memory\. Please try to increase --mem-fraction",
+            r"KV cache pool is full",
+            r"insufficient (?:GPU|device) memory",
+            r"exceeds .{0,40}GPU memory (?:limit|capacity)",
+            r"Memory limit exceeded on (?:GPU|device)",
             r"larger than the available KV cache memory",
             r"OutOfResources: out of resource",
             r"CUDA out of memory",
@@ -43,6 +48,13 @@ ROWS: tuple[Signature, ...] = (
         "HostOOMKilled",
         93,
         (
+            r"job killed: (?:mem|vmem|pmem) [0-9]+\w* exceeded limit",
+            r"earlyoom: sending SIG",
+            r"systemd-oomd.{0,20}[Kk]illed",
+            r"killed by (?:the )?(?:cgroup|memory|host).{0,20}(?:limit|oom|killer)",
+            r"memory limit.{0,30}(?:exceeded|reached).{0,40}kill",
+            r"cgroup.{0,40}memory limit (?:exceeded|reached)",
+            r"task_memory.{0,40}exceed",
             r"\boom[-_]kill\b",
             r"Out of memory: Kill(?:ed)? process",
             r"Memory cgroup out of memory",
@@ -88,6 +100,10 @@ ROWS: tuple[Signature, ...] = (
         "DataloaderKilled",
         90,
         (
+            r"unable to open shared memory object </torch_",
+            r"Pin memory thread exited unexpectedly",
+            r"received 0 items of ancdata",
+            r"Too many open files.{0,60}(?:DataLoader|worker)",
             r"Unexpected (?:segmentation fault|floating-point exception) encountered in worker",
             r"DataLoader worker \(pid.{0,60}(?:is killed by signal|exited unexpectedly)",
             r"DataLoader timed out after",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from failures.diagnosis.signatures import Signature, cause, symptom
-from failures.diagnosis.values import Blame
+from ..signatures import Signature, cause, symptom
+from ..values import Blame
 
 ROWS: tuple[Signature, ...] = (
     cause(
@@ -11,6 +11,7 @@ ROWS: tuple[Signature, ...] = (
         "NetworkError",
         87,
         (
+            r"mlx5_\w+:[0-9] Got .{0,20}async event",
             r"NET/IB ?: .{0,60}(?:[Aa]sync (?:fatal )?event|port error)",
             r"IBV_EVENT_(?:PORT_ERR|DEVICE_FATAL|QP_FATAL)",
             r"(?i:local catastrophic error|\bGID table changed)",
@@ -24,6 +25,9 @@ ROWS: tuple[Signature, ...] = (
         "NetworkError",
         85,
         (
+            r"Completion with error at (?:client|server)",
+            r"Failed status (?:[5-9]|1[0-9]): wr_id",
+            r"Endpoint timeout|UCX send failed|ucp_\w+.{0,40}(?:unreachable|fail)",
             r"NET/IB ?: .{0,60}(?:Got completion|unable to|fail)",
             r"completion (?:from peer .{0,60})?with (?:status|error)[ =]?(?:[1-9]|\w+ err)",
             r"IBV_WC_(?:RETRY_EXC|RNR_RETRY|REM_|LOC_|WR_FLUSH)",
@@ -46,6 +50,8 @@ ROWS: tuple[Signature, ...] = (
         "NetworkError",
         82,
         (
+            r"NETDEV WATCHDOG:",
+            r"Cable error|port module event.{0,60}(?:unplugged|error)",
             r"link status (?:definitely )?down",
             r"NIC Link is Down",
             (
@@ -67,6 +73,11 @@ ROWS: tuple[Signature, ...] = (
         "NetworkError",
         76,
         (
+            r"can't open UMAD port",
+            r"initializing an OpenFabrics device",
+            r"(?:PFC|pause) (?:storm|watchdog)",
+            r"ibpanic|ibwarn: .{0,80}(?:fail|error)",
+            r"SM lost|SM is down",
             r"no socket interface found",
             r"no (?:IB|RDMA|EFA|usable|InfiniBand) (?:device|interface|HCA)s? (?:found|available)",
             r"network .{0,20} not found\b",
@@ -156,7 +167,11 @@ ROWS: tuple[Signature, ...] = (
         "nccl-socket",
         "NCCLRemoteError",
         54,
-        r"NCCL WARN .{0,60}(?:[Ss]ocket (?:recv|send) failed|[Tt]imeout waiting for connection)",
+        (
+            r"NCCL WARN .{0,60}(?:[Ss]ocket (?:recv|send) failed|[Tt]imeout waiting for connection)",
+            r"NCCL WARN .{0,60}[Cc]onnect\w* returned .{0,60}exceeded error retry",
+            r"NCCL WARN .{0,60}Failed to execute operation \w+ from rank",
+        ),
         "heron-5:20:61 [1] proxy.cc:1201 NCCL WARN [Service thread] Socket recv failed while polling for opId=0x7a",
         blame=Blame.NETWORK,
     ),
@@ -165,6 +180,14 @@ ROWS: tuple[Signature, ...] = (
         "NCCLTimeoutError",
         64,
         (
+            r"Exception raised from checkTimeout",
+            r"due to a collective timeout",
+            r"Timeout at collective",
+            r"Timed out waiting [0-9]+ms for (?:recv|send) operation",
+            r"HCCL.{0,60}[Tt]ime ?out",
+            r"\bHccl\w+ timeout",
+            r"OpType=\w+.{0,300}ran for [0-9]+ milliseconds",
+            r"RCCL.{0,60}timed? ?out",
             r"NCCL error.{0,40}timed? ?out",
             r"[Tt]imed out (?:in monitoredBarrier|waiting for ranks)",
             r"Timeout at NCCL work",
@@ -204,6 +227,16 @@ ROWS: tuple[Signature, ...] = (
         "Hang",
         56,
         (
+            r"(?i:\b(?:training|job|rank|collective|NCCL) (?:hang|stall)\b)",
+            r"(?i:has been (?:stuck|hanging|hung|stalled) for)",
+            r"(?i:\bstep [0-9]+ .{0,40}(?:stalled|stuck|has not finished))",
+            (
+                r"(?i:no (?:training |log |forward )?(?:progress|output|"
+                r"activity)\b.{0,40}(?:in|for|within) [0-9]+ ?(?:s|sec|min|hour|h)[a-z]*\b)"
+            ),
+            r"(?i:considered (?:hung|stuck|dead))",
+            r"(?i:hang(?:ing)? (?:job|task|rank|process)e?s? (?:detected|found|killed))",
+            r"(?i:watchdog.{0,60}(?:no heartbeat|did not respond|stalled))",
             r"(?i:(?:job|run|training|process) (?:is |looks |seems |appears )(?:to be )?(?:stuck|hung|hanging))",
             r"[Nn]o (?:iteration|step|progress)\b.{0,60}(?:in|for) the last",
             r"[Hh]eartbeat monitor timed out",
@@ -226,7 +259,10 @@ ROWS: tuple[Signature, ...] = (
             "seconds without making progress"
         ),
         blame=Blame.NODE,
-        unless=r"(?i)avoid (?:a )?(?:hang|deadlock)|may cause|could lead",
+        unless=(
+            r"(?i)avoid (?:a )?(?:hang|deadlock)|may cause|could lead|"
+            r"\bno (?:hang|deadlock|stall)|\bcan cause|potentially"
+        ),
     ),
     symptom(
         "store-barrier",
@@ -304,6 +340,18 @@ ROWS: tuple[Signature, ...] = (
         "ConnectionError",
         58,
         (
+            r"RateLimitError|APIConnectionError|APITimeoutError|InternalServerError: Error code: 5",
+            r"ServerSelectionTimeoutError",
+            r"\bssl\.SSL\w*Error|SSLZeroReturnError|SSLWantReadError",
+            r"GcsUnavailable|RpcError: RPC error",
+            r"Unable to connect to (?:GCS|the Ray|head)",
+            r"HTTPS?ConnectionPool\(.{0,120}Max retries exceeded",
+            r"Failed to connect to \S{3,80} port [0-9]+",
+            r"gnutls_handshake\(\) failed|TLS handshake timeout|SSL_connect: ",
+            r"i/o timeout\b|net/http: (?:request canceled|TLS)",
+            r"ErrImagePull|ImagePullBackOff|failed to pull image",
+            r"Early EOF|RPC failed; (?:curl|HTTP)|the remote end hung up unexpectedly",
+            r"dial tcp .{0,80}(?:refused|timeout|no such host)",
             (
                 r"requests\.exceptions\.(?:\w*Connect\w*|\w*Timeout|SSLError|ProxyError|HTTPError|"
                 r"ChunkedEncodingError)"

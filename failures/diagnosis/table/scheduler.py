@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from failures.diagnosis.signatures import Signature, cause, symptom, teardown
-from failures.diagnosis.values import Blame
+from ..signatures import Signature, cause, symptom, teardown
+from ..values import Blame
 
 ROWS: tuple[Signature, ...] = (
     cause(
@@ -11,6 +11,11 @@ ROWS: tuple[Signature, ...] = (
         "Preempted/TimeLimit",
         97,
         (
+            r"JobState=TIMEOUT|\bReason=TimeLimit\b",
+            r"MaxRuntimeExceeded|MaxWaitTimeExceeded",
+            r"(?i:maximum wall ?clock time exceeded|killed by walltime|walltime .{0,30}exceeded)",
+            r"(?i:exiting program after [0-9.]+ minutes)",
+            r"(?i:job killed after reaching .{0,20}run ?time limit|reached (?:its )?(?:wall|time|duration) ?limit)",
             r"DUE TO TIME LIMIT",
             (
                 r"(?i:job reached (?:the )?time limit|time limit exhausted|TIMEOUT signal|exceeded (?:its |"
@@ -26,6 +31,13 @@ ROWS: tuple[Signature, ...] = (
         "Preempted/TimeLimit",
         97,
         (
+            r"JobState=PREEMPTED",
+            (
+                r"(?i:preempted (?:to|in order to) (?:accommodate|admit|make room)|"
+                r"InClusterQueue preemption|reclamation within the cohort)"
+            ),
+            r"(?i:reclaim(?:ed|ing) (?:by|for) (?:a )?higher[- ]priority)",
+            r"(?i:higher[- ]priority (?:job|pod|workload).{0,60}preempt)",
             r"(?i:spot (?:instance|vm|node) .{0,40}(?:reclaim|terminat|interrupt|preempt))",
             r"DUE TO PREEMPTION",
             r"DUE TO JOB REQUEUE",
@@ -62,6 +74,7 @@ ROWS: tuple[Signature, ...] = (
         "Preempted/TimeLimit",
         30,
         (
+            r"CANCELLED AT [0-9T:-]+ (?:DUE to SIGNAL|by )",
             r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT [0-9T:-]+ \*\*\*",
             r"(?i:job (?:deleted|cancelled|canceled) (?:at request|by))",
         ),
@@ -73,6 +86,13 @@ ROWS: tuple[Signature, ...] = (
         "SlurmNodeFail",
         96,
         (
+            r"(?:marked|set|going) DOWN[:,] .{0,20}[Nn]ot responding",
+            r"slurmctld: (?:error: )?[Nn]odes? \S+ not resp",
+            r"Killing JobId=\S+ on failed node",
+            r"requeue job \S+ due to failure of node",
+            r"Node \S+ (?:unexpectedly rebooted|has low real_memory)",
+            r"Reason=(?:NodeDown|NodeFail\w*)",
+            r"slurmd (?:is )?(?:dead|stopped) on",
             r"(?i:update_node: node \S+ (?:reason set to|state set to (?:DOWN|DRAIN|FAIL)))",
             r"(?i:\bnodes? \S+ (?:marked|setting|set|is now)(?: to| state)? (?:DOWN|DRAIN\w*|FAIL\w*)\b)",
             r"due to failure of node",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from failures.diagnosis.signatures import Signature, cause
-from failures.diagnosis.values import Blame
+from ..signatures import Signature, cause
+from ..values import Blame
 
 ROWS: tuple[Signature, ...] = (
     cause(
@@ -11,6 +11,17 @@ ROWS: tuple[Signature, ...] = (
         "S3StorageError",
         80,
         (
+            (
+                r"HdfsError|HDFS .{0,60}(?:fail|error)|Could not obtain block|"
+                r"BlockMissingException|org\.apache\.hadoop\.\S*(?:Exception|Error)"
+            ),
+            r"hdfsOpenFile|hdfsExists|hdfsConnect",
+            r"NoCredentialProviders",
+            r"SignatureDoesNotMatch|InvalidAccessKeyId|RequestTimeTooSkewed|ExpiredToken\b",
+            r"BlobNotFound|ContainerNotFound|ServerBusy",
+            r"juicefs.{0,80}(?:error|fail|timeout)",
+            r"alluxio.{0,80}(?:error|exception|fail)",
+            r"rclone: .{0,40}ERROR|s5cmd.{0,60}ERROR|ERROR .cp s3:",
             r"\bbotocore\.(?:exceptions|errorfactory)\b",
             r"\bboto3\.exceptions\b",
             r"An error occurred \([\w.]+\) when calling the \w+ operation",
@@ -125,6 +136,15 @@ ROWS: tuple[Signature, ...] = (
         "CheckpointCorrupt",
         87,
         (
+            r"file not found: archive/data\.pkl",
+            r"file in archive|filename 'storages' not found",
+            r"BadGzipFile|CRC check failed",
+            r"Invalid magic number; corrupt file",
+            r"[Uu]nable to load weights from pytorch checkpoint file",
+            r"zarr\.errors\.\w+|missing chunk",
+            r"not an sstable|bad magic number",
+            r"shard .{0,60}(?:size|checksum) (?:mismatch|does not match)",
+            r"Invalid (?:HDF5|safetensors) (?:file|header)",
             r"PytorchStreamReader failed",
             r"failed finding central directory",
             r"invalid header or archive is corrupted",
@@ -159,6 +179,13 @@ ROWS: tuple[Signature, ...] = (
         "FileNotFoundError",
         47,
         (
+            r"(?:^|: )(?:sh|bash|dash|zsh): (?:line )?[0-9]+: \S+: (?:command )?not found",
+            r"executable file not found in \$PATH",
+            (
+                r"(?:[Cc]ould not|[Cc]annot|[Ff]ailed to|[Uu]nable to) (?:find|open|"
+                r"locate|stat) (?:the )?(?:[\w-]+ ){0,2}(?:file|path|directory|folder)\b"
+            ),
+            r"\bENOENT\b",
             r"No such file or directory",
             (
                 r"(?i:: command not found|(?:path|file|directory) .{0,120}(?:does not exist|doesn't exist|"
@@ -190,6 +217,20 @@ ROWS: tuple[Signature, ...] = (
         "OSError",
         78,
         (
+            r"Device or resource busy|Resource (?:busy|deadlock)",
+            r"\bI/O error, dev \w+",
+            (
+                r"nvme\w*: (?:I/O|Abort|controller is down|Device not ready)|"
+                r"nvme nvme[0-9]+: .{0,60}(?:timeout|down|failed)"
+            ),
+            r"Buffer I/O error",
+            r"beegfs.{0,60}(?:error|unreachable|timeout)",
+            r"mmfs.{0,40}(?:error|unmount|stale)|GPFS.{0,60}(?:unmount|stale|error)",
+            r"Remounting filesystem read-only",
+            r"lustre.{0,60}(?:evicted|connection (?:to .{0,60})?was lost)",
+            r"\brc = -(?:5|30|107|108|110|116)\b",
+            r"wekafs.{0,60}(?:error|unreachable)",
+            r"ceph: .{0,60}(?:hung|lost|blocklisted|reconnect denied)|libceph: .{0,60}(?:closed|failed)",
             r"Stale file handle",
             r"Transport endpoint is not connected",
             r"Cannot send after transport endpoint shutdown",

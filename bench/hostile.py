@@ -1,0 +1,98 @@
+"""Logs that break things: what each is answered with, in which time, with which peak of memory.
+
+    python bench/hostile.py [--mb 300]
+
+Each goes through the whole diagnosis in a process of its own. The peak is the process's, the compiled signatures and
+Python itself (the row `nothing`) included. Ends with 1 when a peak passes 300 MB or a process dies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+MB = 1_000_000
+LIMIT_MB = 300
+CAUSE = b"\nRuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+
+
+def repeated(piece: bytes, mb: int, end: bytes = CAUSE) -> Iterator[bytes]:
+    block = piece * max(1, MB // len(piece))
+    for _ in range(mb):
+        yield block
+    yield end
+
+
+def bomb(mb: int) -> Iterator[bytes]:
+    yield b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"
+    yield gzip.compress(bytes(min(mb, 300) * MB))[10:]
+
+
+CASES: dict[str, Callable[[int], Iterator[bytes]]] = {
+    "nothing": lambda mb: iter(()),
+    "one line without end": lambda mb: repeated(b"x" * 1000, mb),
+    "one line of 'Error: '": lambda mb: repeated(b"RuntimeError: x ", mb),
+    "NULs": lambda mb: repeated(bytes(1000), mb),
+    "broken UTF-8": lambda mb: repeated(b"loss \xff\xfe\xc3\x28 2.0\n", mb),
+    "only newlines": lambda mb: repeated(b"\n", mb),
+    "carriage returns": lambda mb: repeated(b" 12%|##  | 12/100 [00:10<01:10]\r", mb),
+    "colour codes": lambda mb: repeated(b"\x1b[31mred\x1b[0m ok\n", mb),
+    "every line an exception": lambda mb: repeated(b"ValueError: bad value 17\n", min(mb, 50)),
+    "every line an Xid": lambda mb: repeated(b"NVRM: Xid (PCI:0000:1b:00): 31, pid=3, MMU Fault\n", min(mb, 50)),
+    "random bytes": lambda mb: repeated(bytes(range(256)), mb),
+    "a zip": lambda mb: repeated(b"PK\x03\x04" + bytes(96), mb, b""),
+    "a gzip bomb": bomb,
+}
+
+
+def one(name: str, mb: int) -> None:
+    from failures.diagnosis import engine
+
+    began = time.perf_counter()
+    answer = engine.diagnose(CASES[name](mb))
+    print(json.dumps({
+        "case": name, "seconds": round(time.perf_counter() - began, 2),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024), "size_mb": round(answer.size / MB),
+        "answer": answer.root_cause, "note": answer.notes[0] if answer.notes else "",
+    }))  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=int, default=300)
+    parser.add_argument("--one", choices=CASES, help="used by the bench itself")
+    words = parser.parse_args()
+    if words.one:
+        one(words.one, words.mb)
+        return 0
+    bad = 0
+    print(f"{platform.machine()}, Python {platform.python_version()}, {words.mb} MB each\n")
+    print(f"{'case':26s} {'s':>7s} {'peak MB':>8s}  answer")
+    rows = []
+    for name in CASES:
+        run = [sys.executable, __file__, "--one", name, "--mb", str(words.mb)]
+        out = subprocess.run(run, capture_output=True, text=True, check=False)
+        if out.returncode:
+            print(f"{name:26s} died: {(out.stderr.strip().splitlines() or [str(out.returncode)])[-1]}")
+            bad += 1
+            continue
+        row = json.loads(out.stdout)
+        rows.append(row)
+        bad += row["peak_mb"] > LIMIT_MB
+        print(f"{name:26s} {row['seconds']:7.2f} {row['peak_mb']:8d}  {row['answer']}  {row['note'][:70]}")
+    print("\n" + json.dumps(rows))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

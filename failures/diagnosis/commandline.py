@@ -1,0 +1,56 @@
+"""Logs named on a command line → their diagnoses, in that order. The one module here that opens files.
+
+`manage.py diagnose` and `acme diagnose` are this. A file that cannot be read gets its sentence in place of an answer.
+"""
+
+from __future__ import annotations
+
+import signal as signals
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import BinaryIO
+
+from . import engine, wording
+from .values import Diagnosis, Ending
+
+CHUNK = 1 << 20
+
+
+def lines(files: Iterable[str], ending: Ending, as_json: bool) -> Iterator[tuple[str, bool]]:
+    """(what to print, was it read), file by file, each as soon as it is known."""
+    for name in files:
+        diagnosis, read = diagnosed(name, ending)
+        yield (wording.as_json(name, diagnosis) if as_json else wording.as_text(name, diagnosis) + "\n"), read
+
+
+def diagnosed(name: str, ending: Ending) -> tuple[Diagnosis, bool]:
+    try:
+        return engine.diagnose(_chunks(name), ending), True
+    except OSError as trouble:
+        sentence = f"{name} cannot be read: {trouble.strerror or trouble}."
+        return replace(engine.diagnose([], ending), notes=(sentence,)), False
+
+
+def _chunks(name: str) -> Iterator[bytes]:
+    if name == "-":
+        yield from _pieces(sys.stdin.buffer)
+        return
+    with open(name, "rb") as file:
+        yield from _pieces(file)
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    while piece := file.read(CHUNK):
+        yield piece
+
+
+def signal_number(text: str) -> int:
+    """9, KILL and SIGKILL are one signal."""
+    if text.isdigit() and 0 < int(text) < 65:
+        return int(text)
+    name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
+    try:
+        return int(signals.Signals[name])
+    except KeyError:
+        raise ValueError(f"{text!r} is no signal such as 9, KILL or SIGKILL") from None

@@ -1,0 +1,145 @@
+"""A log as it was archived → its text, piece by piece. Pure; bounded memory and bounded work.
+
+gzip, bzip2, xz and zstd are known by their first bytes, never by a file's name. A decoder gives at most one piece at a
+time, so a bomb costs no memory; it costs no time without end either, for unpacking stops at `MOST`. What was cut short,
+damaged or stopped is still read as far as it went, and a sentence says so.
+"""
+
+from __future__ import annotations
+
+import bz2
+import importlib
+import lzma
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+PIECE = 256 << 10
+MOST = 64 << 30
+WINDOW_LOG = 27  # 128 MiB of look-back is what `zstd --long` writes; more is refused
+XZ_MEMORY = 128 << 20
+HEAD = 6
+
+
+class Decoder(Protocol):
+    """What bz2, lzma and zstd have in common; `Inflater` brings zlib in line."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+class Inflater:
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(wbits=31)
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, max_length: int = PIECE) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+
+
+def _xz() -> Decoder:
+    return lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+
+
+def _zstd() -> Decoder | None:
+    """Python 3.14 brings zstd along; before that the wheel `backports.zstd` does, where it is installed."""
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            module: Any = importlib.import_module(name)
+        except ImportError:
+            continue
+        decoder: Decoder = module.ZstdDecompressor(options={module.DecompressionParameter.window_log_max: WINDOW_LOG})
+        return decoder
+    return None
+
+
+FORMATS: tuple[tuple[bytes, str, Callable[[], Decoder | None]], ...] = (
+    (b"\x1f\x8b", "gzip", Inflater),
+    (b"BZh", "bzip2", bz2.BZ2Decompressor),
+    (b"\xfd7zXZ\x00", "xz", _xz),
+    (b"\x28\xb5\x2f\xfd", "zstd", _zstd),
+)
+
+
+class Unpacked:
+    """Iterate over it once; `sentence` then says what kept the text from being whole, if anything did."""
+
+    def __init__(self, chunks: Iterable[bytes], most: int = MOST) -> None:
+        self._chunks = iter(chunks)
+        self._most = most
+        self.sentence = ""
+
+    def __iter__(self) -> Iterator[bytes]:
+        head = self._head()
+        name, begin = _format(head)
+        decoder = begin() if begin else None
+        if begin and decoder is None:
+            self.sentence = f"This is a {name} file and the package backports.zstd is not installed; unpack it first."
+        if begin is None or decoder is None:
+            yield from ([] if begin else self._plain(head))
+        else:
+            yield from self._limited(self._decoded(head, name, begin, decoder))
+
+    def _head(self) -> bytes:
+        head = b""
+        while len(head) < HEAD and (chunk := next(self._chunks, b"")):
+            head += chunk
+        return head
+
+    def _plain(self, head: bytes) -> Iterator[bytes]:
+        yield head
+        yield from self._chunks
+
+    def _limited(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        room = self._most
+        for piece in pieces:
+            yield piece[:room]
+            room -= len(piece)
+            if room <= 0:
+                self.sentence = f"Unpacked it is larger than {self._most >> 20} MiB; the rest was not read."
+                return
+
+    def _decoded(
+        self, data: bytes, name: str, begin: Callable[[], Decoder | None], decoder: Decoder
+    ) -> Iterator[bytes]:
+        """Member after member: `cat a.gz b.gz` is a gzip file too."""
+        try:
+            while True:
+                if piece := decoder.decompress(data, PIECE):
+                    yield piece
+                data = b""
+                if decoder.eof:
+                    data = decoder.unused_data or next(self._chunks, b"")
+                    following = begin() if _format(data)[0] == name else None
+                    if following is None:  # the end, or padding of a tape
+                        return
+                    decoder = following
+                elif decoder.needs_input and not (data := next(self._chunks, b"")):
+                    self.sentence = f"The {name} file is cut short; it was read as far as it goes."
+                    return
+        except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as trouble:
+            self.sentence = f"The {name} file is damaged ({trouble}); it was read as far as it goes."
+        except Exception as trouble:  # zstd's own error class lives in a module that may not be there
+            if type(trouble).__name__ != "ZstdError":
+                raise
+            self.sentence = f"The {name} file is damaged ({trouble}); it was read as far as it goes."
+
+
+def _format(head: bytes) -> tuple[str, Callable[[], Decoder | None] | None]:
+    return next(((name, begin) for magic, name, begin in FORMATS if head.startswith(magic)), ("", None))
