@@ -28,7 +28,7 @@ from jobs.lifecycle import State
 from . import stepd
 from .logs import FRESH, BadPath, open_log, output_path
 from .play import BAD_OUTPUT
-from .world import KILL, Ended, Exit, Job
+from .values import KILL, Ended, Exit, Job
 
 SHIM = Path(stepd.__file__)
 
@@ -98,6 +98,9 @@ class ExecuteHands:
             os.killpg(record["pid"], number)
         except ProcessLookupError:
             return
+
+    def struck(self, job: Job, now: float) -> None:
+        return  # a real process needs nobody to break it
 
     def next_at(self) -> float | None:
         return None  # nobody knows when a real process ends
