@@ -5,9 +5,10 @@
 
 PYTHON =
 ARGS =
+SEED =
 UPGRADE =
 
-.PHONY: setup up test lint lock secrets clean
+.PHONY: setup up test chaos lint lock secrets clean
 .NOTPARALLEL:
 
 setup:
@@ -18,6 +19,10 @@ up: setup
 
 test: setup
 	@.venv/bin/python -m pytest -n auto --dist worksteal $(ARGS)
+
+# Ten minutes of kill -9 on a running instance; closes with one line of counts
+chaos: setup
+	@.venv/bin/python -m tests.chaos.storm $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 lint: setup
 	.venv/bin/ruff check

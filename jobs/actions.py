@@ -23,7 +23,7 @@ from acmeweb import live
 from jobs import clock, copying, ending, journal, lifecycle
 from jobs.ending import Ended
 from jobs.hostlist import compress
-from jobs.journal import Author
+from jobs.journal import SYNC, Author
 from jobs.lifecycle import FINAL, LIVE, Flag, State
 from jobs.models import Allocation, Attempt, Cluster, Deed, DeedKind, Dependency, Hold, Job, Mode, Node, Team
 from jobs.publicid import public_id, task_id
@@ -386,9 +386,26 @@ def correct_gpus(corrections: Sequence[Correction]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             f"UPDATE jobs_allocation a SET gpu = v.given FROM (VALUES {values}) v (attempt, node, promised, given)"  # noqa: S608
-            " WHERE a.attempt_id = v.attempt AND a.node_id = v.node AND a.gpu = v.promised AND a.released_at IS NULL",
+            " WHERE a.attempt_id = v.attempt AND a.node_id = v.node AND a.gpu = v.promised AND a.released_at IS NULL"
+            " RETURNING a.attempt_id",
             numbers,
         )
+        _tell_places({row[0] for row in cursor.fetchall()})
+
+
+def _tell_places(attempt_ids: set[int]) -> None:
+    """Which GPUs an attempt holds can be read from the Events alone, so a correction is one."""
+    held: dict[int, dict[str, list[int]]] = {pk: {} for pk in attempt_ids}
+    rows = Allocation.objects.live().filter(attempt__in=attempt_ids, gpu__isnull=False).order_by("node__name", "gpu")
+    for attempt_id, node, gpu in rows.values_list("attempt_id", "node__name", "gpu"):
+        held[attempt_id].setdefault(node, []).append(gpu)
+    attempts = Attempt.objects.filter(pk__in=attempt_ids).select_related("job").order_by("pk")
+    why = "The cluster gave other GPUs of the node than were promised."
+    events = [
+        journal.of_job("job.placed", SYNC, one.job, attempt=one, why=why, detail={"gpus": held[one.pk]})
+        for one in attempts
+    ]
+    copying.insert(events)
 
 
 # --- one move

@@ -146,6 +146,9 @@ class Runner:
     def start(self, name: str) -> None:
         self._call("startProcess", f"acme:{name}", False)
 
+    def stop(self, name: str) -> None:
+        self._call("stopProcess", f"acme:{name}", True)
+
     def _call(self, verb: str, *words: object) -> Any:
         try:
             return getattr(self._calls.supervisor, verb)(*words)

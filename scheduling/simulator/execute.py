@@ -29,7 +29,7 @@ from jobs.lifecycle import State
 from . import stepd
 from .logs import FRESH, BadPath, open_log, output_path
 from .play import BAD_OUTPUT
-from .world import KILL, Aim, Ended, Exit, Job
+from .values import KILL, Aim, Ended, Exit, Job
 
 SHIM = Path(stepd.__file__)
 
@@ -94,6 +94,9 @@ class ExecuteHands:
             self._unheard[job.id] = (job, number, aim)
         elif _is_alive(record):
             _send(record["pid"], number, aim)
+
+    def struck(self, job: Job, now: float) -> None:
+        return  # a real process needs nobody to break it
 
     def next_at(self) -> float | None:
         return None  # nobody knows when a real process ends

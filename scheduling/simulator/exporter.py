@@ -6,25 +6,29 @@ twice gives the same page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import pi, sin
 
-from jobs.lifecycle import Kind, State
+from jobs.lifecycle import Kind
 
+from .kernellog import pci_of
 from .play import Play
-from .world import Job, World
+from .troubles import XID_OF, Breakage, Trouble
+from .values import Job, Node
+from .world import World
 
 STEP_S = 5  # values change this often, as DCGM samples
-XID_OF_CAUSE = {"nvlink": 74, "ecc": 48, "nccl_timeout": 0}
+SM_CLOCK_MHZ = {"a100": 1410, "h100": 1980, "h200": 1980, "a800": 1410}
+IDLE_CLOCK_MHZ, HOT_CLOCK_MHZ = 210, 765
 MEMORY_MIB = {"a100": 81_920, "h100": 81_559, "h200": 143_771, "a800": 81_920}
 FULL_POWER_W = {"a100": 400.0, "h100": 700.0, "h200": 700.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSample:
-    """One GPU at one moment. `sm_active` is None where it cannot be measured."""
+    """One GPU at one moment. None where a value cannot be measured."""
 
     node: str
     gpu: int
@@ -37,6 +41,15 @@ class GpuSample:
     power_w: float = 0.0
     sm_active: float | None = None
     xid: int = 0
+    sm_clock_mhz: float | None = None
+    memory_total_mib: float | None = None
+    ecc_dbe: int | None = None  # since the node booted
+    remapped_rows: int | None = None
+    nvlink_crc_errors: int | None = None
+
+    @property
+    def memory_free_mib(self) -> float | None:
+        return None if self.memory_total_mib is None else self.memory_total_mib - self.memory_used_mib
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +57,7 @@ class Metric:
     name: str
     help: str
     of: Callable[[GpuSample], float | None]
+    counter: bool = False
 
 
 METRICS = (
@@ -53,6 +67,26 @@ METRICS = (
     Metric(name="DCGM_FI_DEV_POWER_USAGE", help="Power draw (in W).", of=lambda s: s.power_w),
     Metric(name="DCGM_FI_DEV_XID_ERRORS", help="Value of the last XID error encountered.", of=lambda s: s.xid),
     Metric(name="DCGM_FI_PROF_SM_ACTIVE", help="Ratio of cycles an SM has a warp.", of=lambda s: s.sm_active),
+    Metric(name="DCGM_FI_DEV_SM_CLOCK", help="SM clock frequency (in MHz).", of=lambda s: s.sm_clock_mhz),
+    Metric(name="DCGM_FI_DEV_FB_FREE", help="Framebuffer memory free (in MiB).", of=lambda s: s.memory_free_mib),
+    Metric(
+        name="DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+        help="Total number of double-bit volatile ECC errors.",
+        of=lambda s: s.ecc_dbe,
+        counter=True,
+    ),
+    Metric(
+        name="DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+        help="Number of remapped rows for uncorrectable errors.",
+        of=lambda s: s.remapped_rows,
+        counter=True,
+    ),
+    Metric(
+        name="DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+        help="Total number of NVLink flow-control CRC errors.",
+        of=lambda s: s.nvlink_crc_errors,
+        counter=True,
+    ),
 )
 
 
@@ -63,7 +97,8 @@ def page(samples: Iterable[GpuSample]) -> str:
 
 
 def _block(metric: Metric, rows: Iterable[tuple[GpuSample, str]]) -> Iterator[str]:
-    yield f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} gauge\n"
+    kind = "counter" if metric.counter else "gauge"
+    yield f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {kind}\n"
     for sample, labels in rows:
         if (value := metric.of(sample)) is not None:
             yield f"{metric.name}{{{labels}}} {value:g}\n"
@@ -98,22 +133,64 @@ class Load:
 
 
 IDLE = Load()
+HANGING = Load(util=1.0, memory=0.86, sm=0.02)  # a collective that spins: busy, and doing nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """What is wrong with a GPU, as its counters show it."""
+
+    xid: int = 0
+    dbe: int = 0
+    rows: int = 0
+    crc: int = 0
+    hot: bool = False
+
+
+WELL = Health()
 
 
 def simulated(world: World, play: Callable[[Job], Play], *, seed: int, now: float) -> Iterator[GpuSample]:
-    """Every GPU of every node that answers; a dead node's exporter is dead too."""
+    """Every GPU that answers: a dead node's exporter is dead too, and what fell off the bus has no telemetry."""
     tick = int(now // STEP_S)
-    xids = _xids(world, play)
+    sick = _by_node(world.troubles)
     for node in world.nodes.values():
         if node.down:
             continue
         users = {gpu: job for job in world.jobs_on(node.name) for gpu in job.gpus.get(node.name, ())}
         plays = {job.id: play(job) for job in users.values()}
+        troubles = sick.get(node.name, ())
         for gpu in range(node.gpus):
+            if any(t.kind == Breakage.OFF_BUS and t.gpu == gpu and t.lasts(now) for t in troubles):
+                continue
             job = users.get(gpu)
             load = IDLE if job is None else _load(job, plays[job.id], tick * STEP_S)
             dice = _noise(seed, node.name, gpu, tick)
-            yield _sample(node.name, node.gpu_model, gpu, load, dice, xids.get((node.name, gpu), 0), seed)
+            yield _sample(node, gpu, load, _health(node, gpu, troubles, now), dice, seed)
+
+
+def _by_node(troubles: Iterable[Trouble]) -> dict[str, list[Trouble]]:
+    found: dict[str, list[Trouble]] = {}
+    for trouble in troubles:
+        found.setdefault(trouble.node, []).append(trouble)
+    return found
+
+
+def _health(node: Node, gpu: int, troubles: Sequence[Trouble], now: float) -> Health:
+    """The last Xid stays until the node boots, as DCGM keeps it; a remapped row stays for good."""
+    mine = [trouble for trouble in troubles if trouble.gpu == gpu and trouble.at <= now]
+    if not mine:
+        return WELL
+    new = [trouble for trouble in mine if trouble.at > node.boot_at]
+    kinds = [trouble.kind for trouble in new]
+    xids = [XID_OF[kind] for kind in kinds if kind in XID_OF]
+    return Health(
+        xid=xids[-1] if xids else 0,
+        dbe=kinds.count(Breakage.ECC),
+        rows=sum(trouble.kind == Breakage.ECC for trouble in mine),
+        crc=sum(1000 + 37 * trouble.number % 900 for trouble in new if trouble.kind == Breakage.NVLINK),
+        hot=any(trouble.kind == Breakage.SLOW and trouble.lasts(now) for trouble in mine),
+    )
 
 
 def _load(job: Job, play: Play, now: float) -> Load:
@@ -121,6 +198,8 @@ def _load(job: Job, play: Play, now: float) -> Load:
     since = now - job.began_at
     if job.configuring or job.completing or since < 0:
         return Load(memory=0.02)
+    if since >= play.silent_s:
+        return HANGING
     if play.kind == Kind.EVALUATION:
         return _evaluation_load(since / max(min(play.duration_s, 1e9), 1.0))
     if play.kind in (Kind.PRETRAIN, Kind.SFT, Kind.MLLM):
@@ -139,21 +218,28 @@ def _evaluation_load(share: float) -> Load:
     return Load(util=0.02, memory=0.62, sm=0.0)
 
 
-def _sample(node: str, model: str, gpu: int, load: Load, dice: float, xid: int, seed: int) -> GpuSample:
-    full = FULL_POWER_W.get(model, 400.0)
+def _sample(node: Node, gpu: int, load: Load, health: Health, dice: float, seed: int) -> GpuSample:
+    model = node.gpu_model
+    full, total = FULL_POWER_W.get(model, 400.0), MEMORY_MIB.get(model, 81_920)
     util = min(max(load.util + 0.02 * dice * (load.util > 0.01), 0.0), 1.0)
+    clock = SM_CLOCK_MHZ.get(model, 1410) if util > 0.01 else IDLE_CLOCK_MHZ
     return GpuSample(
-        node=node,
+        node=node.name,
         gpu=gpu,
         model=f"NVIDIA {model.upper()}",
-        uuid=_uuid(seed, node, gpu),
-        pci_bus_id=f"00000000:{0x0F + 0x12 * gpu & 0xFF:02X}:00.0",
+        uuid=_uuid(seed, node.name, gpu),
+        pci_bus_id=f"00000000:{pci_of(gpu).upper()}:00.0",
         util_percent=round(100 * util),
-        memory_used_mib=round(load.memory * MEMORY_MIB.get(model, 81_920)),
-        temperature_c=round(29 + 36 * util + 2 * dice),
-        power_w=round(full * (0.16 + 0.76 * max(load.sm, 0.4 * util)) + 4 * dice, 1),
+        memory_used_mib=round(load.memory * total),
+        temperature_c=round(29 + 36 * util + 2 * dice) + (26 if health.hot else 0),
+        power_w=round(full * (0.16 + 0.76 * max(load.sm, 0.4 * util)) * (0.7 if health.hot else 1.0) + 4 * dice, 1),
         sm_active=round(max(load.sm + 0.01 * dice * (load.sm > 0.01), 0.0), 4),
-        xid=xid,
+        xid=health.xid,
+        sm_clock_mhz=min(clock, HOT_CLOCK_MHZ) if health.hot else clock,
+        memory_total_mib=total,
+        ecc_dbe=health.dbe,
+        remapped_rows=health.rows,
+        nvlink_crc_errors=health.crc,
     )
 
 
@@ -166,16 +252,3 @@ def _noise(seed: int, node: str, gpu: int, tick: int) -> float:
 def _uuid(seed: int, node: str, gpu: int) -> str:
     text = blake2b(f"{seed}:{node}:{gpu}:uuid".encode(), digest_size=16).hexdigest()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def _xids(world: World, play: Callable[[Job], Play]) -> Mapping[tuple[str, int], int]:
-    """The last Xid of each GPU: a device error that killed a job stays until the node boots, as DCGM keeps it."""
-    found: dict[tuple[str, int], int] = {}
-    for job in world.jobs.values():
-        if job.state != State.FAILED or not job.gpus:
-            continue
-        node = job.nodes[0]
-        xid = XID_OF_CAUSE.get(play(job).cause, 0)
-        if xid and job.ended_at > world.nodes[node].boot_at:
-            found[node, job.gpus[node][0]] = xid
-    return found

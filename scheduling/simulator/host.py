@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .exporter import GpuSample
-from .world import Node
+from .values import Node
 
 MODEL = re.compile(r"\b([A-Z]{1,3}\d{2,4})")
 ASKED = ("index", "name", "uuid", "pci.bus_id", "utilization.gpu", "memory.used", "temperature.gpu", "power.draw")

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import inf
 from pathlib import Path, PurePosixPath
 
+from . import kernellog
 from .logtext import Script, lines, next_due_s, script_of
 from .play import Play
-from .world import Job
+from .troubles import Trouble
+from .values import Job, Node
 
 log = logging.getLogger(__name__)
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 FRESH = APPEND | os.O_TRUNC
+KERNEL_EVERY_S = 1.0
 BATCH = 1_000  # jobs written in one turn; the rest is late by a turn, not lost
 
 
@@ -109,6 +113,10 @@ class LogBook:
             return
         self._follow(job.id, entry)
 
+    def rewrite(self, job: Job, play: Play) -> None:
+        if entry := self._open.get(job.id):
+            entry.script = script_of(job, play)
+
     def close(self, job_id: int, until: float, last_words: str = "") -> None:
         entry = self._open.pop(job_id, None)
         if entry is not None:
@@ -130,7 +138,9 @@ class LogBook:
         self._expect(job_id, entry)
 
     def _expect(self, job_id: int, entry: _Open) -> None:
-        heappush(self._due, (entry.script.began_at + next_due_s(entry.script, entry.index), job_id))
+        due_s = next_due_s(entry.script, entry.index)
+        if due_s < inf:
+            heappush(self._due, (entry.script.began_at + due_s, job_id))
 
     def _write(self, entry: _Open, now: float, last_words: str = "") -> None:
         new = lines(entry.script, entry.index, now - entry.script.began_at)
@@ -160,3 +170,32 @@ def _descriptor(root: Path, path: str, flags: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+class KernelBook:
+    """Each node's kernel log as a file, made anew whenever its kernel has said something more."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._written_at = 0.0
+
+    def write(self, nodes: Iterable[Node], troubles: Sequence[Trouble], now: float) -> int:
+        """Write what has become due, and say how many files were written."""
+        if now - self._written_at < KERNEL_EVERY_S:
+            return 0
+        fresh = [trouble for trouble in troubles if kernellog.speaks(trouble, self._written_at, now)]
+        self._written_at = now
+        everywhere = any(not trouble.node for trouble in fresh)
+        names = {trouble.node for trouble in fresh}
+        chosen = [node for node in nodes if everywhere or node.name in names] if fresh else []
+        for node in chosen:
+            self._write(node, troubles, now)
+        return len(chosen)
+
+    def _write(self, node: Node, troubles: Sequence[Trouble], now: float) -> None:
+        text = "".join(f"{line}\n" for line in kernellog.log_of(node, troubles, now=now))
+        try:
+            with _descriptor(self._root, str(self._root / "kernel" / f"{node.name}.log"), FRESH) as fd:
+                os.write(fd, text.encode())
+        except (BadPath, OSError) as lost:
+            log.warning("node %s: its kernel log is lost: %s", node.name, lost)

@@ -7,25 +7,37 @@ and evaluation frameworks print. No I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import exp, inf
 from random import Random
 
 from jobs.lifecycle import Kind, State
 
+from .lastwords import Scene, last_words
 from .play import Play
-from .world import Job
+from .reasons import TRAINING
+from .troubles import SLOWDOWN
+from .values import Job
 
 PACE_S = 2.0  # no job says more than a line every two seconds,
 MOST_LINES = 2_000  # and a long one says less
 START_UP_S = 0.25  # between start-up lines, at most
 STEPS_PER_LINE = 10
 CHECKPOINT_EVERY = 50  # lines
-TRAINING = frozenset({Kind.PRETRAIN, Kind.SFT, Kind.MLLM})
 DATASETS = ("mmlu", "gsm8k", "humaneval", "bbh", "ceval", "arc_challenge", "hellaswag", "triviaqa")
 FIRST_LOSS, LAST_LOSS = 10.8, 2.05
+NOISE = 0.03  # of the lines
+NOISES = (
+    "[rank{rank}] data worker waited {number} ms for shard {number}",
+    "{node}: NCCL INFO Channel 0{rank}/0 : 0[0] -> 1[1] via P2P/CUMEM",
+    "/opt/train/train/optim.py:44: UserWarning: lr_scheduler.step() was called before optimizer.step()",
+    "{node}: warning: clock of the storage gateway is {number} ms ahead",
+    "tokenizer: FutureWarning: clean_up_tokenization_spaces was not set, it will be True by default",
+    "[rank{rank}] gc collected {number} objects in generation 2",
+    "wandb: WARNING retrying the upload of {number} files",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +50,12 @@ class Script:
     nodes: tuple[str, ...]
     gpus_per_node: int
     began_at: float
+    gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def ends_s(self) -> float:
+        """After this it says nothing more but its last words; one that hangs has none."""
+        return min(self.play.duration_s, self.play.silent_s)
 
     @property
     def ranks(self) -> int:
@@ -45,7 +63,7 @@ class Script:
 
     @property
     def pace_s(self) -> float:
-        known = 0.0 if self.play.duration_s == inf else self.play.duration_s
+        known = 0.0 if self.play.planned_s == inf else self.play.planned_s
         return max(PACE_S, known / MOST_LINES)
 
 
@@ -57,6 +75,7 @@ def script_of(job: Job, play: Play) -> Script:
         nodes=job.nodes,
         gpus_per_node=job.request.gpus_per_node,
         began_at=job.began_at,
+        gpus=job.gpus,
     )
 
 
@@ -66,22 +85,27 @@ def lines(script: Script, first: int, until_s: float) -> list[str]:
 
 
 def next_due_s(script: Script, index: int) -> float:
-    """When line `index` is due, in seconds from the beginning."""
-    start_up = len(_start_up(script))
-    gap = _start_up_gap(script)
-    return index * gap if index < start_up else start_up * gap + (index - start_up) * script.pace_s
+    """When line `index` is due, in seconds from the beginning; never, for what comes after the end."""
+    at = _moment_s(script, index)
+    return at if at < script.ends_s else inf
+
+
+def _moment_s(script: Script, index: int) -> float:
+    start_up, gap = len(_start_up(script)), _start_up_gap(script)
+    work = index * gap if index < start_up else start_up * gap + (index - start_up) * script.pace_s
+    return script.play.stretched(work)
 
 
 def _start_up_gap(script: Script) -> float:
     """A very short job hurries through its start-up, so that it still says what it is."""
-    return min(START_UP_S, script.play.duration_s / (2 * len(_start_up(script))))
+    return min(START_UP_S, script.play.planned_s / (2 * len(_start_up(script))))
 
 
 def _lines(script: Script, first: int, until_s: float) -> Iterator[str]:
     start_up = _start_up(script)
     index = first
-    while (at := next_due_s(script, index)) <= until_s and at < script.play.duration_s:
-        text = start_up[index] if index < len(start_up) else _progress(script, index - len(start_up))
+    while (at := _moment_s(script, index)) <= until_s and at < script.ends_s:
+        text = start_up[index] if index < len(start_up) else _progress(script, index - len(start_up), at)
         yield f"[{_stamp(script.began_at + at)}] {text}"
         index += 1
     if until_s >= script.play.duration_s:
@@ -90,15 +114,14 @@ def _lines(script: Script, first: int, until_s: float) -> Iterator[str]:
 
 
 def _body_length(script: Script) -> int:
-    """How many lines come before the tail."""
-    start_up, end = len(_start_up(script)), script.play.duration_s
-    if end <= 0:
-        return 0
-    gap = _start_up_gap(script)
-    index = start_up + max(int((end - start_up * gap) / script.pace_s) - 1, 0)
-    while next_due_s(script, index) < end:
-        index += 1
-    return index
+    """How many lines come before the tail: the moments of lines only grow, so it is found by halving."""
+    low, high = 0, 1
+    while _moment_s(script, high) < script.ends_s:
+        high *= 2
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if _moment_s(script, middle) < script.ends_s else (low, middle)
+    return low
 
 
 def _stamp(at: float) -> str:
@@ -128,41 +151,55 @@ def _training_start(script: Script) -> list[str]:
     ]
 
 
-def _progress(script: Script, number: int) -> str:
+def _progress(script: Script, number: int, at_s: float) -> str:
+    if (noise := _noise(script, number)) is not None:
+        return noise
     if script.play.kind in TRAINING:
-        return _training_line(script, number)
+        return _training_line(script, number, at_s)
     if script.play.kind == Kind.EVALUATION:
         return _evaluation_line(script, number)
     return f"step {number + 1} done"
 
 
-def _training_line(script: Script, number: int) -> str:
+def _noise(script: Script, number: int) -> str | None:
+    """What every log is full of and means nothing."""
+    dice = Random(f"{script.play.dice}:noise:{number}")
+    if dice.random() >= NOISE or (number + 1) % CHECKPOINT_EVERY == 0:
+        return None
+    rank, node = dice.randrange(script.ranks), dice.choice(script.nodes or ("localhost",))
+    return dice.choice(NOISES).format(rank=rank, node=node, number=dice.randrange(2, 90))
+
+
+def _training_line(script: Script, number: int, at_s: float) -> str:
     step = (number + 1) * STEPS_PER_LINE
     if (number + 1) % CHECKPOINT_EVERY == 0:
         return f"checkpoint saved at step {step}"
     dice = Random(f"{script.play.dice}:{number}")
-    loss, norm = _loss(script, number, dice), 0.35 + 0.1 * dice.random()
-    spiking = _in_spike(script, number)
-    rate = 3800 * (1 + 0.02 * dice.uniform(-1, 1))
+    loss, norm = _loss(script, number, at_s, dice), 0.35 + 0.1 * dice.random()
+    norm *= 40 if _in_spike(script, number, at_s) else 1
+    slow = SLOWDOWN if script.play.is_slow(at_s) else 1.0
+    rate = 3800 * (1 + 0.02 * dice.uniform(-1, 1)) / slow
     return (
-        f"step {step:>7} | loss {loss:.4f} | grad norm {norm * (40 if spiking else 1):.3f} | lr 3.00e-04 "
-        f"| tokens/s/gpu {rate:.0f} | {script.pace_s / STEPS_PER_LINE:.3f} s/step"
+        f"step {step:>7} | loss {loss:.4f} | grad norm {norm:.3f} | lr 3.00e-04 "
+        f"| tokens/s/gpu {rate:.0f} | {slow * script.pace_s / STEPS_PER_LINE:.3f} s/step"
     )
 
 
-def _loss(script: Script, number: int, dice: Random) -> float:
+def _loss(script: Script, number: int, at_s: float, dice: Random) -> float:
     hint, _, _ = script.play.loss.partition(":")
     smooth = LAST_LOSS + (FIRST_LOSS - LAST_LOSS) * exp(-number / 60)
     noisy = smooth * (1 + 0.01 * dice.uniform(-1, 1))
     if hint == "flat":
         return FIRST_LOSS * (1 + 0.002 * dice.uniform(-1, 1))
-    if not _in_spike(script, number):
+    if not _in_spike(script, number, at_s):
         return noisy
     return float("nan") if hint == "nan" else noisy * 3
 
 
-def _in_spike(script: Script, number: int) -> bool:
+def _in_spike(script: Script, number: int, at_s: float) -> bool:
     """`SIM_LOSS=spike:0.6` leaves the curve from 60 % of the run on, `nan:0.6` becomes nan there."""
+    if at_s >= script.play.spike_s:
+        return True
     hint, _, where = script.play.loss.partition(":")
     if hint not in ("spike", "nan"):
         return False
@@ -170,7 +207,7 @@ def _in_spike(script: Script, number: int) -> bool:
         share = float(where or 0.5)
     except ValueError:
         share = 0.5
-    return number * script.pace_s >= share * min(script.play.duration_s, 1e9)
+    return number * script.pace_s >= share * min(script.play.planned_s, 1e9)
 
 
 def _evaluation_line(script: Script, number: int) -> str:
@@ -182,67 +219,28 @@ def _evaluation_line(script: Script, number: int) -> str:
     return f"{dataset}: {done * 128}/1280 samples generated"
 
 
-# How a failing job ends. {rank} and {node} are drawn; a traceback reads as Python's, a device error as the library's.
-TAILS: dict[str, tuple[str, ...]] = {
-    "nccl_timeout": (
-        "[rank{rank}] watchdog: collective ALLREDUCE (seq 48211) did not finish within 1800000 ms",
-        "[rank{rank}] NCCL error: remote process exited or there was a network error on {node}",
-        "torch.distributed.DistBackendError: NCCL communicator was aborted on rank {rank}",
-    ),
-    "nvlink": (
-        "[rank{rank}] NVRM: Xid (PCI:0000:1b:00): 74, NVLink: fatal error detected on link 3 ({node})",
-        "[rank{rank}] RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
-    ),
-    "ecc": (
-        "[rank{rank}] NVRM: Xid (PCI:0000:3d:00): 48, double bit ECC error ({node})",
-        "[rank{rank}] RuntimeError: CUDA error: uncorrectable ECC error encountered",
-    ),
-    "cuda_oom": (
-        "Traceback (most recent call last):",
-        '  File "/opt/train/loop.py", line 214, in step',
-        "    loss.backward()",
-        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB on device {rank} of {node}",
-    ),
-    "connection": (
-        "Traceback (most recent call last):",
-        '  File "/opt/train/storage.py", line 88, in fetch',
-        "    body = session.get(url)",
-        "ConnectionError: storage gateway closed the connection while rank {rank} was reading a shard",
-    ),
-    "file_not_found": (
-        "Traceback (most recent call last):",
-        '  File "/opt/train/data.py", line 41, in open_shard',
-        "    return open(path, 'rb')",
-        "FileNotFoundError: [Errno 2] No such file or directory: '/data/shards/part-00{rank}.bin'",
-    ),
-    "assertion": (
-        "Traceback (most recent call last):",
-        '  File "/opt/train/main.py", line 63, in main',
-        "    assert batch % world == 0, (batch, world)",
-        "AssertionError: (1000, {ranks})",
-    ),
-    "type_error": (
-        "Traceback (most recent call last):",
-        '  File "/opt/train/metrics.py", line 29, in score',
-        "    total += sample['score']",
-        "TypeError: unsupported operand type(s) for +=: 'float' and 'NoneType'",
-    ),
-    "loss_nan": (
-        "[rank{rank}] loss is nan for 5 steps in a row",
-        "RuntimeError: training stopped: the loss is not finite",
-    ),
-    "host_oom": (
-        "slurmstepd: error: Detected 1 oom_kill event in StepId={job}.batch. The batch step ran out of memory.",
-    ),
-}
-
-
 def _tail(script: Script) -> list[str]:
     play = script.play
     if play.state == State.COMPLETED:
         return [f"[{_stamp(script.began_at + play.duration_s)}] all done"]
-    dice = Random(f"{play.dice}:tail")
-    rank, node = dice.randrange(script.ranks), dice.choice(script.nodes or ("localhost",))
-    return [
-        text.format(rank=rank, node=node, ranks=script.ranks, job=script.job_id) for text in TAILS.get(play.cause, ())
-    ]
+    return last_words(
+        Scene(
+            job=script.job_id,
+            reason=play.cause,
+            exit_code=play.exit.code or 1,
+            nodes=script.nodes,
+            gpus_per_node=script.gpus_per_node,
+            rank=_rank_at_fault(script),
+            step=_body_length(script) * STEPS_PER_LINE,
+            dice=play.dice,
+        )
+    )
+
+
+def _rank_at_fault(script: Script) -> int:
+    node, gpu = script.play.culprit or ("", -1)
+    if node in script.nodes and gpu >= 0:
+        indices = script.gpus.get(node, ())
+        place = indices.index(gpu) if gpu in indices else 0
+        return script.nodes.index(node) * script.gpus_per_node + place
+    return Random(f"{script.play.dice}:rank").randrange(script.ranks)

@@ -17,7 +17,9 @@ from typing import Protocol
 
 from jobs.lifecycle import Kind, State
 
-from .world import KILL, TERM, Aim, Ended, Exit, Job
+from .reasons import HOST_OOM, NAMES, REASONS, after_s, draw
+from .troubles import REASON_OF, SLOWDOWN, XID_OF, Blow, Breakage
+from .values import KILL, TERM, Aim, Ended, Exit, Job
 
 GRACE_S = 0.3  # how long a played job takes to obey TERM
 BAD_OUTPUT = Exit(signal=53)  # what Slurm gives a job whose output file cannot be opened
@@ -42,33 +44,37 @@ HABITS = {
     Kind.OTHER: Habit(median_s=900, spread=1.2, fails=0.15),
 }
 
-# Why a drawn failure failed, and how often; the words are those of `logtext.TAILS`.
-CAUSES = {
-    "nccl_timeout": 24,
-    "nvlink": 12,
-    "ecc": 10,
-    "cuda_oom": 14,
-    "connection": 9,
-    "file_not_found": 8,
-    "assertion": 9,
-    "type_error": 8,
-    "loss_nan": 6,
-}
-CAUSE_OF_END = {State.OUT_OF_MEMORY: "host_oom", State.NODE_FAIL: ""}
+CAUSE_OF_END = {State.OUT_OF_MEMORY: HOST_OOM, State.NODE_FAIL: ""}
 EXIT_OF_END = {State.OUT_OF_MEMORY: Exit(signal=125), State.NODE_FAIL: Exit(), State.COMPLETED: Exit()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Play:
-    """One job's whole course, known from its first second."""
+    """One job's whole course, as far as it is known: what befalls it later makes another play of it."""
 
     kind: Kind
     duration_s: float
+    planned_s: float  # without what befell it: its pace goes by this
     state: State
     exit: Exit
     cause: str = ""
     loss: str = ""
     dice: str = ""  # what its log lines are drawn from
+    culprit: tuple[str, int] | None = None  # node and GPU, where one of them is to blame
+    silent_s: float = inf  # from here on it hangs and says nothing
+    spike_s: float = inf
+    slow_s: tuple[float, float] | None = None  # from, until
+
+    def stretched(self, work_s: float) -> float:
+        """When work that would be done at `work_s` is done, with the time that a slow GPU costs."""
+        if self.slow_s is None or work_s <= self.slow_s[0]:
+            return work_s
+        since, until = self.slow_s
+        slowly = since + (work_s - since) * SLOWDOWN
+        return slowly if slowly <= until else work_s + (until - since) * (1 - 1 / SLOWDOWN)
+
+    def is_slow(self, at_s: float) -> bool:
+        return self.slow_s is not None and self.slow_s[0] <= at_s < self.slow_s[1]
 
 
 class BadHint(ValueError):
@@ -76,21 +82,62 @@ class BadHint(ValueError):
 
 
 def play_of(job: Job, *, seed: int, speed: float) -> Play:
+    """What the job is to do, and then what befell it, in the order in which it did."""
+    play = _planned(job, seed=seed, speed=speed)
+    for blow in sorted(job.blows, key=lambda blow: blow.at):
+        play = _struck(play, blow, max(blow.at - job.began_at, 0.0), job.began_at)
+    return play
+
+
+def _planned(job: Job, *, seed: int, speed: float) -> Play:
     environment = job.request.environment
     dice = f"{seed}:{job.request.comment or job.id}"
     kind = _kind(environment.get("ACME_KIND", ""))
-    random = Random(dice)
-    drawn_s, drawn_end = _drawn_duration(random, HABITS[kind]) / speed, _drawn_end(random, HABITS[kind])
-    state, ended, cause = _end(environment["SIM_END"]) if environment.get("SIM_END") else drawn_end
+    random, gpus = Random(dice), job.request.node_count * job.request.gpus_per_node
+    duration = random.lognormvariate(log(HABITS[kind].median_s), HABITS[kind].spread)
+    state, ended, cause = _drawn_end(random, HABITS[kind])
+    if hint := environment.get("SIM_END"):
+        state, ended, cause = _end(hint)
+    if state == State.FAILED and not cause:
+        reason = draw(random, kind, gpus)
+        cause, duration = reason.name, min(duration, after_s(random, reason))
     hinted = _duration(environment.get("SIM_DURATION_S", ""))
+    duration = max(duration / speed, SHORTEST_S) if hinted is None else hinted
     return Play(
         kind=kind,
-        duration_s=inf if state == State.TIMEOUT else (max(drawn_s, SHORTEST_S) if hinted is None else hinted),
+        duration_s=inf if state == State.TIMEOUT else duration,
+        planned_s=inf if state == State.TIMEOUT else duration,
         state=state,
         exit=ended,
         cause=cause,
         loss=environment.get("SIM_LOSS", ""),
         dice=dice,
+        culprit=_somewhere(random, job),
+    )
+
+
+def _somewhere(random: Random, job: Job) -> tuple[str, int] | None:
+    """On which of its GPUs a drawn failure shows."""
+    places = [(node, gpu) for node in job.nodes for gpu in job.gpus.get(node, ())]
+    return random.choice(places) if places else None
+
+
+def _struck(play: Play, blow: Blow, at_s: float, began_at: float) -> Play:
+    if at_s >= play.duration_s or play.silent_s < inf:
+        return play
+    where = (blow.node, blow.gpu) if blow.node else play.culprit
+    match blow.kind:
+        case Breakage.LOSS:
+            return replace(play, spike_s=min(play.spike_s, at_s))
+        case Breakage.SLOW if play.slow_s is None:
+            slow = replace(play, slow_s=(at_s, blow.until - began_at))
+            return replace(slow, duration_s=slow.stretched(play.duration_s))
+        case Breakage.HANG:
+            return replace(play, silent_s=at_s, duration_s=inf, state=State.TIMEOUT, exit=Exit(), culprit=where)
+    if blow.kind not in REASON_OF:
+        return play
+    return replace(
+        play, duration_s=at_s, state=State.FAILED, exit=Exit(code=1), cause=REASON_OF[blow.kind], culprit=where
     )
 
 
@@ -105,14 +152,9 @@ def _kind(text: str) -> Kind:
     return Kind(text) if text in set(Kind) else Kind.OTHER
 
 
-def _drawn_duration(random: Random, habit: Habit) -> float:
-    return random.lognormvariate(log(habit.median_s), habit.spread)
-
-
 def _drawn_end(random: Random, habit: Habit) -> tuple[State, Exit, str]:
     fails = random.random() < habit.fails
-    cause = random.choices(list(CAUSES), weights=list(CAUSES.values()))[0]
-    return (State.FAILED, Exit(code=1), cause) if fails else (State.COMPLETED, Exit(), "")
+    return (State.FAILED, Exit(code=1), "") if fails else (State.COMPLETED, Exit(), "")
 
 
 def _duration(text: str) -> float | None:
@@ -128,15 +170,18 @@ def _duration(text: str) -> float | None:
 
 
 def _end(text: str) -> tuple[State, Exit, str]:
-    """`COMPLETED`, `FAILED:<exit code>[:<cause>]`, `OUT_OF_MEMORY`, `NODE_FAIL`, `TIMEOUT` (never ends by itself)."""
+    """`COMPLETED`, `FAILED:<exit code>[:<reason>]`, `OUT_OF_MEMORY`, `NODE_FAIL`, `TIMEOUT` (never ends by itself).
+
+    A failure without a reason gets one from the table, by the kind and size of the job.
+    """
     word, _, rest = text.partition(":")
     code, _, cause = rest.partition(":")
-    if word == State.FAILED and (not code or code.isdigit()) and (not cause or cause in CAUSES):
-        return State.FAILED, Exit(code=int(code or 1) & 0xFF or 1), cause or "assertion"
+    if word == State.FAILED and (not code or code.isdigit()) and (not cause or cause in NAMES):
+        return State.FAILED, Exit(code=int(code or 1) & 0xFF or 1), cause
     if word in (State.COMPLETED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.TIMEOUT) and not rest:
         state = State(word)
         return state, EXIT_OF_END.get(state, Exit()), CAUSE_OF_END.get(state, "")
-    raise BadHint(f"SIM_END: {text!r:.40} is no end; FAILED:1, FAILED:1:{next(iter(CAUSES))} and COMPLETED are")
+    raise BadHint(f"SIM_END: {text!r:.40} is no end; FAILED:1, FAILED:1:{next(iter(REASONS))} and COMPLETED are")
 
 
 class Stage(Protocol):
@@ -148,6 +193,10 @@ class Stage(Protocol):
 
     def reopen(self, job: Job, play: Play) -> None: ...
 
+    def rewrite(self, job: Job, play: Play) -> None:
+        """It goes on by another play; what is written stays."""
+        ...
+
     def close(self, job_id: int, until: float, last_words: str = "") -> None: ...
 
 
@@ -158,6 +207,9 @@ class NoStage:
         return True
 
     def reopen(self, job: Job, play: Play) -> None:
+        return
+
+    def rewrite(self, job: Job, play: Play) -> None:
         return
 
     def close(self, job_id: int, until: float, last_words: str = "") -> None:
@@ -195,6 +247,11 @@ class PlayHands:
         self._stage.close(job.id, now, _last_words(job))
         self._expect(Ended(job_id=job.id, at=now + GRACE_S, state=job.state, exit=Exit(signal=number)))
 
+    def struck(self, job: Job, now: float) -> None:
+        play = self.play(job)
+        self._stage.rewrite(job, play)
+        self._expect_end(job, play)
+
     def next_at(self) -> float | None:
         return self._ends[0][0] if self._ends else None
 
@@ -223,11 +280,21 @@ class PlayHands:
         lost = job.nodes[0] if play.state == State.NODE_FAIL and job.nodes else ""
         reason = "NonZeroExitCode" if play.exit.code else str(_REASONS.get(play.state, "None"))
         at = job.began_at + play.duration_s
-        self._expect(Ended(job_id=job.id, at=at, state=play.state, exit=play.exit, reason=reason, lost_node=lost))
+        ended = Ended(job_id=job.id, at=at, state=play.state, exit=play.exit, reason=reason, lost_node=lost)
+        self._expect(replace(ended, broke=_broke(play, at)))
 
     def _expect(self, ended: Ended) -> None:
         self._due[ended.job_id] = ended
         heappush(self._ends, (ended.at, ended.job_id))
+
+
+def _broke(play: Play, at: float) -> Blow | None:
+    """The machine's side of an end that the failure table drew; a blow from outside is known already."""
+    breaks = REASONS[play.cause].breaks if play.cause in REASONS else None
+    if breaks is None or play.culprit is None:
+        return None
+    node, gpu = play.culprit
+    return Blow(kind=breaks, at=at, until=at, node=node, gpu=gpu if breaks in XID_OF else -1)
 
 
 _REASONS = {State.OUT_OF_MEMORY: "OutOfMemory", State.NODE_FAIL: "NodeDown"}

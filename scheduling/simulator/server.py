@@ -14,11 +14,9 @@ from anywhere could otherwise post to the loopback. /metrics stays open, as a DC
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import fcntl
 import getpass
-import hmac
 import json
 import logging
 import os
@@ -26,88 +24,38 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from . import exporter, host, wire
-from .execute import Account, ExecuteHands, account_for
-from .logs import LogBook
+from . import bodies, door, exporter, host, kernellog, wire
+from .commits import Commits
+from .door import Handler
+from .execute import ExecuteHands
+from .logs import KernelBook, LogBook
+from .options import BadStart, Options, options_of
 from .play import BadHint, PlayHands, check_hints
 from .store import Store
+from .troubles import Faults
+from .values import Changes, Job, Picture, Refusal, Timing, plan_nodes
 from .wire import API, BadBody, Cluster
-from .world import Changes, Faults, Job, Picture, Refusal, Timing, World, plan_nodes
+from .world import World
 
 log = logging.getLogger("acme.cluster")
 
 TICK_S = 0.1
 GIVE_UP_S = 7.0  # to end all jobs: TERM, KILL after the world's kill_wait_s, and a moment for what KILL leaves
 SHUT_DOWN = "the machine was shut down"
-BODY_LIMIT = 4 * 1024 * 1024
 SAMPLES_FOR_S = 2.0  # nvidia-smi takes a moment: its answer serves everyone who asks within this time
-Handler = Callable[[Request], Awaitable[Response]]
-
-
-class BadStart(SystemExit):
-    """An option nobody can start with: one sentence."""
-
-
-class Commits:
-    """Writes the world's changes, many requests at a time, and tells each when its own are on the disk."""
-
-    def __init__(self, world: World, store: Store, forget: Callable[[Changes], None]) -> None:
-        self._world, self._store, self._forget = world, store, forget
-        self._asked = self._done = 0
-        self._turn = asyncio.Lock()
-
-    async def flush(self) -> None:
-        """Return when everything that changed before the call is on the disk."""
-        self._asked += 1
-        mine = self._asked
-        async with self._turn:
-            if self._done >= mine:
-                return
-            covered, changes = self._asked, self._world.take_changes()
-            if changes:
-                await self._write(changes)
-            self._done = covered
-
-    async def _write(self, changes: Changes) -> None:
-        try:
-            await run_in_threadpool(self._store.write, changes)
-        except Exception:
-            # What is in memory is now more than what is on the disk: going on would promise what a restart forgets.
-            log.critical("the state cannot be written; the server stops", exc_info=True)
-            os._exit(1)
-        self._forget(changes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    state: Path
-    port: int
-    bind: str = "127.0.0.1"
-    name: str = "seren"
-    nodes: int = 32
-    gpus_per_node: int = 8
-    gpu_model: str = "a100"
-    seed: int = 0
-    speed: float = 60.0
-    faults: float = 0.0
-    configure_s: float = 1.0
-    token: str = ""
-    execute: bool = False
-    log_root: Path = Path()
-    account: Account | None = None  # as whom jobs run; nobody's where they are played
 
 
 class Server:
@@ -119,6 +67,7 @@ class Server:
         self._store = Store(options.state / "cluster.sqlite3")
         self._seed = int(self._store.setting("seed", str(options.seed)))
         self._book = LogBook(options.log_root)
+        self._kernels = KernelBook(options.log_root)
         self._players = PlayHands(seed=self._seed, speed=options.speed, stage=self._book)
         jobs = options.state / "jobs"
         self._runners = ExecuteHands(state=jobs, log_root=options.log_root, account=options.account)
@@ -154,7 +103,16 @@ class Server:
             ("GET", f"{slurm}/node/{{name}}", self.node),
             ("POST", f"{slurm}/node/{{name}}", self.update_node),
         ]
-        routes = [Route(path, self._guarded(handler), methods=[method]) for method, path, handler in paths]
+        if not self._options.execute:
+            paths += [
+                ("GET", "/kernel/{name}", self.kernel_log),
+                ("GET", "/troubles", self.troubles),
+                ("POST", "/troubles", self.break_something),
+            ]
+        routes = [
+            Route(path, door.guarded(handler, self._options.token, self._answer), methods=[method])
+            for method, path, handler in paths
+        ]
         routes += [Route("/metrics", self.metrics), Route("/healthz", healthz)]
         return Starlette(routes=routes, lifespan=self._lifespan)
 
@@ -171,18 +129,18 @@ class Server:
 
     async def jobs(self, request: Request) -> Response:
         """All of them, or with ?update_time none at all when nothing moved since: Slurm's rule."""
-        since = _since(request)
+        since = door.since(request)
         if since is not None and self._world.last_job_change < since:
             warning = {"description": f"No job changes since update_time[{since}]", "source": "op_handler_jobs"}
             head = {"jobs": [], "last_backfill": wire.number(0), "last_update": wire.number(0)}
             return self._answer(head, warnings=[warning])
-        return _json(self._jobs_text(self._world.jobs.values()))
+        return door.json_answer(self._jobs_text(self._world.jobs.values()))
 
     async def job_states(self, request: Request) -> Response:
         return self._answer(wire.job_states(self._world.jobs.values()))
 
     async def job(self, request: Request) -> Response:
-        return _json(self._jobs_text([self._world.job(_job_id(request))]))
+        return door.json_answer(self._jobs_text([self._world.job(door.job_id(request))]))
 
     async def nodes(self, request: Request) -> Response:
         return self._answer(wire.nodes(self._world, self._cluster, self._world.nodes.values()))
@@ -198,7 +156,7 @@ class Server:
     # Doing
 
     async def submit(self, request: Request) -> Response:
-        asked = wire.request_of(await _body(request), self._user_of(request))
+        asked = bodies.request_of(await door.body(request), self._user_of(request))
         if not self._options.execute:
             _understood(asked.environment)
         job = self._world.submit(asked, time.time())
@@ -206,19 +164,19 @@ class Server:
         return self._answer({"job_id": job.id, "step_id": "batch", "job_submit_user_msg": ""})
 
     async def update_job(self, request: Request) -> Response:
-        changed = wire.job_update_of(await _body(request))
-        self._world.update(_job_id(request), changed, time.time())
+        changed = bodies.job_update_of(await door.body(request))
+        self._world.update(door.job_id(request), changed, time.time())
         await self._commits.flush()
-        return self._answer({"job_id": str(_job_id(request)), "step_id": "", "results": []})
+        return self._answer({"job_id": str(door.job_id(request)), "step_id": "", "results": []})
 
     async def cancel(self, request: Request) -> Response:
         """A cancellation is answered with 200 and an outcome per job, even where there is nothing to cancel."""
-        job_id, named = _job_id(request), request.query_params.get("signal", "")
+        job_id, named = door.job_id(request), request.query_params.get("signal", "")
         outcome: dict[str, Any] = {"string": "", "code": 0, "message": ""}
         try:
             if named:
-                aim = wire.aim_of(request.query_params.get("flags", ""))
-                self._world.signal(job_id, wire.signal_of(named), time.time(), aim)
+                aim = bodies.aim_of(request.query_params.get("flags", ""))
+                self._world.signal(job_id, bodies.signal_of(named), time.time(), aim)
             else:
                 self._world.cancel(job_id, time.time())
         except Refusal as no:
@@ -228,12 +186,12 @@ class Server:
         return self._answer({"status": [status]})
 
     async def update_node(self, request: Request) -> Response:
-        name, asked = request.path_params["name"], wire.node_update_of(await _body(request))
+        name, asked = request.path_params["name"], bodies.node_update_of(await door.body(request))
         self._change_node(name, asked, self._user_of(request), time.time())
         await self._commits.flush()
         return self._answer({})
 
-    def _change_node(self, name: str, asked: wire.NodeUpdate, by: str, now: float) -> None:
+    def _change_node(self, name: str, asked: bodies.NodeUpdate, by: str, now: float) -> None:
         if asked.state in ("RESUME", "UNDRAIN"):
             self._world.resume(name, now)
         elif asked.state == "DOWN":
@@ -242,6 +200,24 @@ class Server:
             raise BadBody(wire.BAD_FLAG, "You must specify a reason when DRAINING a node", "#/reason/")
         else:
             self._world.drain(name, asked.reason, by, now)
+
+    # What only a simulated cluster has
+
+    async def kernel_log(self, request: Request) -> Response:
+        """What `journalctl -k` on the node would print; the same lines lie in kernel/NODE.log beneath the log root."""
+        node = self._world.node(request.path_params["name"])
+        said = kernellog.log_of(node, self._world.troubles, now=time.time())
+        return PlainTextResponse("".join(f"{line}\n" for line in said))
+
+    async def troubles(self, request: Request) -> Response:
+        """The truth, for whoever measures how well it was found out."""
+        return self._answer({"troubles": [wire.trouble(one) for one in self._world.troubles]})
+
+    async def break_something(self, request: Request) -> Response:
+        kind, node, gpu = bodies.breakage_of(await door.body(request))
+        begun = self._world.befall(kind, time.time(), node=node, gpu=gpu)
+        await self._commits.flush()
+        return self._answer({"trouble": wire.trouble(begun)})
 
     # Between requests
 
@@ -252,6 +228,7 @@ class Server:
             now = time.time()
             self._world.advance(now)
             self._book.write(now)
+            self._kernels.write(self._world.nodes.values(), self._world.troubles, now)
             await self._commits.flush()
             await asyncio.sleep(TICK_S)
 
@@ -313,7 +290,7 @@ class Server:
         return text
 
     def _answer(self, content: wire.Plain, *, status: int = 200, **rest: Any) -> Response:
-        return _json(json.dumps(wire.envelope(self._cluster, content, **rest)).encode(), status)
+        return door.json_answer(json.dumps(wire.envelope(self._cluster, content, **rest)).encode(), status)
 
     def _simulated_samples(self) -> Iterable[exporter.GpuSample]:
         return exporter.simulated(self._world, self._players.play, seed=self._seed, now=time.time())
@@ -328,55 +305,9 @@ class Server:
     def _user_of(self, request: Request) -> str:
         return request.headers.get("X-SLURM-USER-NAME", "") or self._user
 
-    def _guarded(self, handler: Handler) -> Handler:
-        """Who asks comes before what is asked; then every no becomes errors[] in Slurm's words."""
-
-        async def answer(request: Request) -> Response:
-            if "Origin" in request.headers:
-                return PlainTextResponse("A browser has no business here.", 403)
-            if not self._admitted(request):
-                return PlainTextResponse("Authentication failure", 401)
-            if _has_foreign_body(request):
-                no = BadBody(wire.UNPARSED, "Unable to parse query", "the body must be application/json")
-                return self._answer({}, status=415, errors=[wire.error(no, handler.__name__)])
-            try:
-                return await handler(request)
-            except (Refusal, BadBody) as no:
-                return self._answer({}, status=wire.status_of(no), errors=[wire.error(no, handler.__name__)])
-            except TooLarge:
-                return PlainTextResponse("the body is larger than 4 MB", 413)
-            except NotJson:
-                return PlainTextResponse("Unable to parse query.", 400)
-            except ClientDisconnect:
-                return PlainTextResponse("", 400)
-
-        return answer
-
-    def _admitted(self, request: Request) -> bool:
-        if not self._options.token:
-            return True
-        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        given = request.headers.get("X-SLURM-USER-TOKEN", "") or bearer
-        return hmac.compare_digest(given.encode(), self._options.token.encode())
-
-
-class TooLarge(Exception):
-    pass
-
-
-class NotJson(Exception):
-    pass
-
 
 async def healthz(request: Request) -> Response:
     return PlainTextResponse("ok")
-
-
-def _has_foreign_body(request: Request) -> bool:
-    """A body that does not say it is JSON: what a browser may send to another's server without asking it first."""
-    if request.headers.get("Content-Length", "0") == "0" and "Transfer-Encoding" not in request.headers:
-        return False
-    return request.headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json"
 
 
 def _understood(environment: Mapping[str, str]) -> None:
@@ -385,35 +316,6 @@ def _understood(environment: Mapping[str, str]) -> None:
         check_hints(environment)
     except BadHint as bad:
         raise BadBody(wire.BAD_TYPE, str(bad), "#/job/environment/") from None
-
-
-async def _body(request: Request) -> object:
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > BODY_LIMIT:
-            raise TooLarge
-        parts.append(part)
-    try:
-        return json.loads(b"".join(parts))
-    except (ValueError, RecursionError):
-        raise NotJson from None
-
-
-def _json(text: bytes, status: int = 200) -> Response:
-    return Response(text, status, media_type="application/json")
-
-
-def _job_id(request: Request) -> int:
-    text = request.path_params["id"]
-    if not (text.isascii() and text.isdigit() and len(text) < 12):
-        raise BadBody(wire.EMPTY_QUERY, "Query empty or not RFC7320 compliant", f"job id {text:.20}")
-    return int(text)
-
-
-def _since(request: Request) -> int | None:
-    text = request.query_params.get("update_time", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
 
 
 def _stop_with(life: asyncio.Task[None]) -> None:
@@ -443,72 +345,6 @@ def _on_this_machine(stored: Picture, fresh: Picture) -> Picture:
 
 
 # Starting
-
-
-def options_of(arguments: list[str]) -> Options:
-    parser = argparse.ArgumentParser(prog="python -m scheduling.simulator.server", description=__doc__.split("\n")[0])
-    parser.add_argument("--state", type=Path, required=True, help="directory that outlives the process")
-    parser.add_argument("--port", type=int, required=True, help="0 takes a free one and prints it")
-    parser.add_argument("--bind", default="127.0.0.1")
-    parser.add_argument("--name", default="seren", help="of the cluster, and the beginning of its nodes' names")
-    parser.add_argument("--nodes", type=int, default=32)
-    parser.add_argument("--gpus-per-node", type=int, default=8)
-    parser.add_argument("--gpu-model", default="a100")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--speed", type=float, default=60.0, help="divides durations that the cluster draws itself")
-    parser.add_argument("--faults", type=float, default=0.0, help="deaths per node and day, before --speed")
-    parser.add_argument("--configure-s", type=float, default=1.0, help="from allocation to the start of the command")
-    parser.add_argument("--token-file", type=Path, help="only who sends what it holds is answered; needed to --execute")
-    parser.add_argument("--execute", action="store_true", help="run jobs on this machine")
-    parser.add_argument("--job-user", default="nobody", help="as whom jobs run when root runs the server")
-    parser.add_argument("--log-root", type=Path, help="jobs may write their output beneath it (default STATE/logs)")
-    given = parser.parse_args(arguments)
-    if given.execute and given.token_file is None:
-        raise BadStart("--execute: whoever reaches the port could run commands here; name a --token-file")
-    state = given.state.absolute()
-    return Options(
-        state=state,
-        port=given.port,
-        bind=given.bind,
-        name=given.name,
-        nodes=given.nodes,
-        gpus_per_node=given.gpus_per_node,
-        gpu_model=given.gpu_model,
-        seed=given.seed,
-        speed=_positive("--speed", given.speed),
-        faults=given.faults,
-        configure_s=given.configure_s,
-        token=_token(given.token_file),
-        execute=given.execute,
-        account=_account(given.job_user) if given.execute else None,
-        log_root=(given.log_root or state / "logs").absolute(),
-    )
-
-
-def _positive(name: str, value: float) -> float:
-    if not value > 0:
-        raise BadStart(f"{name}: {value} is not above 0")
-    return value
-
-
-def _token(path: Path | None) -> str:
-    """An empty token file would open the door to everyone, so it is an error."""
-    if path is None:
-        return ""
-    try:
-        token = path.read_text().strip()
-    except OSError as error:
-        raise BadStart(f"--token-file: {path} cannot be read ({error.strerror})") from None
-    if not token:
-        raise BadStart(f"--token-file: {path} is empty")
-    return token
-
-
-def _account(name: str) -> Account:
-    try:
-        return account_for(name)
-    except KeyError:
-        raise BadStart(f"--job-user: this machine has no user {name}") from None
 
 
 def _sole_owner(state: Path) -> int:

@@ -15,11 +15,14 @@ from typing import Any
 
 from jobs.lifecycle import Flag, State
 
-from .world import Changes, Clock, Exit, Job, Node, Picture, Request
+from .sickbay import MOST_KEPT
+from .troubles import Blow, Breakage, Trouble
+from .values import Changes, Clock, Exit, Job, Node, Picture, Request
 
 TABLES = """
 create table if not exists job (id integer primary key, body text not null);
 create table if not exists node (name text primary key, place integer not null, body text not null);
+create table if not exists trouble (number integer primary key, body text not null);
 create table if not exists clock (one integer primary key check (one = 1), body text not null);
 create table if not exists setting (name text primary key, value text not null);
 """
@@ -41,17 +44,21 @@ class Store:
         if not nodes:
             return None
         jobs = [_job(json.loads(body)) for (body,) in self._db.execute("select body from job order by id")]
-        clock = self._db.execute("select body from clock").fetchone()
-        return Picture(nodes=tuple(nodes), jobs=tuple(jobs), clock=Clock(**json.loads(clock[0])) if clock else Clock())
+        newest = "select body from (select * from trouble order by number desc limit ?) order by number"
+        troubles = [_trouble(json.loads(body)) for (body,) in self._db.execute(newest, (MOST_KEPT,))]
+        row = self._db.execute("select body from clock").fetchone()
+        clock = Clock(**json.loads(row[0])) if row else Clock()
+        return Picture(nodes=tuple(nodes), jobs=tuple(jobs), troubles=tuple(troubles), clock=clock)
 
     def begin(self, picture: Picture) -> None:
         """Keep a new world; what the store held before is gone."""
         with _transaction(self._db):
             self._db.execute("delete from job")
             self._db.execute("delete from node")
+            self._db.execute("delete from trouble")
             places = [(node.name, i, _text(node)) for i, node in enumerate(picture.nodes)]
             self._db.executemany("insert into node values (?, ?, ?)", places)
-            self._put(Changes(jobs=picture.jobs, clock=picture.clock))
+            self._put(Changes(jobs=picture.jobs, troubles=picture.troubles, clock=picture.clock))
 
     def write(self, changes: Changes) -> None:
         """One transaction; when this returns, it is on the disk."""
@@ -69,6 +76,8 @@ class Store:
         self._db.executemany("delete from job where id = ?", [(job_id,) for job_id in changes.forgotten])
         updates = [(_text(node), node.name) for node in changes.nodes]
         self._db.executemany("update node set body = ? where name = ?", updates)
+        broken = [(trouble.number, _text(trouble)) for trouble in changes.troubles]
+        self._db.executemany("insert or replace into trouble values (?, ?)", broken)
         if changes.clock:
             self._db.execute("insert or replace into clock values (1, ?)", (_text(changes.clock),))
 
@@ -86,7 +95,7 @@ class _transaction:
         self._db.execute("rollback" if kind else "commit")
 
 
-def _text(value: Job | Node | Clock) -> str:
+def _text(value: Job | Node | Trouble | Clock) -> str:
     return json.dumps(value, default=_plain, separators=(",", ":"))
 
 
@@ -101,6 +110,10 @@ def _node(raw: Mapping[str, Any]) -> Node:
     return Node(**{**raw, "features": tuple(raw["features"])})
 
 
+def _trouble(raw: Mapping[str, Any]) -> Trouble:
+    return Trouble(**{**raw, "kind": Breakage(raw["kind"]), "jobs": tuple(raw["jobs"])})
+
+
 def _job(raw: Mapping[str, Any]) -> Job:
     request = raw["request"]
     return Job(
@@ -112,5 +125,6 @@ def _job(raw: Mapping[str, Any]) -> Job:
             "nodes": tuple(raw["nodes"]),
             "gpus": {name: tuple(indices) for name, indices in raw["gpus"].items()},
             "exit": Exit(**raw["exit"]),
+            "blows": tuple(Blow(**{**blow, "kind": Breakage(blow["kind"])}) for blow in raw.get("blows", ())),
         }
     )

@@ -12,196 +12,37 @@ it; a job that waits for a broken or drained node holds back nobody.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
-from random import Random
-from typing import Protocol
 
 from jobs.lifecycle import FINAL, Flag, NodeFlag, NodeState, State, occupied
 
-REPAIR_S = (600.0, 7200.0)
-DAY_S = 86_400.0
-TERM, KILL = 15, 9
-
-# Slurm's numbers for what it refuses.
-BAD_CONFIGURATION, UNKNOWN_JOB, UNKNOWN_NODE, ALREADY_DONE, BAD_NODE_STATE = 2014, 2017, 2018, 2021, 2028
-
-
-class Refusal(Exception):
-    """What the controller will not do, with Slurm's number for it."""
-
-    def __init__(self, number: int, words: str) -> None:
-        super().__init__(words)
-        self.number, self.words = number, words
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing:
-    """How long the controller takes for its own part."""
-
-    configure_s: float = 1.0
-    complete_s: float = 0.5  # the epilog: the GPUs are held a moment longer than the job runs
-    kill_wait_s: float = 5.0
-    min_job_age_s: float = 3600.0  # how long an ended job is still told of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What was asked; it never changes, except where a job is updated by hand."""
-
-    name: str
-    user: str
-    account: str = ""
-    partition: str = ""
-    comment: str = ""
-    script: str = ""
-    workdir: str = "/"
-    environment: Mapping[str, str] = field(default_factory=dict)
-    required_nodes: tuple[str, ...] = ()
-    node_count: int = 1
-    gpus_per_node: int = 0
-    gpu_model: str = ""
-    cpus_per_node: int = 1
-    memory_per_node_mb: int = 0
-    limit_s: float | None = None
-    stdout: str = ""
-    held: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exit:
-    code: int = 0
-    signal: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """One job as it stands. `nodes` and `gpus` stay after its end; whether they are held is `holds`."""
-
-    id: int
-    request: Request
-    submitted_at: float
-    state: State = State.PENDING
-    flags: frozenset[Flag] = frozenset()
-    reason: str = "None"
-    nodes: tuple[str, ...] = ()
-    gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    started_at: float = 0.0
-    began_at: float = 0.0  # when its nodes were ready and its command began
-    ended_at: float = 0.0
-    exit: Exit = Exit()
-
-    @property
-    def configuring(self) -> bool:
-        return Flag.CONFIGURING in self.flags
-
-    @property
-    def completing(self) -> bool:
-        return Flag.COMPLETING in self.flags
-
-    @property
-    def holds(self) -> bool:
-        return self.state == State.RUNNING or self.completing
-
-    @property
-    def ends_by(self) -> float | None:
-        return None if self.request.limit_s is None else self.started_at + self.request.limit_s
-
-
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    name: str
-    cpus: int
-    memory_mb: int
-    gpus: int
-    gpu_model: str = ""
-    features: tuple[str, ...] = ()
-    boot_at: float = 0.0
-    drained: bool = False
-    down: bool = False
-    reason: str = ""
-    reason_by: str = ""
-    reason_at: float = 0.0
-    repair_at: float = 0.0
-
-    @property
-    def usable(self) -> bool:
-        return not (self.down or self.drained)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clock:
-    """What must survive besides jobs and nodes, so that no id and no fault is drawn twice."""
-
-    next_id: int = 1
-    faults: int = 0
-    next_fault_at: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """The whole world at rest: what a store gives back after a restart."""
-
-    nodes: tuple[Node, ...]
-    jobs: tuple[Job, ...] = ()
-    clock: Clock = Clock()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Changes:
-    """What is new since the last time; every value whole, so that writing it twice does no harm."""
-
-    jobs: tuple[Job, ...] = ()
-    nodes: tuple[Node, ...] = ()
-    forgotten: tuple[int, ...] = ()
-    clock: Clock | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self.jobs or self.nodes or self.forgotten or self.clock)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """What the hands report: the processes of a job are gone."""
-
-    job_id: int
-    at: float
-    state: State
-    exit: Exit = Exit()
-    reason: str = "None"
-    lost_node: str = ""  # the node that went down with it
-
-
-class Aim(StrEnum):
-    """Who of a job gets a signal, in Slurm's words."""
-
-    ALL = "FULL_JOB"
-    SHELL = "BATCH_JOB"
-    STEPS = "FULL_STEPS_ONLY"  # all but the batch shell
-
-
-class Hands(Protocol):
-    """What makes a job happen. They never touch the world; they are told, and asked."""
-
-    def start(self, job: Job, now: float) -> None:
-        """Begin it. A start that fails is an end, reported by the next poll."""
-        ...
-
-    def adopt(self, job: Job, now: float) -> None:
-        """Take over a job that was started before the controller came back."""
-        ...
-
-    def signal(self, job: Job, number: int, now: float, aim: Aim = Aim.ALL) -> None: ...
-
-    def next_at(self) -> float | None:
-        """When the next end is due, where that is known beforehand."""
-        ...
-
-    def poll(self, now: float) -> Sequence[Ended]:
-        """Whatever ended up to now, each end once."""
-        ...
+from .rooms import Rooms, able
+from .sickbay import Sickbay
+from .troubles import Breakage, Faults, Trouble
+from .values import (
+    ALREADY_DONE,
+    BAD_CONFIGURATION,
+    BAD_FAULT,
+    KILL,
+    TERM,
+    UNKNOWN_JOB,
+    UNKNOWN_NODE,
+    Aim,
+    Changes,
+    Clock,
+    Ended,
+    Exit,
+    Hands,
+    Job,
+    Node,
+    Picture,
+    Refusal,
+    Request,
+    Timing,
+)
 
 
 class Happening(StrEnum):
@@ -212,54 +53,6 @@ class Happening(StrEnum):
     FORGET = "forget"
     DEATH = "death"
     REPAIR = "repair"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Faults:
-    """How often nodes die on their own: deaths per node and day, and the seed that picks which."""
-
-    per_node_day: float = 0.0
-    seed: int = 0
-    speed: float = 1.0
-
-    def gap(self, number: int, nodes: int) -> float:
-        return self._dice(number, "gap").expovariate(self.per_node_day * self.speed * nodes / DAY_S)
-
-    def victim(self, number: int, names: Sequence[str]) -> str:
-        return self._dice(number, "victim").choice(names)
-
-    def repair_s(self, number: int) -> float:
-        return self._dice(number, "repair").uniform(*REPAIR_S) / self.speed
-
-    def _dice(self, number: int, what: str) -> Random:
-        return Random(f"{self.seed}:{number}:{what}")
-
-
-class _Room:
-    """What is free on one node just now."""
-
-    def __init__(self, node: Node) -> None:
-        self.cpus, self.memory_mb, self.gpus = node.cpus, node.memory_mb, set(range(node.gpus))
-        self.jobs: set[int] = set()
-
-    def fits(self, asked: Request) -> bool:
-        return (
-            len(self.gpus) >= asked.gpus_per_node
-            and self.cpus >= asked.cpus_per_node
-            and self.memory_mb >= asked.memory_per_node_mb
-        )
-
-    def take(self, job: Job, indices: Iterable[int]) -> None:
-        self.cpus -= job.request.cpus_per_node
-        self.memory_mb -= job.request.memory_per_node_mb
-        self.gpus.difference_update(indices)
-        self.jobs.add(job.id)
-
-    def give(self, job: Job, indices: Iterable[int]) -> None:
-        self.cpus += job.request.cpus_per_node
-        self.memory_mb += job.request.memory_per_node_mb
-        self.gpus.update(indices)
-        self.jobs.discard(job.id)
 
 
 class World:
@@ -274,7 +67,8 @@ class World:
         self._nodes = {node.name: node for node in picture.nodes}
         self._jobs = {job.id: job for job in picture.jobs}
         self._clock = picture.clock
-        self._rooms = {node.name: _Room(node) for node in picture.nodes}
+        self._rooms = Rooms(self._nodes)
+        self._sickbay = Sickbay(picture.troubles, faults or Faults())
         self._waiting: dict[int, None] = {}
         self._agenda: list[tuple[float, int, Happening, int | str]] = []
         self._drawn = 0  # breaks ties on the agenda: first planned, first done
@@ -300,7 +94,16 @@ class World:
         return self._nodes
 
     def picture(self) -> Picture:
-        return Picture(nodes=tuple(self._nodes.values()), jobs=tuple(self._jobs.values()), clock=self._clock)
+        return Picture(
+            nodes=tuple(self._nodes.values()),
+            jobs=tuple(self._jobs.values()),
+            troubles=self.troubles,
+            clock=self._clock,
+        )
+
+    @property
+    def troubles(self) -> tuple[Trouble, ...]:
+        return self._sickbay.troubles
 
     def job(self, job_id: int) -> Job:
         if job_id not in self._jobs:
@@ -318,7 +121,7 @@ class World:
     @property
     def empty(self) -> bool:
         """Whether no job has anything left on a node."""
-        return not any(room.jobs for room in self._rooms.values())
+        return self._rooms.empty
 
     def used_gpus(self, name: str) -> tuple[int, ...]:
         return tuple(sorted(set(range(self._nodes[name].gpus)) - self._rooms[name].gpus))
@@ -394,6 +197,7 @@ class World:
     def resume(self, name: str, now: float) -> None:
         node = self.node(name)
         booted = now if node.down else node.boot_at
+        self._sickbay.heal(name, now)
         clean = replace(node, drained=False, down=False, reason="", reason_by="", reason_at=0.0, repair_at=0.0)
         self._set_node(replace(clean, boot_at=booted), now)
         self._unsettled = True
@@ -408,6 +212,33 @@ class World:
             if job.state == State.RUNNING:
                 self._stop(job, State.NODE_FAIL, KILL, now, reason="NodeDown")
         self._unsettled = True
+
+    def befall(self, kind: Breakage, now: float, *, node: str = "", gpu: int = -1) -> Trouble:
+        """Something breaks, by the dice or because somebody wants to see what happens then."""
+        if kind != Breakage.STORAGE:
+            self._check_breakable(node, gpu)
+        running = [job for job in self._jobs.values() if job.state == State.RUNNING and not job.configuring]
+        trouble = self._sickbay.begin(kind, running, now, node=self._nodes.get(node), gpu=gpu)
+        if kind == Breakage.DEATH:
+            self._lose(node, now)
+        for job_id in trouble.jobs:
+            self._strike_job(self._jobs[job_id], trouble, now)
+        return trouble
+
+    def _check_breakable(self, name: str, gpu: int) -> None:
+        node = self._nodes.get(name)
+        if node is None:
+            raise Refusal(BAD_FAULT, f"node: there is no {name!r:.80}")
+        if gpu >= node.gpus:
+            raise Refusal(BAD_FAULT, f"gpu: {name} has no GPU {gpu}")
+        if node.down:
+            raise Refusal(BAD_FAULT, f"node: {name} is down; nothing more can break there")
+
+    def _strike_job(self, job: Job, trouble: Trouble, now: float) -> None:
+        if job.state == State.RUNNING:
+            struck = replace(job, blows=(*job.blows, self._faults.blow(trouble, job.id, now)))
+            self._set_job(struck, now)
+            self._hands.struck(struck, now)
 
     def shut_down(self, reason: str, now: float) -> None:
         """The machine goes down in good order: what runs is asked to end, and nothing begins any more."""
@@ -432,6 +263,7 @@ class World:
             jobs=tuple(self._jobs[job_id] for job_id in self._changed_jobs if job_id in self._jobs),
             nodes=tuple(self._nodes[name] for name in self._changed_nodes),
             forgotten=tuple(self._forgotten),
+            troubles=self._sickbay.take_changes(),
             clock=self._clock if self._clock_changed else None,
         )
         self._changed_jobs, self._changed_nodes, self._forgotten, self._clock_changed = {}, {}, [], False
@@ -469,7 +301,9 @@ class World:
 
     def _happen_to_job(self, what: Happening, job: Job, now: float) -> None:
         if what == Happening.CONFIGURED and job.configuring and job.state == State.RUNNING:
-            begun = replace(job, flags=frozenset(), began_at=job.started_at + self._timing.configure_s)
+            began_at = job.started_at + self._timing.configure_s
+            blows = self._sickbay.waiting_for(job, began_at)
+            begun = replace(job, flags=frozenset(), began_at=began_at, blows=blows)
             self._set_job(begun, now)
             self._hands.start(begun, now)
         elif what == Happening.LIMIT and job.state == State.RUNNING and job.ends_by is not None and job.ends_by <= now:
@@ -494,15 +328,15 @@ class World:
         if unknown:
             raise Refusal(UNKNOWN_NODE, "Invalid node name specified")
         eligible = [self._nodes[n] for n in asked.required_nodes] or list(self._nodes.values())
-        able = sum(_able(node, asked) for node in eligible)
+        enough = sum(able(node, asked) for node in eligible) >= asked.node_count
         exact = not asked.required_nodes or asked.node_count == len(asked.required_nodes)
-        if not exact or asked.node_count < 1 or able < asked.node_count:
+        if not exact or asked.node_count < 1 or not enough:
             raise Refusal(BAD_CONFIGURATION, "Requested node configuration is not available")
 
     def _start_waiting(self, now: float) -> None:
         claimed: set[str] = set()
         for job in [self._jobs[job_id] for job_id in self._waiting]:
-            nodes, reason = self._place_for(job.request, claimed)
+            nodes, reason = self._rooms.place_for(job.request, claimed)
             if nodes:
                 self._begin(job, nodes, now)
                 continue
@@ -511,43 +345,16 @@ class World:
             if reason != job.reason:
                 self._set_job(replace(job, reason=reason), now)
 
-    def _place_for(self, asked: Request, claimed: set[str]) -> tuple[tuple[str, ...], str]:
-        """The nodes to run on, or none and the reason."""
-        if asked.held:
-            return (), "JobHeldUser"
-        if not asked.required_nodes:
-            return self._any_place(asked, claimed)
-        if not all(self._nodes[name].usable for name in asked.required_nodes):
-            return (), "ReqNodeNotAvail"
-        if claimed.intersection(asked.required_nodes):
-            return (), "Priority"
-        fits = all(self._rooms[name].fits(asked) for name in asked.required_nodes)
-        return (asked.required_nodes, "None") if fits else ((), "Resources")
-
-    def _any_place(self, asked: Request, claimed: set[str]) -> tuple[tuple[str, ...], str]:
-        free = (
-            node.name
-            for node in self._nodes.values()
-            if node.usable and node.name not in claimed and _able(node, asked) and self._rooms[node.name].fits(asked)
-        )
-        nodes = tuple(name for name, _ in zip(free, range(asked.node_count), strict=False))
-        return (nodes, "None") if len(nodes) == asked.node_count else ((), "Resources")
-
     def _begin(self, job: Job, nodes: tuple[str, ...], now: float) -> None:
-        wanted = job.request.gpus_per_node
-        gpus = {name: tuple(sorted(self._rooms[name].gpus)[:wanted]) for name in nodes} if wanted else {}
+        gpus = self._rooms.lowest_gpus(nodes, job.request.gpus_per_node)
         flags = frozenset({Flag.CONFIGURING})
         started = replace(job, state=State.RUNNING, flags=flags, reason="None", nodes=nodes, gpus=gpus, started_at=now)
         del self._waiting[job.id]
-        self._take_room(started)
+        self._rooms.take(started)
         self._set_job(started, now)
         self._plan(now + self._timing.configure_s, Happening.CONFIGURED, job.id)
         self._plan_limit(started)
         self.counts["started"] += 1
-
-    def _take_room(self, job: Job) -> None:
-        for name in job.nodes:
-            self._rooms[name].take(job, job.gpus.get(name, ()))
 
     def _ended(self, ended: Ended, now: float) -> None:
         """The processes are gone. A job that was being stopped keeps the state it was stopped with."""
@@ -566,6 +373,8 @@ class World:
             self.counts[str(ended.state).lower()] += 1
             self._set_job(job, now)
         self._plan(max(ended.at, now) + self._timing.complete_s, Happening.RELEASED, job.id)
+        if ended.broke:
+            self._sickbay.note(ended.broke, job.id)
         if ended.lost_node in self._nodes:
             self._lose(ended.lost_node, now)
 
@@ -588,8 +397,7 @@ class World:
 
     def _release(self, job: Job, now: float) -> None:
         self._set_job(replace(job, flags=frozenset()), now)
-        for name in job.nodes:
-            self._rooms[name].give(job, job.gpus.get(name, ()))
+        self._rooms.give(job)
         self._plan(job.ended_at + self._timing.min_job_age_s, Happening.FORGET, job.id)
         self._unsettled = True
 
@@ -600,11 +408,11 @@ class World:
     # Faults
 
     def _strike(self, now: float) -> None:
-        """One node dies, and the next death is drawn. A node that is down already cannot die again."""
+        """One thing breaks, and the next is drawn. A node that is down already cannot break again."""
         number = self._clock.faults
         standing = [node.name for node in self._nodes.values() if not node.down]
         if standing:
-            self._lose(self._faults.victim(number, standing), now)
+            self.befall(self._faults.kind(number), now, node=self._faults.victim(number, standing))
         self._draw_fault(number + 1, now)
 
     def _lose(self, name: str, now: float) -> None:
@@ -637,7 +445,7 @@ class World:
         elif not job.holds:
             self._plan(job.ended_at + self._timing.min_job_age_s, Happening.FORGET, job.id)
         else:
-            self._take_room(job)
+            self._rooms.take(job)
             self._resume_holder(job, now)
 
     def _resume_holder(self, job: Job, now: float) -> None:
@@ -670,31 +478,3 @@ class World:
 
 def _first_reason(request: Request) -> str:
     return "JobHeldUser" if request.held else "None"
-
-
-def _able(node: Node, asked: Request) -> bool:
-    """Whether the node could ever carry its share."""
-    model_fits = not asked.gpu_model or not asked.gpus_per_node or asked.gpu_model == node.gpu_model
-    return (
-        model_fits
-        and asked.gpus_per_node <= node.gpus
-        and asked.cpus_per_node <= node.cpus
-        and asked.memory_per_node_mb <= node.memory_mb
-    )
-
-
-def plan_nodes(
-    names: Iterable[str], *, gpus: int, gpu_model: str, now: float, cpus: int = 128, memory_mb: int = 1_024_000
-) -> Iterator[Node]:
-    """Nodes in racks of four, a leaf switch per two racks, a pod per four leaves: topology by the names of features."""
-    for i, name in enumerate(names):
-        features = (f"rack-r{i // 4 + 1:02d}", f"leaf-l{i // 8 + 1:02d}", f"pod-p{i // 32 + 1}", "nic-hdr200x4")
-        yield Node(
-            name=name,
-            cpus=cpus,
-            memory_mb=memory_mb,
-            gpus=gpus,
-            gpu_model=gpu_model if gpus else "",
-            features=features,
-            boot_at=now,
-        )

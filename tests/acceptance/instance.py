@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager, suppress
 
 import psycopg
 
@@ -81,14 +82,35 @@ class Instance:
         return locks.all_gone(self.place.alive) and self.status() == 0
 
     def pids(self):
+        with suppress(Silent), self._runner() as runner:
+            return {seen.name: seen.pid for seen in runner.programs() if seen.state == "RUNNING"}
+        return {}
+
+    def surroundings(self):
+        """The environment of a further process of this instance."""
+        return {**self.environment, **read_file(self.place.env)}
+
+    def halt(self, name):
+        """Stop one program for good; the runner does not start it again."""
+        with self._runner() as runner:
+            runner.stop(name)
+
+    def end(self):
+        """However it stands: nothing of it runs any more."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.place.run.exists():
+            locks.wait_for_leftovers(self.place.alive)
+
+    @contextmanager
+    def _runner(self):
         written = configparser.RawConfigParser()
         written.read(self.place.run / "supervisord.conf")
         door = written["inet_http_server"]
         runner = Runner(int(door["port"].rpartition(":")[2]), door["password"])
         try:
-            return {seen.name: seen.pid for seen in runner.programs() if seen.state == "RUNNING"}
-        except Silent:
-            return {}
+            yield runner
         finally:
             runner.close()
 

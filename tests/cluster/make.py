@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from scheduling.simulator.play import PlayHands
-from scheduling.simulator.world import Faults, Job, Picture, Request, World, plan_nodes
+from scheduling.simulator.troubles import Faults
+from scheduling.simulator.values import Job, Picture, Request, plan_nodes
+from scheduling.simulator.world import World
 
 NOW = 1_800_000_000.0
 NODES = tuple(f"seren-00{i}" for i in range(1, 5))

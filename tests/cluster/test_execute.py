@@ -13,7 +13,8 @@ import pytest
 from jobs.lifecycle import State
 from scheduling.simulator import stepd
 from scheduling.simulator.execute import ExecuteHands, account_for
-from scheduling.simulator.world import Aim, Job, Node, Picture, Request, Timing, World
+from scheduling.simulator.values import Aim, Job, Node, Picture, Request, Timing
+from scheduling.simulator.world import World
 from tests.backends.test_dialect import submission
 
 from .running import ClusterProcess, is_alive, wait_for

@@ -61,7 +61,7 @@ def test_a_dead_node_says_nothing():
 
 def test_a_device_error_stays_on_its_gpu_until_the_node_boots():
     cluster = world()
-    cluster.submit(request(NODES[0], seconds=5, end="FAILED:1:nvlink"), NOW)
+    cluster.submit(request(NODES[0], seconds=5, end="FAILED:1:nvlink_error", gpus_per_node=2), NOW)
     cluster.advance(NOW + 20)
 
     assert reading(cluster, NOW + 20).by_place[NODES[0], 0].last_xid == 74

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -263,3 +264,37 @@ def test_a_file_of_a_job_is_in_directories_that_are_made(cluster):
     backend.cancel(job_id)
     wait_for(lambda: "CANCELLED ***" in (path.parent / f"{job_id}.log").read_text())
     backend.close()
+
+
+def test_a_fault_can_be_ordered_and_is_seen_in_the_log_the_kernel_and_the_telemetry(cluster, http):
+    backend = cluster.backend()
+    wanted = asked(cluster, "broken", nodes=("seren-004",), environment={"SIM_DURATION_S": "600"}, gpus_per_node=8)
+    backend.submit(wanted)
+    wait_for(lambda: (job := backend.find("broken")) and job.state == State.RUNNING and not job.flags)
+
+    order = {"kind": "nvlink", "node": "seren-004", "gpu": 3}
+    trouble = http.post("/troubles", json=order).raise_for_status().json()["trouble"]
+
+    assert wait_for(lambda: (job := backend.find("broken")) and job.ended_at and job).state == State.FAILED
+    assert (trouble["node"], trouble["gpu"], len(trouble["jobs"])) == ("seren-004", 3, 1)
+    assert "NVLink error" in Path(wanted.stdout).read_text()
+    assert "Xid (PCI:0000:45:00): 74" in http.get("/kernel/seren-004").text
+    kernel = cluster.log_root / "kernel" / "seren-004.log"
+    wait_for(lambda: kernel.exists() and "Xid" in kernel.read_text())
+    assert 'DCGM_FI_DEV_XID_ERRORS{gpu="3"' in http.get("/metrics").text
+    assert [one["kind"] for one in http.get("/troubles").json()["troubles"]] == ["nvlink"]
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("order", "status"), [({"kind": "mood"}, 422), ({"kind": "ecc", "node": "nowhere"}, 409), ([], 500)]
+)
+def test_an_order_that_makes_no_sense_is_refused(http, order, status):
+    answer = http.post("/troubles", json=order)
+
+    assert (answer.status_code, len(answer.json()["errors"])) == (status, 1)
+
+
+def test_troubles_are_nobodys_business_without_the_token(cluster):
+    for path in ("/troubles", "/kernel/seren-001"):
+        assert httpx.get(f"{cluster.address}{path}").status_code == 401

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 
 from jobs.lifecycle import State
 from scheduling.backends import dialect
-from scheduling.simulator import wire
+from scheduling.simulator import bodies, wire
+from scheduling.simulator.values import Refusal
 from scheduling.simulator.wire import BadBody, Cluster
-from scheduling.simulator.world import Refusal
 from tests.backends.test_dialect import anything, recorded, submission
 
 from .make import NODES, NOW, request, world
@@ -65,7 +65,7 @@ def test_every_field_has_the_shape_that_a_real_slurm_gives_it(kind):
 def test_a_submission_of_the_adapter_is_understood():
     sent = dialect.submit_body(dialect.DIALECTS[wire.API], submission(time_limit=timedelta(minutes=90)))
 
-    asked = wire.request_of(json.loads(json.dumps(sent)), "ada")
+    asked = bodies.request_of(json.loads(json.dumps(sent)), "ada")
 
     assert (asked.comment, asked.user, asked.account) == ("acme:a1", "ada", "nlp")
     assert (asked.required_nodes, asked.node_count) == (("gpu1", "gpu2"), 2)
@@ -96,7 +96,7 @@ GOOD = {"script": "#!/bin/sh\n", "environment": ["A=b"], "current_working_direct
 )
 def test_a_bad_submission_is_named_with_slurms_number(changed, number):
     with pytest.raises(BadBody) as bad:
-        wire.request_of({"job": {**GOOD, **changed}}, "ada")
+        bodies.request_of({"job": {**GOOD, **changed}}, "ada")
 
     assert bad.value.number == number
 
@@ -112,7 +112,7 @@ def test_a_bad_submission_is_named_with_slurms_number(changed, number):
     ],
 )
 def test_gpus_are_asked_for_in_any_spelling(text, gpus):
-    asked = wire.request_of({"job": {**GOOD, "tres_per_node": text}}, "ada")
+    asked = bodies.request_of({"job": {**GOOD, "tres_per_node": text}}, "ada")
 
     assert (asked.gpu_model, asked.gpus_per_node) == gpus
 
@@ -120,7 +120,7 @@ def test_gpus_are_asked_for_in_any_spelling(text, gpus):
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(anything)
 def test_no_body_makes_it_fall_over(body):
-    for read in (lambda b: wire.request_of(b, "x"), wire.job_update_of, wire.node_update_of):
+    for read in (lambda b: bodies.request_of(b, "x"), bodies.job_update_of, bodies.node_update_of):
         for said in (body, {"job": body}, {"job": {**GOOD, "required_nodes": body}}, {"state": body}):
             try:
                 read(said)
@@ -130,13 +130,13 @@ def test_no_body_makes_it_fall_over(body):
 
 @pytest.mark.parametrize(("text", "number"), [("9", 9), ("KILL", 9), ("sigusr1", 10), ("TERM", 15)])
 def test_a_signal_is_a_number_or_a_name(text, number):
-    assert wire.signal_of(text) == number
+    assert bodies.signal_of(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "99", "FOO", "-1", "9999999999"])
 def test_no_other_word_is_a_signal(text):
     with pytest.raises(BadBody):
-        wire.signal_of(text)
+        bodies.signal_of(text)
 
 
 def test_gpu_indices_are_written_as_ranges():

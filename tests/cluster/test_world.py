@@ -12,7 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from jobs.lifecycle import FINAL, Flag, NodeFlag, NodeState, State
 from scheduling.simulator.play import PlayHands
 from scheduling.simulator.store import Store
-from scheduling.simulator.world import Exit, Faults, Refusal, World
+from scheduling.simulator.troubles import Faults
+from scheduling.simulator.values import Exit, Refusal
+from scheduling.simulator.world import World
 
 from .make import NODES, NOW, after, picture, request, world
 

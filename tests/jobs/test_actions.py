@@ -394,6 +394,8 @@ def test_attempts_may_swap_gpus_when_the_cluster_gave_others():
     )
 
     assert (one.allocations.get().gpu, two.allocations.get().gpu) == (1, 0)
+    told = Event.objects.filter(what="job.placed").order_by("attempt")
+    assert [event.detail["gpus"] for event in told] == [{"seren-001": [1]}, {"seren-001": [0]}]
 
 
 def test_a_correction_onto_a_held_gpu_is_refused():

@@ -1,0 +1,87 @@
+"""What the kernels of the machine room write down: a log per node, told from the troubles. Pure text.
+
+The log is a function of the list of troubles, so it needs no store of its own and cannot contradict the telemetry. The
+forms are those of `dmesg` on machines with NVIDIA's driver; hangs and slow GPUs leave nothing there, as in life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from random import Random
+
+from .troubles import Breakage, Trouble
+from .values import Node
+
+STORAGE_HOST = "storage01"
+SOON_S = 25.0
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class KernelLine:
+    at: float
+    text: str
+
+
+def log_of(node: Node, troubles: Iterable[Trouble], *, now: float) -> list[str]:
+    """Everything that the node's kernel has said up to now, with its time and host in front."""
+    said = sorted(line for trouble in troubles for line in _lines(node, trouble) if line.at <= now)
+    return [f"{_stamp(line.at)} {node.name} kernel: {line.text}" for line in said]
+
+
+def speaks(trouble: Trouble, since: float, until: float) -> bool:
+    """Whether it may have lines between two moments: the first ones come soon after it, the last when it is over."""
+    return trouble.at + SOON_S > since or since < trouble.until <= until
+
+
+def pci_of(gpu: int) -> str:
+    """The same card as in the telemetry's labels."""
+    return f"{0x0F + 0x12 * gpu & 0xFF:02x}"
+
+
+def _lines(node: Node, trouble: Trouble) -> Iterator[KernelLine]:
+    if trouble.kind == Breakage.STORAGE:
+        yield from _storage(trouble)
+    elif trouble.node == node.name:
+        for delay, text in _told(node, trouble):
+            yield KernelLine(at=trouble.at + delay, text=text)
+
+
+def _storage(trouble: Trouble) -> Iterator[KernelLine]:
+    yield KernelLine(at=trouble.at + 0.5, text=f"nfs: server {STORAGE_HOST} not responding, still trying")
+    yield KernelLine(at=trouble.until, text=f"nfs: server {STORAGE_HOST} OK")
+
+
+def _told(node: Node, trouble: Trouble) -> Iterator[tuple[float, str]]:
+    dice = Random(f"{trouble.number}:{node.name}:kernel")
+    pid, pci = dice.randrange(20_000, 400_000), pci_of(max(trouble.gpu, 0))
+    who = f"NVRM: Xid (PCI:0000:{pci}:00)"
+    process = f"pid={pid}, name=python3"
+    match trouble.kind:
+        case Breakage.ECC:
+            part = dice.randrange(12)
+            yield (
+                0.0,
+                f"{who}: 48, {process}, DBE (double bit error) ECC error on GPU at partition {part}, subpartition 0",
+            )
+            yield 0.1, f"{who}: 63, Row Remapper: New row (0x{dice.randrange(16**8):08x}) marked for remapping"
+            yield 0.2, f"{who}: 94, {process}, Contained: Uncorrectable, channel 0x00000008"
+        case Breakage.NVLINK:
+            link = dice.randrange(12)
+            yield 0.0, f"{who}: 74, {process}, NVLink: fatal error detected on link {link}(0x10000, 0x0, 0x0, 0x0)"
+            yield 1.0, f"{who}: 45, {process}, Ch 00000008"
+        case Breakage.OFF_BUS:
+            yield 0.0, f"{who}: 79, {process}, GPU has fallen off the bus."
+            yield 0.0, f"NVRM: GPU 0000:{pci}:00.0: GPU has fallen off the bus."
+            yield 0.4, f"{who}: 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+        case Breakage.FABRIC:
+            port = dice.randrange(4)
+            yield 0.0, f"mlx5_core 0000:{0x40 + port:02x}:00.0: mlx5_{port}: Port: 1 Link DOWN"
+            yield dice.uniform(2, 20), f"mlx5_core 0000:{0x40 + port:02x}:00.0: mlx5_{port}: Port: 1 Link ACTIVE"
+        case Breakage.DEATH if trouble.until:
+            yield trouble.until - trouble.at, "Linux version 5.15.0-105-generic (buildd@lcy02) #115-Ubuntu SMP"
+
+
+def _stamp(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f+00:00")

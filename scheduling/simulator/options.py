@@ -1,0 +1,100 @@
+"""With what a cluster server is started, and the sentence for what it cannot be started with."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from .execute import Account, account_for
+
+
+class BadStart(SystemExit):
+    """An option nobody can start with: one sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    state: Path
+    port: int
+    bind: str = "127.0.0.1"
+    name: str = "seren"
+    nodes: int = 32
+    gpus_per_node: int = 8
+    gpu_model: str = "a100"
+    seed: int = 0
+    speed: float = 60.0
+    faults: float = 0.0
+    configure_s: float = 1.0
+    token: str = ""
+    execute: bool = False
+    log_root: Path = Path()
+    account: Account | None = None  # as whom jobs run; nobody's where they are played
+
+
+def options_of(arguments: list[str]) -> Options:
+    parser = argparse.ArgumentParser(
+        prog="python -m scheduling.simulator.server", description="A cluster as a process."
+    )
+    parser.add_argument("--state", type=Path, required=True, help="directory that outlives the process")
+    parser.add_argument("--port", type=int, required=True, help="0 takes a free one and prints it")
+    parser.add_argument("--bind", default="127.0.0.1")
+    parser.add_argument("--name", default="seren", help="of the cluster, and the beginning of its nodes' names")
+    parser.add_argument("--nodes", type=int, default=32)
+    parser.add_argument("--gpus-per-node", type=int, default=8)
+    parser.add_argument("--gpu-model", default="a100")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--speed", type=float, default=60.0, help="divides durations that the cluster draws itself")
+    parser.add_argument("--faults", type=float, default=0.0, help="what breaks per node and day, before --speed")
+    parser.add_argument("--configure-s", type=float, default=1.0, help="from allocation to the start of the command")
+    parser.add_argument("--token-file", type=Path, help="only who sends what it holds is answered; needed to --execute")
+    parser.add_argument("--execute", action="store_true", help="run jobs on this machine")
+    parser.add_argument("--job-user", default="nobody", help="as whom jobs run when root runs the server")
+    parser.add_argument("--log-root", type=Path, help="jobs may write their output beneath it (default STATE/logs)")
+    given = parser.parse_args(arguments)
+    if given.execute and given.token_file is None:
+        raise BadStart("--execute: whoever reaches the port could run commands here; name a --token-file")
+    state = given.state.absolute()
+    return Options(
+        state=state,
+        port=given.port,
+        bind=given.bind,
+        name=given.name,
+        nodes=given.nodes,
+        gpus_per_node=given.gpus_per_node,
+        gpu_model=given.gpu_model,
+        seed=given.seed,
+        speed=_positive("--speed", given.speed),
+        faults=given.faults,
+        configure_s=given.configure_s,
+        token=_token(given.token_file),
+        execute=given.execute,
+        account=_account(given.job_user) if given.execute else None,
+        log_root=(given.log_root or state / "logs").absolute(),
+    )
+
+
+def _positive(name: str, value: float) -> float:
+    if not value > 0:
+        raise BadStart(f"{name}: {value} is not above 0")
+    return value
+
+
+def _token(path: Path | None) -> str:
+    """An empty token file would open the door to everyone, so it is an error."""
+    if path is None:
+        return ""
+    try:
+        token = path.read_text().strip()
+    except OSError as error:
+        raise BadStart(f"--token-file: {path} cannot be read ({error.strerror})") from None
+    if not token:
+        raise BadStart(f"--token-file: {path} is empty")
+    return token
+
+
+def _account(name: str) -> Account:
+    try:
+        return account_for(name)
+    except KeyError:
+        raise BadStart(f"--job-user: this machine has no user {name}") from None

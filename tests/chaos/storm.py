@@ -1,0 +1,353 @@
+"""The storm: a running instance, thousands of short jobs, and something killed every few seconds.
+
+    make chaos [SEED=N] [MINUTES=10]
+
+A wish counts as accepted once its answer was read; until then it is sent again with the same Idempotency-Key. After
+the storm everything is left alone until the jobs have come to their end, and then the judge reads the record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import httpx
+import psycopg
+import redis
+from celery import Celery
+
+from acmeweb.env import ROOT, read_file
+from acmeweb.services import leash
+from tests.acceptance.instance import Instance, until
+from tests.chaos import judge
+from tests.chaos.record import Record
+
+VICTIMS = ("worker", "second", "beat", "web", "cluster", "valkey", "postgres")
+OTHER_DEEDS = ("flush", "duplicate", "cut")
+BATCH = 50
+MOST_WAITING = 400  # a longer queue only makes each turn slower
+ENDS = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED:1", "OUT_OF_MEMORY")
+STOPPED_S = 33.0  # longer than the lease
+LEASE_HOLDER = "SELECT holder, term FROM scheduling_lease WHERE expires_at > clock_timestamp()"
+
+
+@dataclass(kw_only=True)
+class Storm:
+    """What was done, and what was promised to whoever submitted."""
+
+    instance: Instance
+    seed: int
+    kills: Counter[str] = field(default_factory=Counter)
+    accepted: dict[str, str] = field(default_factory=dict)
+    final_once: dict[str, str] = field(default_factory=dict)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.dice = Random(f"storm:{self.seed}")
+        self.token = self._token()
+        self.record = Record(self.instance)
+        self.second = Second(self.instance)
+        self.trouble: list[BaseException] = []
+
+    def blow(self, seconds: float, jobs: int, pause_s: tuple[float, float] = (1.5, 4.0)) -> None:
+        """Until the time is up; the stop of a worker that holds the lease runs beside all else."""
+        self._prepare()
+        tasks = [lambda: self._submit(jobs), self._watch, self._freeze]
+        threads = [threading.Thread(target=self._guarded, args=(task,)) for task in tasks]
+        for thread in threads:
+            thread.start()
+        limit = time.monotonic() + seconds
+        try:
+            while time.monotonic() < limit and not self.trouble:
+                self.second.revive()
+                self._strike(self.dice.choice((*VICTIMS, *VICTIMS, *OTHER_DEEDS)))
+                self.over.wait(self.dice.uniform(*pause_s))
+        finally:
+            self.over.set()
+            for thread in threads:
+                thread.join()
+        if self.trouble:
+            raise self.trouble[0]
+
+    def settle(self, limit_s: float) -> None:
+        """Nothing is killed any more: wait until every accepted job has come to its end, or nothing moves for long."""
+        with suppress(AssertionError):  # what is left over is the judge's to name
+            until(lambda: not self.record.unfinished(set(self.accepted)), limit_s, "jobs are left")
+
+    def verdict(self) -> list[str]:
+        evidence = self.record.evidence(self.accepted, self.final_once)
+        return [*judge.violations(evidence), *self._unsteady()]
+
+    def line(self, violations: list[str]) -> str:
+        kills = " ".join(f"{name}={count}" for name, count in sorted(self.kills.items()))
+        return f"chaos seed={self.seed} jobs={len(self.accepted)} {kills} violations={len(violations)}"
+
+    def close(self) -> None:
+        self.over.set()
+        self.second.close()
+
+    # Submitting
+
+    def _token(self) -> str:
+        said = subprocess.run(
+            [sys.executable, "manage.py", "token", "admin", "--scope", "admin"],
+            cwd=ROOT,
+            env=self.instance.surroundings(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return said.stdout.strip()
+
+    def _submit(self, jobs: int) -> None:
+        dice, number = Random(f"jobs:{self.seed}"), 0
+        while not self.over.is_set() and len(self.accepted) < jobs:
+            if len(self.accepted) - len(self.final_once) > MOST_WAITING:
+                self.over.wait(0.2)
+                continue
+            wishes = [self._wish(dice, number + i) for i in range(BATCH)]
+            number += BATCH
+            answer = self._ask("/api/v1/jobs/bulk/", {"jobs": wishes}, key=f"{self.seed}-{number}")
+            if answer is None:
+                return
+            shown = answer.raise_for_status().json()["results"]
+            self.accepted |= {one["id"]: wish["name"] for one, wish in zip(shown, wishes, strict=True)}
+            if dice.random() < 0.3:
+                withdrawn = [one["id"] for one in dice.sample(shown, 2)]
+                self._ask("/api/v1/jobs/verbs/", {"verb": "cancel", "ids": withdrawn}, key=f"{self.seed}-c{number}")
+
+    def _wish(self, dice: Random, number: int) -> dict[str, object]:
+        gang = dice.random() < 0.1
+        play = {"SIM_DURATION_S": f"{dice.uniform(0.2, 4):.1f}", "SIM_END": dice.choice(ENDS)}
+        return {
+            "name": f"storm-{number}",
+            "command": "#!/bin/sh\ntrue\n",
+            "kind": "debug",
+            "environment": play,
+            "nodes": 2 if gang else 1,
+            "gpus_per_node": 8 if gang else dice.choice((1, 1, 2, 4)),
+            "time_limit": 600,
+            "priority": 1000,  # before what the demo's people left behind
+            "team": "platform",
+        }
+
+    def _ask(self, path: str, body: object, *, key: str) -> httpx.Response | None:
+        """Until it is answered, with the same key each time; None once the storm is over before that."""
+        headers = {"Authorization": f"Bearer {self.token}", "Idempotency-Key": key}
+        address = f"http://127.0.0.1:{self.instance.port}{path}"
+        while not self.over.is_set():
+            with suppress(httpx.HTTPError):
+                answer = httpx.post(address, json=body, headers=headers, timeout=20, trust_env=False)
+                if answer.status_code < 500 and answer.status_code not in (409, 429):
+                    return answer
+            self.over.wait(0.3)
+        return None
+
+    def _watch(self) -> None:
+        """Note each final state when it is first seen: it must be the last."""
+        while not self.over.wait(0.7):
+            for job, state in self.record.finals().items():
+                self.final_once.setdefault(job, state)
+
+    def _prepare(self) -> None:
+        """The demo's people would go on submitting, and their jobs last for minutes.
+
+        kill -9 takes nothing that the kernel already has, so PostgreSQL need not wait for the disk: a busy one would
+        turn the storm into a calm. Power cuts are not part of it.
+        """
+        self.instance.halt("demo")
+        self.instance.sql("ALTER SYSTEM SET fsync = off")
+        self.instance.sql("SELECT pg_reload_conf()")
+
+    # Striking
+
+    def _strike(self, what: str) -> None:
+        deeds: dict[str, Callable[[], bool]] = {
+            "flush": self._flush,
+            "duplicate": self._duplicate,
+            "cut": self._cut,
+            "second": self.second.kill,
+        }
+        if deeds.get(what, lambda: self._kill(what))():
+            self.kills[what] += 1
+
+    def _kill(self, program: str) -> bool:
+        pid = self.instance.pids().get(program)
+        with suppress(ProcessLookupError):
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                return True
+        return False
+
+    def _flush(self) -> bool:
+        with suppress(redis.RedisError), self._valkey() as valkey:
+            return bool(valkey.flushall())
+        return False
+
+    def _duplicate(self) -> bool:
+        """The same message three times, with one id, as a broker does that hands it out again too early."""
+        broker = read_file(self.instance.place.env)["VALKEY_URL"]
+        options = {"max_retries": 0, "socket_connect_timeout": 2}
+        with Celery("storm", broker=broker, broker_transport_options=options, set_as_current=False) as app:
+            cluster, name = self.record.cluster(), f"storm-{self.dice.random()}"
+            try:
+                for _ in range(3):
+                    app.send_task("scheduling.turn", [cluster], task_id=name, retry=False)
+            except Exception:  # whatever the broker's library calls it when nobody is there
+                return False
+        return True
+
+    def _cut(self) -> bool:
+        """Every session that is in the middle of something, so that some commit is cut off from its answer."""
+        with suppress(psycopg.Error):
+            for _ in range(40):
+                if self.instance.sql(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+                    " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+                    " AND (state <> 'idle' OR query ILIKE 'COMMIT%')"
+                ).fetchall():
+                    return True
+                time.sleep(0.02)
+        return False
+
+    def _freeze(self) -> None:
+        """Stop the process that holds the lease until it has run out, and wake it when another has taken it."""
+        while not self.over.wait(1.0):
+            pid = self._stop_the_holder()
+            if pid:
+                self.over.wait(STOPPED_S)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+                self.kills["stopped"] += 1
+                self.over.wait(2 * STOPPED_S)  # nothing moves while the holder sleeps; the storm is more than that
+
+    def _stop_the_holder(self) -> int:
+        """Its pid, if it still holds the lease now that it stands still; turns are short, so mostly it does not."""
+        for _ in range(400):
+            with suppress(psycopg.Error, OSError, ProcessLookupError):
+                held = self.instance.sql(LEASE_HOLDER).fetchone()
+                if held:
+                    pid = int(held[0].rpartition(":")[2])
+                    os.kill(pid, signal.SIGSTOP)
+                    if self.instance.sql(LEASE_HOLDER).fetchone() == held:
+                        return pid
+                    os.kill(pid, signal.SIGCONT)
+            if self.over.wait(0.005):
+                break
+        return 0
+
+    @contextmanager
+    def _valkey(self) -> Iterator[redis.Redis]:
+        client = redis.Redis.from_url(read_file(self.instance.place.env)["VALKEY_URL"], socket_timeout=3)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def _unsteady(self) -> list[str]:
+        before, term = self.record.digest(), self.record.term()
+        until(lambda: self.record.term() >= term + 2, 120, "no turn came")
+        return list(judge.unsteady(before, self.record.digest()))
+
+    def _guarded(self, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except BaseException as error:
+            self.trouble.append(error)
+            self.over.set()
+
+
+class Second:
+    """A second worker on the same instance; killed, it is back at once."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.process = self._start()
+
+    def kill(self) -> bool:
+        self.process.kill()
+        self.process.wait()
+        self.revive()
+        return True
+
+    def revive(self) -> None:
+        """What the process runner does for the others."""
+        if self.process.poll() is not None:
+            self.process = self._start()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        place = self.instance.place
+        words = [sys.executable, "-m", "celery", "-A", "acmeweb.celery:app", "worker", "-c", "2"]
+        words += ["--without-gossip", "--without-mingle", "-n", "second@acme"]
+        with (place.log / "second.log").open("ab") as out:
+            return subprocess.Popen(
+                leash.command(words, stop="KILL", parent=os.getpid(), hold=place.alive),
+                cwd=ROOT,
+                env=self.instance.surroundings(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+
+
+def chaos(var: Path, *, seed: int, storm_s: float, settle_s: float, jobs: int) -> tuple[str, list[str]]:
+    """One storm from start to stop: its line, and what it broke."""
+    instance = Instance(var).start()
+    try:
+        instance.ready()
+        storm = Storm(instance=instance, seed=seed)
+        try:
+            storm.blow(storm_s, jobs)
+            storm.settle(settle_s)
+            broken = storm.verdict()
+        finally:
+            storm.close()
+        return storm.line(broken), broken
+    finally:
+        instance.end()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--minutes", type=float, default=10.0, help="start, storm and rest together")
+    parser.add_argument("--jobs", type=int, default=5_000, help="no more than these are submitted")
+    given = parser.parse_args()
+    home = Path(tempfile.mkdtemp(prefix="acme-chaos-"))
+    home.chmod(0o755)
+    whole_s = given.minutes * 60
+    try:
+        storm_s = whole_s * 0.65
+        line, broken = chaos(home / "var", seed=given.seed, storm_s=storm_s, settle_s=whole_s * 0.25, jobs=given.jobs)
+    except BaseException:
+        print(f"chaos seed={given.seed} ended in an error; everything is kept in {home}", file=sys.stderr)
+        raise
+    for sentence in broken[:50]:
+        print(sentence)
+    print(line)
+    if broken:
+        print(f"again with: make chaos SEED={given.seed}; the instance is kept in {home}")
+        return 1
+    shutil.rmtree(home, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

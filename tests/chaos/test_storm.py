@@ -1,0 +1,20 @@
+"""The short storm: what `make chaos` does for ten minutes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.chaos.storm import chaos
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(240)
+def test_nothing_is_lost_run_twice_or_held_twice_in_a_storm(tmp_path):
+    seed = int(os.environ.get("CHAOS_SEED", "1"))
+
+    line, broken = chaos(tmp_path / "var", seed=seed, storm_s=50, settle_s=60, jobs=600)
+
+    print(line)
+    assert broken == [], line
