@@ -139,7 +139,7 @@ def test_work_is_lost_since_the_last_checkpoint(tmp_path):
     turn()
 
     row = make.of(attempt)
-    assert row.gpu_hours == pytest.approx(16)
+    assert row.gpu_hours == pytest.approx(16, abs=0.01)  # the clock of the database goes on meanwhile
     assert row.gpu_hours_lost == pytest.approx(4)
     assert row.incident.gpu_hours_lost == pytest.approx(4)
 
