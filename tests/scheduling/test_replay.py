@@ -454,8 +454,8 @@ def test_conservative_backfilling_starts_nobody_later_than_strict_fifo(jobs):
 
 
 def test_conservative_backfilling_keeps_the_second_promise_too():
-    # 12 GPUs, 8 busy until 10. All of them are promised from 10 to 15, then 8 until 20. Four GPUs for 9 would delay nobody
-    # but the first; for 8 they delay nobody; what EASY lets pass to the second's harm waits here
+    # 12 GPUs, 8 busy until 10; all are promised from 10 to 15 and from 15 to 20. Four for 6 until then delay nobody;
+    # four for 30 would delay both
     history = trace((0, 10, 8), (1, 5, 12), (2, 5, 12), (3, 30, 4), (4, 6, 4))
 
     assert outcome(history, "conservative", COUNT) == [(0, 10), (10, 15), (15, 20), (20, 50), (4, 10)]
