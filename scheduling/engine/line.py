@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ class Line:
 
     def __len__(self) -> int:
         return self._waiting
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Who waits in it now, in order."""
+        for order, job in zip(self._orders[self._front :], self._who[self._front :], strict=True):
+            if job is not None:
+                yield (*order, job)
 
     def add(self, entry: Entry) -> None:
         band, key, number, job = entry

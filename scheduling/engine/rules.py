@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from jobs.lifecycle import Kind
 from scheduling.engine.engine import Ask, Engine, Job
+from scheduling.engine.settings import only
 
 
 class Rules:
@@ -20,13 +21,20 @@ class Rules:
     """
 
     name: ClassVar[str]
-    turn: Callable[[Engine, float], None]  # how the line is walked: one of the functions in `turns`
+    turn: Callable[[Engine, float], None]  # how the line is walked: mostly just one of the functions in `turns`
     one_line: bool = False
     preempts: bool = False
     plans: bool = False
     by_account: bool = False
     claims: bool = False
+    depth: int = 1_000  # how many are promised a start at once, where everybody is
     reserves: frozenset[Kind] = frozenset()  # quotas for these kinds are kept free for their owners
+
+    @classmethod
+    def of(cls, settings: Mapping[str, object]) -> Rules:
+        """As an operator set it; most policies leave nothing to choose."""
+        only(settings)
+        return cls()
 
     def key(self, job: Job, now: float) -> float:
         """Its place among those who wait: the smallest first, equal ones by submission."""

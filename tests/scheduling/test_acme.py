@@ -11,8 +11,8 @@ from jobs.lifecycle import Kind
 from scheduling.engine.cluster import Need, Picture, QuotaView, RunningJob
 from scheduling.engine.placement import consolidate
 from scheduling.engine.policies import configured
-from scheduling.engine.policies.settings import BadSettings
 from scheduling.engine.room import Room
+from scheduling.engine.settings import BadSettings
 from scheduling.simulator.run import run
 from tests.make import NOON
 from tests.scheduling.replaying import COUNT, SMALL, examples, job_lists, outcome, trace, watched
@@ -277,7 +277,7 @@ def test_a_wrong_setting_is_named(given, message):
 
 
 def test_other_policies_have_no_settings():
-    with pytest.raises(BadSettings, match="fifo has none"):
+    with pytest.raises(BadSettings, match="order: this policy has none"):
         configured("fifo", {"order": "sjf"})
 
 

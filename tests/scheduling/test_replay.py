@@ -14,6 +14,7 @@ from scheduling.engine.engine import Engine, Job
 from scheduling.engine.placement import PLACEMENTS
 from scheduling.engine.policies import RULES
 from scheduling.engine.policies.fair import Fair
+from scheduling.engine.policies.gittins import gittins
 from scheduling.engine.room import Room
 from scheduling.simulator.kernel import Outage
 from scheduling.simulator.run import Setting, pool, run
@@ -240,6 +241,52 @@ def test_tiresias_stops_at_the_moment_of_demotion():
     assert done.started_s[1] == pytest.approx(3250 / 12)
 
 
+def test_a_starved_job_goes_back_into_the_first_queue():
+    """It ran 300 s of its 3600 GPU-seconds, then fresh jobs keep all GPUs; it is promoted after 300 s more."""
+    stream = [(300 + 100 * n, 100, 12) for n in range(60)]
+    starved, patient = (
+        run(trace((0, 600, 12), *stream), "tiresias", dataclasses.replace(COUNT, policy_settings=settings))
+        for settings in ({}, {"promote": 1})
+    )
+
+    assert starved.ended_s[0] > 6000
+    assert patient.ended_s[0] < 1500
+
+
+def test_the_gittins_index_is_high_where_most_jobs_end():
+    """Half of the jobs take 10, the others 1000: having passed 10, one is unlikely to end soon."""
+    index = gittins(np.array([10.0] * 50 + [1000.0] * 50), np.array([0.0, 20.0, 900.0]))
+
+    assert index[0] > index[2] > index[1]
+    assert index[0] == pytest.approx(50 / (50 * 10 + 50 * 20))
+    assert index[2] == pytest.approx(1 / 100)
+
+
+def test_gittins_finishes_who_is_nearly_through_before_newcomers():
+    """All jobs took 12 000 GPU-seconds; who has had 8 000 ends sooner than a newcomer, whom LAS would prefer."""
+    past = [(2000 * n, 1000, 12) for n in range(120)]
+    late = 2000 * 120
+
+    done = run(trace(*past, (late, 1000, 12), (late + 700, 1000, 12)), "gittins", COUNT)
+
+    assert done.stops[-2] == 0
+    assert run(trace((0, 1000, 12), (700, 1000, 12)), "gittins", COUNT).stops[0] == 1
+
+
+def test_themis_gives_to_whom_sharing_has_hurt_most_once_a_lease_is_over():
+    """At 1200 the short one would take 13 times as long as alone, the long one not twice."""
+    done = run(trace((0, 5000, 12), (10, 100, 12)), "themis", COUNT)
+
+    assert done.started_s[1] == 1200
+    assert done.ended_s.tolist() == [5100, 1300]
+
+
+def test_themis_lets_nobody_be_stopped_within_his_lease():
+    done = run(trace((0, 1100, 12), (10, 1, 12)), "themis", COUNT)
+
+    assert done.stops.tolist() == [0, 0]
+
+
 def test_qssf_learns_from_the_users_own_jobs():
     long, short = [(n * 1000, 500, 12) for n in range(3)], [(n * 1000 + 600, 10, 12) for n in range(3)]
     contest = [(10_000, 50, 12), (10_001, 500, 12), (10_002, 10, 12)]
@@ -380,3 +427,45 @@ def test_jobs_without_gpus_run_where_cpus_are_counted():
     done = run(trace((0, 10, 0), (0, 10, 0), cpus=[10, 10]), "fifo", setting)
 
     assert done.started_s.tolist() == [0, 10]
+
+
+@given(jobs=job_lists)
+@examples(100)
+def test_conservative_backfilling_delays_nobody_beyond_what_he_was_promised(jobs):
+    promised = {}
+
+    def look(engine, now):
+        for job, (at, _) in engine.promise.starts.items() if engine.promise else ():
+            assert now <= at <= promised.get(job.number, math.inf) + 0.01
+            promised[job.number] = at
+
+    done = watched(trace(*jobs), "conservative", SMALL, look)
+
+    assert all(done.started[number] <= at + 0.01 for number, at in promised.items())
+
+
+@given(jobs=job_lists)
+@examples(100)
+def test_conservative_backfilling_starts_nobody_later_than_strict_fifo(jobs):
+    """All jobs of one width: with nothing to backfill it is FIFO, as with EASY."""
+    history = trace(*((submit, max(1, runtime), 4) for submit, runtime, _ in jobs))
+
+    assert outcome(history, "conservative", COUNT) == outcome(history, "fifo", COUNT)
+
+
+def test_conservative_backfilling_keeps_the_second_promise_too():
+    # 12 GPUs, 8 busy until 10; all are promised from 10 to 15 and from 15 to 20. Four for 6 until then delay nobody;
+    # four for 30 would delay both
+    history = trace((0, 10, 8), (1, 5, 12), (2, 5, 12), (3, 30, 4), (4, 6, 4))
+
+    assert outcome(history, "conservative", COUNT) == [(0, 10), (10, 15), (15, 20), (20, 50), (4, 10)]
+
+
+@given(jobs=job_lists)
+@examples(40)
+def test_acme_with_conservative_backfilling_brings_everybody_to_the_end(jobs):
+    history = trace(*jobs, kinds=["evaluation" if n % 3 == 0 else "pretrain" for n in range(len(jobs))])
+
+    done = run(history, "acme", dataclasses.replace(SMALL, policy_settings={"backfill": "conservative"}))
+
+    assert (done.ended_s >= done.trace.submit_s + done.trace.runtime_s).all()

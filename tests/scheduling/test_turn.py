@@ -124,7 +124,7 @@ def test_a_new_cluster_is_driven_by_acme(cluster):
     [
         ({"policy": "lottery"}, "policy: 'lottery' is none of fifo, "),
         ({"policy_settings": {"order": "lottery"}}, "policy_settings: order: 'lottery' is none of fifo, "),
-        ({"policy": "fifo", "policy_settings": {"order": "sjf"}}, "policy_settings: fifo has none"),
+        ({"policy": "fifo", "policy_settings": {"order": "sjf"}}, "policy_settings: order: this policy has none"),
     ],
 )
 def test_a_cluster_that_is_set_wrong_says_so_and_decides_nothing(cluster, slurm, fields, trouble):

@@ -11,33 +11,34 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from scheduling.engine.live import Policy, policy
-from scheduling.engine.policies.acme import ORDERS, Acme
+from scheduling.engine.policies.acme import Acme
+from scheduling.engine.policies.conservative import Conservative
 from scheduling.engine.policies.drf import Drf
 from scheduling.engine.policies.easy import Easy
 from scheduling.engine.policies.fair import Fair
 from scheduling.engine.policies.fifo import Fifo, FifoSkip
+from scheduling.engine.policies.gittins import Gittins
 from scheduling.engine.policies.qssf import Qssf
-from scheduling.engine.policies.settings import BadSettings, parse
 from scheduling.engine.policies.sjf import Sjf
 from scheduling.engine.policies.srtf import Srtf
+from scheduling.engine.policies.themis import Themis
 from scheduling.engine.policies.tiresias import Tiresias
 from scheduling.engine.rules import Rules
+from scheduling.engine.settings import BadSettings
 
-RULES: dict[str, type[Rules]] = {
-    rules.name: rules for rules in (Fifo, FifoSkip, Sjf, Srtf, Qssf, Tiresias, Easy, Fair, Drf, Acme)
-}
-POLICIES: dict[str, Policy] = {rules.name: policy(rules) for rules in (Fifo, FifoSkip, Sjf, Easy, Fair, Drf, Acme)}
+EVERY = (Fifo, FifoSkip, Sjf, Srtf, Qssf, Tiresias, Gittins, Easy, Conservative, Fair, Drf, Themis, Acme)
+LIVE = (Fifo, FifoSkip, Sjf, Easy, Conservative, Fair, Drf, Acme)
+RULES: dict[str, type[Rules]] = {rules.name: rules for rules in EVERY}
+POLICIES: dict[str, Policy] = {rules.name: policy(rules) for rules in LIVE}
 
 __all__ = ["POLICIES", "RULES", "BadSettings", "Policy", "configured", "rules_of"]
 
 
 def rules_of(name: str, settings: Mapping[str, object]) -> Callable[[], Rules]:
-    """What makes the rules of a policy as somebody set it; each engine needs its own."""
-    if name == Acme.name:
-        return partial(Acme, parse(settings, ORDERS))
-    if settings:
-        raise BadSettings(f"{name} has none")
-    return RULES[name]
+    """What makes the rules of a policy as somebody set it; each engine needs its own. What is set wrong is told now."""
+    rules = RULES[name]
+    rules.of(settings)
+    return partial(rules.of, settings)
 
 
 def configured(name: str, settings: Mapping[str, object]) -> Policy:

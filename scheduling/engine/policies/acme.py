@@ -12,15 +12,18 @@ Backfilling            EASY or conservative, by time limits. Borrowers may pass 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.policies.drf import Drf
 from scheduling.engine.policies.fair import Fair
 from scheduling.engine.policies.fifo import Fifo
 from scheduling.engine.policies.qssf import Qssf
-from scheduling.engine.policies.settings import AcmeSettings
 from scheduling.engine.policies.sjf import Sjf
 from scheduling.engine.policies.tiresias import Tiresias
 from scheduling.engine.rules import Rules
+from scheduling.engine.settings import AcmeSettings, parse
+from scheduling.engine.turns.conservative import conservative
 from scheduling.engine.turns.easy import easy
 
 ORDERS: dict[str, type[Rules]] = {rules.name: rules for rules in (Fifo, Sjf, Qssf, Tiresias, Fair, Drf)}
@@ -29,17 +32,21 @@ HALFWAY = {"fair": 1e6, "qssf": 1e5, "tiresias": 1e4, "drf": 0.1}  # the cost th
 
 class Acme(Rules):
     name = "acme"
-    turn = staticmethod(easy)
     plans = True
     claims = True
 
     def __init__(self, settings: AcmeSettings | None = None) -> None:
         settings = settings or AcmeSettings()
+        self.turn = conservative if settings.backfill == "conservative" else easy
         self.order = ORDERS[settings.order]()
         self.by_account = self.order.by_account
         self.reserves = settings.reserve
         self._settings = settings
         self._halfway = HALFWAY.get(settings.order, 3600.0)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, object]) -> Rules:
+        return cls(parse(settings, ORDERS))
 
     def band(self, job: Job) -> int:
         return int(job.ask.borrows)

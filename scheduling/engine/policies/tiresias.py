@@ -2,15 +2,21 @@
 
 Attained service is GPUs x seconds. It sorts jobs into queues: a job enters the first, and the next one when its service
 passes a threshold. Nothing about run times is known. Inside a queue who runs goes on, and the others come in order of
-submission. Differences: a job is demoted at the very moment, not at the next round; which models must be consolidated
-is not profiled, the placement decides; starved jobs are not promoted, as is the default of the authors' simulator;
-and a job that was stopped keeps its place by submission, where theirs puts the last stopped first.
+submission. With `promote`, the paper's PromoteKnob, who has waited that many times as long as he ever ran goes back
+into the first queue with a clean sheet; without it, as is the default of the authors' simulator, he may starve.
+Differences: a job is demoted at the very moment, not at the next round, and promoted at the next event; which models
+must be consolidated is not profiled, the placement decides; and a job that was stopped keeps its place by submission,
+where theirs puts the last stopped first.
 """
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Job
+from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
+
+from scheduling.engine.engine import Engine, Job
 from scheduling.engine.rules import Rules
+from scheduling.engine.settings import only, positive
 from scheduling.engine.turns.preempting import preempting
 
 THRESHOLDS = (3250.0, 7200.0)  # GPU-seconds: three queues, the defaults of the authors' simulator
@@ -19,14 +25,33 @@ APART = 1e12  # between the keys of two queues: more seconds than any trace has
 
 class Tiresias(Rules):
     name = "tiresias"
-    turn = staticmethod(preempting)
     preempts = True
 
-    def __init__(self, thresholds: tuple[float, ...] = THRESHOLDS) -> None:
+    def __init__(self, thresholds: tuple[float, ...] = THRESHOLDS, promote: float | None = None) -> None:
         self.thresholds = thresholds
+        self._promote = promote
+        self._starving: list[tuple[float, int, int, Job]] = []  # when, number, which run was the last
+
+    @classmethod
+    def of(cls, settings: Mapping[str, object]) -> Rules:
+        only(settings, "promote")
+        return cls(promote=positive(settings, "promote")) if settings else cls()
+
+    def turn(self, engine: Engine, now: float) -> None:
+        while self._starving and self._starving[0][0] <= now:
+            _, _, runs, job = heappop(self._starving)
+            if job.places is None and job.runs == runs:
+                job.level, job.attained = 0, 0.0
+                job.ask.line = [entry for entry in job.ask.line if entry[3] is not job]
+                heapify(job.ask.line)
+                engine.submit(job, now)
+        preempting(engine, now)
 
     def key(self, job: Job, now: float) -> float:
-        return job.level * APART + job.submitted
+        if self._promote and job.attained:
+            ran_s = job.attained / job.ask.gpus
+            heappush(self._starving, (now + self._promote * ran_s, job.number, job.runs, job))
+        return self._queue(job) * APART + job.submitted
 
     def cost(self, job: Job, now: float) -> float:
         """Where ranks of running jobs are not followed, the queue is told by the service itself."""
@@ -34,7 +59,7 @@ class Tiresias(Rules):
 
     def rank(self, job: Job, now: float) -> float:
         """Behind all who run in the same queue: nobody stops for his equal."""
-        return job.level * APART + now
+        return self._queue(job) * APART + now
 
     def next_change(self, job: Job, now: float) -> float | None:
         if job.level == len(self.thresholds) or not job.ask.gpus:
@@ -43,3 +68,6 @@ class Tiresias(Rules):
 
     def changed(self, job: Job, now: float) -> None:
         job.level += 1
+
+    def _queue(self, job: Job) -> int:
+        return job.level

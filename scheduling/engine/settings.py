@@ -1,4 +1,4 @@
-"""What operators may choose of the policy `acme`, for each cluster: a frozen value. Errors name the field."""
+"""What operators may choose of a policy, for each cluster; for `acme` a frozen value. Errors name the field."""
 
 from __future__ import annotations
 
@@ -32,11 +32,22 @@ class AcmeSettings:
     reserve: frozenset[Kind] = frozenset({Kind.PRETRAIN})
 
 
-def parse(given: Mapping[str, object], orders: Mapping[str, object]) -> AcmeSettings:
-    names = [field.name for field in fields(AcmeSettings)]
+def only(given: Mapping[str, object], *names: str) -> None:
+    """Nothing else may be set."""
     for name in given:
         if name not in names:
-            raise BadSettings(f"{name}: is none of {', '.join(names)}")
+            raise BadSettings(f"{name}: is none of {', '.join(names)}" if names else f"{name}: this policy has none")
+
+
+def positive(given: Mapping[str, object], name: str) -> float:
+    value = given[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_S:
+        raise BadSettings(f"{name}: {value!r} is not a number above 0")
+    return float(value)
+
+
+def parse(given: Mapping[str, object], orders: Mapping[str, object]) -> AcmeSettings:
+    only(given, *(field.name for field in fields(AcmeSettings)))
     readers = {
         "order": lambda name: _one_of(given, name, orders),
         "aging_s": lambda name: _seconds(given, name),

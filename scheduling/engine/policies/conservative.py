@@ -1,0 +1,18 @@
+"""Conservative backfilling (Mu'alem & Feitelson, TPDS'01): first come, first served, with a promise to everybody.
+
+A job may pass others only if it delays none of them by what is expected: the true run time in a replay unless it is
+told otherwise, the time limit on a live cluster. Differences: promises are to nodes, not to a number of GPUs; only the
+first thousand have one; and when somebody ends early all are made anew in order, where the paper moves each up by
+itself.
+"""
+
+from __future__ import annotations
+
+from scheduling.engine.rules import Rules
+from scheduling.engine.turns.conservative import conservative
+
+
+class Conservative(Rules):
+    name = "conservative"
+    turn = staticmethod(conservative)
+    plans = True
