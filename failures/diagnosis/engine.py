@@ -10,17 +10,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from . import classify, reader, unpacking
+from .scan import Scanner
 from .values import Diagnosis, Ending
 
 
-def diagnose(chunks: Iterable[bytes], ending: Ending | None = None) -> Diagnosis:
-    """The same text and ending give the same answer, however the text is cut, and packed or not."""
+def diagnose(chunks: Iterable[bytes], ending: Ending | None = None, scanner: Scanner | None = None) -> Diagnosis:
+    """The same text and ending give the same answer, however the text is cut, and packed or not.
+
+    `scanner` holds other rules than the shipped ones: those and what was learned.
+    """
     text = unpacking.Unpacked(chunks)
-    reading = reader.read(text)
+    reading = reader.read(text, scanner)
     if text.sentence:
         reading = replace(reading, sentence=text.sentence)
     return classify.diagnose(reading, ending)
 
 
-def diagnose_text(text: str | bytes, ending: Ending | None = None) -> Diagnosis:
-    return diagnose([text.encode("utf-8", "replace") if isinstance(text, str) else text], ending)
+def diagnose_text(text: str | bytes, ending: Ending | None = None, scanner: Scanner | None = None) -> Diagnosis:
+    return diagnose([text.encode("utf-8", "replace") if isinstance(text, str) else text], ending, scanner)

@@ -1,0 +1,68 @@
+"""What leaves the house: a bundle without secrets and addresses, at most 64 KiB, its lines numbered. Pure.
+
+Names are replaced by stable stand-ins (`host-1`, `address-2`), so that a model still sees that two lines speak of one
+machine; the answer's words are translated back here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from jobs.masking import MASK, masked_command
+
+MOST = 64 << 10
+TOKENS = re.compile(
+    r"\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abprs]-|AKIA|ASIA|AIza|eyJ)[\w.-]{12,}|"
+    r"(?i:\bbearer\s+)[\w.~+/=-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|-----BEGIN [A-Z ]+-----\S*"
+)
+NAMES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("mail", re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")),
+    ("address", re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-fA-F]{1,4}:){4,7}[0-9a-fA-F]{1,4}\b")),
+    ("host", re.compile(r"\b(?:[a-z][a-z0-9-]*\.)+(?:internal|local|lan|corp|cluster|com|net|org|io|edu|cn|de)\b")),
+    ("user", re.compile(r"(?<=/home/)[\w.-]+|(?<=/Users/)[\w.-]+|(?<=\buser=)[\w.-]+")),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masked:
+    """What may be sent. `numbers` are the lines of the log that it shows: nothing else can be cited."""
+
+    text: str
+    numbers: frozenset[int]
+    stand_ins: dict[str, str]
+
+    def named(self, words: str) -> str:
+        """A model's words with the real names again."""
+        return re.sub(
+            r"\b(?:mail|address|host|user)-\d+\b", lambda found: self.stand_ins.get(found[0], found[0]), words
+        )
+
+
+def masked(bundle: str, hosts: frozenset[str] = frozenset()) -> Masked:
+    names: dict[str, str] = {}
+    kept: list[str] = []
+    numbers: set[int] = set()
+    room = MOST
+    for row in bundle.split("\n"):
+        safe = _without_names(masked_command(TOKENS.sub(MASK, row)), names, hosts)
+        room -= len(safe.encode("utf-8", "replace")) + 1
+        if room < 0:
+            break
+        kept.append(safe)
+        if found := re.match(r"@(\d+)\b", row):
+            numbers.add(int(found[1]))
+    return Masked(text="\n".join(kept), numbers=frozenset(numbers), stand_ins={new: old for old, new in names.items()})
+
+
+def _without_names(row: str, names: dict[str, str], hosts: frozenset[str]) -> str:
+    for kind, pattern in NAMES:
+        row = pattern.sub(lambda found, kind=kind: _stand_in(kind, found[0], names), row)  # type: ignore[misc]
+    for host in hosts:
+        if host and host in row:
+            row = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", _stand_in("host", host, names), row)
+    return row
+
+
+def _stand_in(kind: str, name: str, names: dict[str, str]) -> str:
+    return names.setdefault(name, f"{kind}-{len(names) + 1}")

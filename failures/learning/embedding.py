@@ -1,0 +1,72 @@
+"""A compressed log → a vector, so that the past cases nearest to it can be found. Pure; no model, no download.
+
+Words and pairs of words are hashed into 512 places with a sign each, which keeps inner products right on average
+(feature hashing). Numbers, addresses and paths are blanked first: two logs are near when the same things were said, not
+when they were said by the same host. Lines in which a signature sees trouble weigh more than what only surrounds them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from failures.diagnosis import lines
+from failures.diagnosis.scan import Scanner, shipped
+from failures.diagnosis.values import Role
+
+PLACES = 512
+VERSION = "hashed-words-1"  # stored beside each vector: vectors of two versions are never compared
+WEIGHTS = {Role.INITIATING: 6.0, Role.CASCADE: 3.0, Role.TEARDOWN: 1.0}
+ELSE = 0.3
+BLANK = re.compile(r"(?:/[\w.@+-]+){2,}|\S+@\S+|\b[\w.-]*\d[\w.:,+-]*|[0-9a-f]{12,}")
+WORD = re.compile(r"[A-Za-z_][A-Za-z_]+")
+
+Vector = NDArray[np.float32]
+
+
+def embedded(bundle: str, scanner: Scanner | None = None) -> Vector:
+    """Of length one, or all zero where no word is left."""
+    weights: dict[str, float] = {}
+    for row, weight in weighed(bundle, scanner or shipped()):
+        for token in tokens(row):  # the most it weighs anywhere: chatter by the hundred is not louder for it
+            weights[token] = max(weights.get(token, 0.0), weight)
+    vector = np.zeros(PLACES, dtype=np.float32)
+    for token, weight in weights.items():
+        code = zlib.crc32(token.encode())
+        vector[code % PLACES] += np.log1p(weight) * (1 if code & 0x8000_0000 else -1)
+    length = float(np.linalg.norm(vector))
+    return vector / np.float32(length) if length else vector
+
+
+def weighed(bundle: str, scanner: Scanner) -> Iterator[tuple[str, float]]:
+    """Each line's message once, with what it weighs."""
+    data = bundle.encode("utf-8", "replace")
+    heavy: dict[int, float] = {}
+    for at, index in scanner.hits(data):
+        number = data.count(b"\n", 0, at - 1)
+        heavy[number] = max(heavy.get(number, ELSE), WEIGHTS.get(scanner.signatures[index].role, ELSE))
+    for number, row in enumerate(data.decode("utf-8", "replace").split("\n")):
+        if row.strip():
+            yield lines.parse(number, row).message, heavy.get(number, ELSE)
+
+
+def tokens(message: str) -> Iterator[str]:
+    words = [word.lower() for word in WORD.findall(BLANK.sub(" ", message))]
+    yield from words
+    yield from (f"{first} {second}" for first, second in itertools.pairwise(words))
+
+
+def likeness(one: Vector, other: Vector) -> float:
+    """1 for the same words, about 0 for none in common."""
+    return float(np.dot(one, other))
+
+
+def nearest(wanted: Vector, among: Iterable[tuple[int, Vector]], most: int = 5) -> list[tuple[int, float]]:
+    """What the database answers by its index, in plain arithmetic: for tests and for a bench of the index."""
+    found = [(key, likeness(wanted, vector)) for key, vector in among]
+    return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:most]

@@ -1,0 +1,153 @@
+"""A confirmed diagnosis → a signature that would have found it, and what it would have done to all the others. Pure.
+
+The proposal is one line's shape: of the evidence first, else of any line of the bundle. It must be of words (a shape of
+holes matches everything), and must occur in no bundle whose confirmed cause is another. A proposal is never right by
+itself: `replayed` runs it against every stored bundle, and one confirmed verdict changed for the worse refuses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from failures.diagnosis import engine, lines
+from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
+from failures.diagnosis.scan import BadPattern, Scanner
+from failures.diagnosis.signatures import Signature
+from failures.diagnosis.table import SIGNATURES
+from failures.diagnosis.values import Blame, Role
+
+SPECIFICITY = 74  # a clear cause, and still below every shipped signature that names the broken part
+FEWEST_WORDS = 3
+FEWEST_LETTERS = 14
+LONGEST = 160
+HOLE = "\0"
+VARIABLE = re.compile(r"'[^']{0,80}'|\"[^\"]{0,80}\"|(?:/[\w.@+-]+){2,}|\b[\w.-]*\d[\w.:,+-]*")
+ROUTINE = re.compile(r"(?i)^\s*(?:File \"|Traceback \(|raise |During handling|The above exception)")
+BLAMED = {"Infrastructure": Blame.NODE}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """A stored bundle, what is held to be its cause, and whether a person or a recovery confirmed that."""
+
+    key: int
+    cause: str
+    bundle: str
+    confirmed: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    name: str
+    label: str
+    pattern: str
+    example: str
+    support: int  # bundles of this cause that it finds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What a rule did to history. `broken` are confirmed verdicts that were right without it."""
+
+    hits: int
+    right: int
+    wrong: int
+    mended: tuple[int, ...]
+    broken: tuple[int, ...]
+
+    @property
+    def accepted(self) -> bool:
+        return not self.broken and not self.wrong
+
+    @property
+    def precision(self) -> float | None:
+        return self.right / (self.right + self.wrong) if self.right + self.wrong else None
+
+
+def proposed(confirmed: Past, evidence: Sequence[str], history: Iterable[Past]) -> Proposal | None:
+    """The most telling line; None where every line also occurs under another cause, or says too little."""
+    if confirmed.cause in (NONE, UNKNOWN) or confirmed.cause not in LABELS:
+        return None
+    past = [one for one in history if one.confirmed]
+    best: Proposal | None = None
+    for text in candidates(confirmed.bundle, evidence):
+        one = _judged(text, confirmed, past)
+        if one and (best is None or one.support > best.support):
+            best = one
+        if best and text in evidence and best.example == text:
+            return best  # what a person was shown as evidence is better than what only recurs
+    return best
+
+
+def candidates(bundle: str, evidence: Sequence[str]) -> list[str]:
+    rows = [lines.parse(0, row).message.strip() for row in bundle.split("\n")]
+    shown = [lines.parse(0, row).message.strip() for row in evidence]
+    return list(dict.fromkeys(row for row in [*shown, *rows] if _speaks(row)))[:400]
+
+
+def _speaks(message: str) -> bool:
+    bare = VARIABLE.sub(" ", message[:LONGEST])
+    words = re.findall(r"[A-Za-z]{2,}", bare)
+    return len(words) >= FEWEST_WORDS and sum(map(len, words)) >= FEWEST_LETTERS and not ROUTINE.match(message)
+
+
+def _judged(text: str, confirmed: Past, past: Sequence[Past]) -> Proposal | None:
+    pattern = shape(text)
+    looks = re.compile(pattern)
+    if any(one.cause != confirmed.cause and looks.search(one.bundle) for one in past):
+        return None
+    same = {one.key for one in past if one.cause == confirmed.cause and looks.search(one.bundle)} | {confirmed.key}
+    name = f"learned-{hashlib.sha256(f'{confirmed.cause}{pattern}'.encode()).hexdigest()[:10]}"
+    return Proposal(name=name, label=confirmed.cause, pattern=pattern, example=text[:500], support=len(same))
+
+
+def shape(text: str) -> str:
+    """Its words, with room where it had numbers, names or paths. Holes are bounded, so scanning stays linear."""
+    parts = VARIABLE.sub(HOLE, text[:LONGEST]).split(HOLE)
+    return r".{0,80}".join(re.escape(part).replace(r"\ ", " ").replace("/", r"\/") for part in parts)
+
+
+def as_signature(name: str, label: str, pattern: str, example: str) -> Signature:
+    return Signature(
+        name=name, label=label, role=Role.INITIATING, specificity=SPECIFICITY, pattern=pattern, example=example,
+        blame=BLAMED.get(LABELS[label].category, Blame.JOB),
+    )  # fmt: skip
+
+
+def scanner_with(rules: Iterable[Signature]) -> Scanner:
+    """The shipped table and these; raises BadPattern with a sentence that names the row."""
+    return Scanner((*SIGNATURES, *rules))
+
+
+def trouble_with(rule: Signature) -> str:
+    """Why this pattern cannot be used, in a sentence; nothing when it can."""
+    try:
+        scanner = Scanner((rule,))
+    except BadPattern as trouble:
+        return f"{trouble}."
+    if not scanner.hits(rule.example.encode()):
+        return "The pattern does not find its own example."
+    return "The pattern finds an empty line." if scanner.hits(b"\n") or scanner.hits(b" ") else ""
+
+
+def replayed(rule: Signature, history: Iterable[Past]) -> Replay:
+    """Every stored bundle judged with the rule, and where that changed a confirmed verdict, without it too."""
+    alone, together = Scanner((rule,)), scanner_with([rule])
+    hits = right = wrong = 0
+    mended: list[int] = []
+    broken: list[int] = []
+    for one in history:
+        if not alone.hits(one.bundle.encode()):
+            continue  # a rule that sees nothing changes nothing
+        hits += 1
+        if not one.confirmed:
+            continue
+        right, wrong = right + (one.cause == rule.label), wrong + (one.cause != rule.label)
+        after = engine.diagnose_text(one.bundle, scanner=together).root_cause
+        before = engine.diagnose_text(one.bundle).root_cause
+        if before != after:
+            (mended if after == one.cause else broken if before == one.cause else []).append(one.key)
+    return Replay(hits=hits, right=right, wrong=wrong, mended=tuple(mended), broken=tuple(broken))
