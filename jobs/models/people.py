@@ -28,11 +28,14 @@ class Role(models.TextChoices):
 
     @property
     def rank(self) -> int:
-        return Role.values.index(self)
+        return RANKS[self]
 
     @classmethod
     def at_least(cls, role: str) -> list[str]:
         return cls.values[cls.values.index(role) :]
+
+
+RANKS = {role: rank for rank, role in enumerate(Role)}  # asked twice for each of thousands of jobs
 
 
 class TeamQuerySet(models.QuerySet["Team"]):
