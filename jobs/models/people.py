@@ -107,6 +107,22 @@ class Scope(models.TextChoices):
         return Scope.values.index(self) >= Scope.values.index(wanted)
 
 
+class Identity(models.Model):
+    """Who somebody is at a provider of sign-ins; a name there may be given to somebody else, a subject may not."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="identities")
+    issuer = models.CharField(max_length=255)
+    subject = models.CharField(max_length=255)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        verbose_name_plural = "identities"
+        constraints = [models.UniqueConstraint(fields=["issuer", "subject"], name="one_user_per_identity")]
+
+    def __str__(self) -> str:
+        return f"{self.subject} of {self.issuer}"
+
+
 class TokenQuerySet(models.QuerySet["Token"]):
     def usable(self, now: datetime) -> Self:
         alive = models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=now)
