@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
@@ -38,6 +39,30 @@ def read_file(path: Path) -> dict[str, str]:
         return {}
     pairs = (line.split("=", 1) for line in lines if "=" in line and not line.lstrip().startswith("#"))
     return {name.strip(): value.strip() for name, value in pairs}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OidcSettings:
+    issuer: str
+    client_id: str
+    client_secret: str = ""
+    scopes: str = "openid profile email"
+    username_claim: str = "preferred_username"
+    groups_claim: str = "groups"
+    new_users: str = "refuse"
+    teams: tuple[tuple[str, str, str], ...] = ()  # group, team, role
+    label: str = "single sign-on"
+
+
+ROLES = ("viewer", "researcher", "operator", "admin")
+
+
+def _group(word: str) -> tuple[str, str, str]:
+    group, sign, place = word.partition("=")
+    team, _, role = place.partition(":")
+    if not (sign and group.strip() and team.strip() and role.strip() in ROLES):
+        raise BadSetting("OIDC_TEAMS", word, f"is no GROUP=TEAM:ROLE; a role is one of {', '.join(ROLES)}")
+    return group.strip(), team.strip(), role.strip()
 
 
 class Env:
@@ -82,6 +107,30 @@ class Env:
             except ValueError as error:
                 raise BadSetting(name, word, f"is no network ({error})") from None
         return found
+
+    def oidc(self) -> OidcSettings | None:
+        """The provider of sign-ins, if one is named."""
+        issuer = self.url(("OIDC_ISSUER",), ("https", "http"))
+        if issuer is None:
+            return None
+        if issuer.scheme == "http" and issuer.hostname not in ("127.0.0.1", "localhost", "::1"):
+            raise BadSetting("OIDC_ISSUER", issuer.geturl(), "must be https; who listens could sign in as anybody")
+        if not self.text("OIDC_CLIENT_ID"):
+            raise BadSetting("OIDC_CLIENT_ID", "", "is needed with OIDC_ISSUER")
+        new_users = self.text("OIDC_NEW_USERS", "refuse")
+        if new_users not in ("refuse", "create"):
+            raise BadSetting("OIDC_NEW_USERS", new_users, "is neither refuse nor create")
+        return OidcSettings(
+            issuer=issuer.geturl(),
+            client_id=self.text("OIDC_CLIENT_ID"),
+            client_secret=self.text("OIDC_CLIENT_SECRET"),
+            scopes=self.text("OIDC_SCOPES", "openid profile email"),
+            username_claim=self.text("OIDC_USERNAME_CLAIM", "preferred_username"),
+            groups_claim=self.text("OIDC_GROUPS_CLAIM", "groups"),
+            new_users=new_users,
+            teams=tuple(_group(word) for word in self.words("OIDC_TEAMS")),
+            label=self.text("OIDC_LABEL", "single sign-on"),
+        )
 
     def url(self, names: tuple[str, ...], schemes: tuple[str, ...]) -> SplitResult | None:
         """The first of the names that is set (an alias counts as the name it stands for, also over the file)."""

@@ -167,6 +167,9 @@ SPECTACULAR_SETTINGS = {
     },
 }
 
+# Sign-ins by OpenID Connect; None: passwords only
+OIDC = env.oidc()
+
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},

@@ -2,14 +2,17 @@ from django.contrib import admin
 from django.contrib.auth import views as auth
 from django.urls import include, path
 
-from acmeweb import api, metrics, views
+from acmeweb import api, login, metrics, oidc, views
 
 urlpatterns = [
     path("", views.home, name="home"),
     path("healthz", views.healthz, name="healthz"),
     path("readyz", views.readyz, name="readyz"),
     path("metrics", metrics.metrics, name="metrics"),
-    path("login/", auth.LoginView.as_view(template_name="login.html"), name="login"),
+    path("login/", login.Login.as_view(), name="login"),
+    path("login/oidc/", oidc.begin, name="oidc"),
+    path("login/oidc/back/", oidc.back, name="oidc-back"),
+    path("account/password/", login.ChangePassword.as_view(), name="password"),
     path("logout/", auth.LogoutView.as_view(), name="logout"),
     path("favicon.ico", views.favicon),
     path("admin/", admin.site.urls),

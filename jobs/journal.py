@@ -46,7 +46,8 @@ def event(what: str, author: Author, **fields: Any) -> Event:
 def of_job(
     what: str, author: Author, job: Job, *, attempt: Attempt | None = None, why: str = "", **fields: Any
 ) -> Event:
-    return event(what, author, cluster_id=job.cluster_id, job=job, attempt=attempt, why=why, **fields)
+    rows = {"job_id": job.pk, "attempt_id": attempt.pk if attempt else None}  # ids: it is written thousands at a time
+    return event(what, author, cluster_id=job.cluster_id, why=why, **rows, **fields)
 
 
 def of_node(what: str, author: Author, node: Node, *, why: str = "", **fields: Any) -> Event:

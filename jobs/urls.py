@@ -1,6 +1,6 @@
 from django.urls import path
 
-from jobs import node_views, views
+from jobs import account_views, node_views, views
 
 urlpatterns = [
     path("jobs/", views.jobs, name="jobs"),
@@ -9,6 +9,8 @@ urlpatterns = [
     path("jobs/<slug:public_id>/log/", views.log, name="log"),
     path("jobs/<slug:public_id>/log/raw/", views.log_raw, name="log-raw"),
     path("jobs/<slug:public_id>/<slug:name>/", views.job_verb, name="job-verb"),
+    path("account/", account_views.account, name="account"),
+    path("account/tokens/<int:pk>/revoke/", account_views.revoke, name="token-revoke"),
     path("nodes/", node_views.nodes, name="nodes"),
     path("nodes/<str:cluster>/<str:name>/", node_views.node, name="node"),
     path("nodes/<str:cluster>/<str:name>/<slug:verb>/", node_views.node_verb, name="node-verb"),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from typing import Any
 
-from django import forms
 from django.contrib import admin
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import ValidationError
@@ -15,47 +13,21 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
-from jobs import clock
+from jobs import token_actions
 from jobs.admin import looks
 from jobs.admin.record import AcmeAdmin
 from jobs.admin.verbs import Asked, Refused, Verb, WithVerbs
-from jobs.models import Membership, Role, Scope, Team, Token
+from jobs.journal import Author
+from jobs.models import Team, Token
+from jobs.token_forms import WithinOwnRights
 
 
-def widest_scope(user: Any, team: Team | None) -> Scope:
-    """What a token of theirs may do at most: as much as their role in its team, or their highest role anywhere."""
-    if user.is_superuser:
-        return Scope(Scope.ADMIN)
-    mine = Membership.objects.filter(user=user)
-    roles = (mine.filter(team=team) if team else mine).values_list("role", flat=True)
-    return Scope(Scope.values[max((Role(role).rank for role in roles), default=0)])
-
-
-def network(text: str) -> str:
-    try:
-        return str(ipaddress.ip_network(text.strip()))
-    except ValueError as error:
-        raise ValidationError(f"{text[:50]!r} is no network such as 10.0.0.0/8 or 2001:db8::/32: {error}") from error
-
-
-class TokenForm(forms.ModelForm):
-    asker: Any
-
-    def clean_networks(self) -> list[str]:
-        return [network(text) for text in self.cleaned_data["networks"]]
-
+class TokenForm(WithinOwnRights):
     def clean_expires_at(self) -> Any:
         at = self.cleaned_data["expires_at"]
         if at and "expires_at" in self.changed_data and at <= timezone.now():
             raise ValidationError("It would have expired already.")
         return at
-
-    def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or self.cleaned_data
-        scope = cleaned.get("scope")
-        if scope and not widest_scope(self.asker, cleaned.get("team")).covers(Scope(scope)):
-            raise ValidationError({"scope": "A token cannot do more than you may do yourself."})
-        return cleaned
 
 
 class Usable(admin.SimpleListFilter):
@@ -73,8 +45,10 @@ class Usable(admin.SimpleListFilter):
 
 
 def _revoke(token: Token, asked: Asked) -> None:
-    if not Token.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=clock.now()):
-        raise Refused(f"{token} is revoked already")
+    try:
+        token_actions.revoke(token, author=asked.author, why=asked.why)
+    except token_actions.TokenError as error:
+        raise Refused(str(error)) from None
     said = f"Revoked. {asked.why}".strip()
     LogEntry.objects.log_actions(asked.author.user_id, [token], CHANGE, change_message=said, single_object=True)
 
@@ -138,6 +112,8 @@ class TokenAdmin(WithVerbs, AcmeAdmin):
             made, obj.secret = Token.make()
             obj.prefix, obj.digest = made.prefix, made.digest
         super().save_model(request, obj, form, change)
+        if not change:
+            token_actions.note("token.made", obj, Author.of(request))
 
     def response_add(self, request: HttpRequest, obj: Token, post_url_continue: str | None = None) -> HttpResponse:
         """The secret is in this answer and nowhere else: a message that outlives it would lie in a cookie or a row."""

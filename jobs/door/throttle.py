@@ -7,7 +7,6 @@ a limit that is too generous for a while is better than a door that is shut.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from typing import Any
 
 import redis
@@ -28,38 +27,58 @@ class PerUser(BaseThrottle):
     def allow_request(self, request: Any, view: Any) -> bool:
         if request.user is None:
             return True  # refused for another reason a moment later
-        now = time.time()
-        self.rest_s = WINDOW_S - int(now) % WINDOW_S
-        return _counter.count(f"{self.name}{request.user.pk}:{int(now) // WINDOW_S}") <= self.most
+        return counter.count(f"api:{self.name}{request.user.pk}", WINDOW_S) <= self.most
 
     def wait(self) -> float:
-        return self.rest_s
+        return rest_of(WINDOW_S)
 
 
-class _Counter:
+def rest_of(window_s: int) -> int:
+    """Seconds until the next window."""
+    return window_s - int(time.time()) % window_s
+
+
+class Counter:
+    """Of what happened within a window; the name of the window is part of what is counted."""
+
     def __init__(self) -> None:
         self.server: redis.Redis | None = None
         self.away_until = 0.0
-        self.here: Counter[str] = Counter()
+        self.here: dict[str, int] = {}
 
-    def count(self, name: str) -> int:
-        if settings.VALKEY_URL and time.monotonic() >= self.away_until:
-            try:
-                return self._shared(name)
-            except redis.RedisError:
-                self.away_until = time.monotonic() + AWAY_S
+    def count(self, what: str, window_s: int) -> int:
+        name = f"{what}:{int(time.time()) // window_s}"
+        found = self._shared(name, window_s * 2)
+        if found is not None:
+            return found
         if len(self.here) > 10_000:
             self.here.clear()
-        self.here[name] += 1
+        self.here[name] = self.here.get(name, 0) + 1
         return self.here[name]
 
-    def _shared(self, name: str) -> int:
-        if self.server is None:
-            self.server = redis.Redis.from_url(settings.VALKEY_URL, socket_timeout=0.5, socket_connect_timeout=0.5)
-        pipe = self.server.pipeline(transaction=False)
-        pipe.incr(f"acme:api:{name}")
-        pipe.expire(f"acme:api:{name}", WINDOW_S * 2)
-        return int(pipe.execute()[0])
+    def look(self, what: str, window_s: int) -> int:
+        """As many as were counted, and none more."""
+        name = f"{what}:{int(time.time()) // window_s}"
+        found = self._shared(name, None)
+        return self.here.get(name, 0) if found is None else found
+
+    def _shared(self, name: str, kept_s: int | None) -> int | None:
+        """None: each process counts for itself. Without `kept_s` nothing is added."""
+        if not settings.VALKEY_URL or time.monotonic() < self.away_until:
+            return None
+        try:
+            if self.server is None:
+                url = settings.VALKEY_URL
+                self.server = redis.Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
+            if kept_s is None:
+                return int(self.server.get(f"acme:{name}") or 0)  # type: ignore[arg-type]
+            pipe = self.server.pipeline(transaction=False)
+            pipe.incr(f"acme:{name}")
+            pipe.expire(f"acme:{name}", kept_s)
+            return int(pipe.execute()[0])
+        except redis.RedisError:
+            self.away_until = time.monotonic() + AWAY_S
+            return None
 
 
-_counter = _Counter()
+counter = Counter()

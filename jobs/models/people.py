@@ -28,11 +28,14 @@ class Role(models.TextChoices):
 
     @property
     def rank(self) -> int:
-        return Role.values.index(self)
+        return RANKS[self]
 
     @classmethod
     def at_least(cls, role: str) -> list[str]:
         return cls.values[cls.values.index(role) :]
+
+
+RANKS = {role: rank for rank, role in enumerate(Role)}  # asked twice for each of thousands of jobs
 
 
 class TeamQuerySet(models.QuerySet["Team"]):
@@ -102,6 +105,22 @@ class Scope(models.TextChoices):
 
     def covers(self, wanted: str) -> bool:
         return Scope.values.index(self) >= Scope.values.index(wanted)
+
+
+class Identity(models.Model):
+    """Who somebody is at a provider of sign-ins; a name there may be given to somebody else, a subject may not."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="identities")
+    issuer = models.CharField(max_length=255)
+    subject = models.CharField(max_length=255)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        verbose_name_plural = "identities"
+        constraints = [models.UniqueConstraint(fields=["issuer", "subject"], name="one_user_per_identity")]
+
+    def __str__(self) -> str:
+        return f"{self.subject} of {self.issuer}"
 
 
 class TokenQuerySet(models.QuerySet["Token"]):

@@ -1,0 +1,110 @@
+"""Calling addresses that users gave us (webhooks): never a machine that only we can reach.
+
+A name is resolved first, and every address it has is checked: loopback, link-local (there live the metadata services of
+clouds), private and otherwise special ones are refused, unless the site allows their network. The call then goes to the
+very address that was checked, so that a name which means another machine a moment later gains nothing. Redirects are
+not followed: each would be a new address that a stranger chose.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import httpx
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Resolve = Callable[[str, int], Sequence[str]]
+
+# Reachable from outside and still not for webhooks: metadata services that live on public-looking addresses
+NEVER = frozenset(map(ipaddress.ip_address, ("169.254.169.254", "fd00:ec2::254", "168.63.129.16", "100.100.100.200")))
+SECONDS = 10.0
+
+
+class ForbiddenTarget(ValueError):
+    """The message is a sentence without its subject, as of a field."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where a call may go: the name it is for, and the addresses that were checked."""
+
+    host: str
+    port: int
+    addresses: tuple[Address, ...]
+
+
+def resolve(host: str, port: int) -> list[str]:
+    return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+def checked(url: str, allowed: Iterable[Network] = (), resolve: Resolve = resolve) -> Target:
+    """Raises ForbiddenTarget."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        raise ForbiddenTarget("is no address") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ForbiddenTarget("is no address that begins with https:// or http://")
+    if parts.username is not None or parts.password is not None:
+        raise ForbiddenTarget("holds a name or a password; they would stand in every log")
+    try:
+        found = resolve(parts.hostname, port)
+    except (OSError, UnicodeError):
+        raise ForbiddenTarget(f"names {parts.hostname[:100]}, which no name server knows") from None
+    networks = tuple(allowed)
+    addresses = tuple(_allowed(text, parts.hostname, networks) for text in found)
+    if not addresses:
+        raise ForbiddenTarget(f"names {parts.hostname[:100]}, which has no address")
+    return Target(host=parts.hostname, port=port, addresses=addresses)
+
+
+def _allowed(text: str, host: str, networks: Sequence[Network]) -> Address:
+    address = _inner(ipaddress.ip_address(text.partition("%")[0]))
+    if address not in NEVER and any(address in network for network in networks):
+        return address
+    if address in NEVER or not address.is_global or address.is_multicast:
+        raise ForbiddenTarget(f"leads to {address} ({host[:100]}), which is not on the open internet")
+    return address
+
+
+def _inner(address: Address) -> Address:
+    """An IPv4 address in the clothes of an IPv6 one is judged as what it is."""
+    if isinstance(address, ipaddress.IPv6Address):
+        teredo = address.teredo[1] if address.teredo else None
+        return address.ipv4_mapped or address.sixtofour or teredo or _nat64(address) or address
+    return address
+
+
+def _nat64(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    inside = address in ipaddress.ip_network("64:ff9b::/96")
+    return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if inside else None
+
+
+class GuardedTransport(httpx.BaseTransport):
+    """For `httpx.Client(transport=…)`: each request is checked, then sent to the address that was checked."""
+
+    def __init__(
+        self, allowed: Iterable[Network] = (), *, resolve: Resolve = resolve, inner: httpx.BaseTransport | None = None
+    ) -> None:
+        self.allowed, self.resolve = tuple(allowed), resolve
+        self.inner = inner or httpx.HTTPTransport(retries=0, trust_env=False)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        target = checked(str(request.url), self.allowed, self.resolve)
+        request.extensions = {**request.extensions, "sni_hostname": target.host}
+        request.url = request.url.copy_with(host=str(target.addresses[0]))  # the Host header keeps the name
+        return self.inner.handle_request(request)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def client(allowed: Iterable[Network] = ()) -> httpx.Client:
+    """What a webhook is called with; the environment's proxies are not for it."""
+    return httpx.Client(transport=GuardedTransport(allowed), timeout=SECONDS, follow_redirects=False, trust_env=False)

@@ -1,0 +1,281 @@
+"""Signing in at a provider: the whole way with real signatures; ada comes from the provider, mallory tries her luck."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from dataclasses import replace
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from django.contrib.auth import get_user_model
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+
+from acmeweb import oidc
+from acmeweb.env import BadSetting, Env, OidcSettings
+from jobs.models import Event, Identity, Membership
+from tests import make
+
+pytestmark = pytest.mark.django_db
+
+ISSUER = "https://id.example.org"
+KEY = RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
+OTHER = RSAKey.generate_key(2048, {"kid": "one", "use": "sig", "alg": "RS256"})
+ASKED = OidcSettings(
+    issuer=ISSUER,
+    client_id="acme",
+    client_secret="s3cret",
+    new_users="create",
+    teams=(("llm", "pretraining", "researcher"), ("leads", "pretraining", "admin"), ("llm", "evaluation", "viewer")),
+)
+
+
+class FakeProvider:
+    """What a provider does: signs in whoever is asked for, and remembers what came with the code."""
+
+    def __init__(self):
+        self.claims = {"sub": "u-1", "preferred_username": "ada", "email": "ada@example.org", "groups": ["llm"]}
+        self.change, self.key, self.exchanged, self.nonces, self.challenge = {}, KEY, [], {}, ""
+        self.header = {"alg": "RS256", "kid": "one"}
+        self.away = False
+
+    def __call__(self, request):
+        if self.away:
+            raise httpx.ConnectError("away")
+        match request.url.path:
+            case "/.well-known/openid-configuration":
+                there = {name: f"{ISSUER}/{name}" for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")}
+                return httpx.Response(200, json={"issuer": ISSUER, **there})
+            case "/jwks_uri":
+                return httpx.Response(200, json={"keys": [KEY.as_dict(private=False)]})
+            case "/token_endpoint":
+                form = {name: values[0] for name, values in parse_qs(request.content.decode()).items()}
+                self.exchanged.append((form, request.headers.get("Authorization", "")))
+                now = int(time.time())
+                claims = {"iss": ISSUER, "aud": "acme", "iat": now, "exp": now + 300, **self.claims}
+                claims |= {"nonce": self.nonces.get(form["code"])} | self.change
+                return httpx.Response(200, json={"id_token": jwt.encode(self.header, claims, self.key)})
+        return httpx.Response(404)
+
+    def sign_in(self, address):
+        """The page of the provider: back with a code."""
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+        self.nonces["code-1"], self.challenge = asked["nonce"], asked["code_challenge"]
+        return {"state": asked["state"], "code": "code-1"}
+
+
+@pytest.fixture
+def there(settings, monkeypatch):
+    fake = FakeProvider()
+    settings.OIDC = ASKED
+    known = oidc.Provider(asked=ASKED, transport=httpx.MockTransport(fake))
+    monkeypatch.setattr(oidc, "_providers", {ASKED: known})
+    make.team("pretraining")
+    make.team("evaluation")
+    return fake
+
+
+def sign_in(client, fake, after="/jobs/"):
+    begun = client.get("/login/oidc/", {"next": after})
+    return client.get("/login/oidc/back/", fake.sign_in(begun["Location"]))
+
+
+def said(client):
+    return client.get("/login/").content.decode()
+
+
+def user_of(client):
+    return client.session.get("_auth_user_id")
+
+
+def test_the_whole_way_ends_signed_in_where_one_wanted_to_go(client, there):
+    answer = sign_in(client, there)
+
+    assert answer["Location"] == "/jobs/"
+    ada = get_user_model().objects.get(username="ada")
+    assert user_of(client) == str(ada.pk)
+    assert not ada.has_usable_password() and not ada.is_staff
+    assert Identity.objects.get().subject == "u-1"
+
+
+def test_the_code_goes_with_the_verifier_of_its_challenge_and_our_secret(client, there):
+    sign_in(client, there)
+
+    form, secret = there.exchanged[0]
+    digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+    assert base64.urlsafe_b64encode(digest).decode().rstrip("=") == there.challenge
+    assert secret.startswith("Basic ")
+
+
+def test_groups_become_roles_with_an_event_and_leave_with_the_group(client, there):
+    make.team("speech", ada="viewer")
+    get_user_model().objects.filter(username="ada").update(password="!x")
+    there.claims["groups"] = ["llm", "leads", "others"]
+
+    sign_in(client, there)
+    given = dict(Membership.objects.values_list("team__name", "role"))
+    there.claims["groups"] = []
+    sign_in(client, there)
+
+    assert given == {"pretraining": "admin", "evaluation": "viewer", "speech": "viewer"}
+    assert dict(Membership.objects.values_list("team__name", "role")) == {"speech": "viewer"}
+    assert Event.objects.filter(what="team.role").count() == 4
+
+
+def test_the_same_person_under_a_new_name_stays_the_same_user(client, there):
+    sign_in(client, there)
+    there.claims["preferred_username"] = "ada.lovelace"
+
+    sign_in(client, there)
+
+    assert get_user_model().objects.exclude(username="admin").count() == 1
+
+
+WRONG = {
+    "another issuer": {"iss": "https://evil.example"},
+    "another audience": {"aud": "other"},
+    "many audiences without a word for us": {"aud": ["acme", "other"]},
+    "expired": {"exp": 1},
+    "no expiry": {"exp": None},
+    "from the future": {"iat": 2**40},
+    "not yet": {"nbf": 2**40},
+    "another nonce": {"nonce": "x"},
+    "no nonce": {"nonce": None},
+    "no subject": {"sub": ""},
+    "a subject that is no text": {"sub": 7},
+    "no name": {"preferred_username": None},
+    "a name of control characters": {"preferred_username": "a\x1b[2J"},
+    "an endless name": {"preferred_username": "a" * 151},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_token_that_is_not_right_signs_nobody_in(name, client, there):
+    there.change = WRONG[name]
+
+    answer = sign_in(client, there)
+
+    assert answer["Location"] == "/login/" and user_of(client) is None
+    assert not get_user_model().objects.filter(username="ada").exists()
+
+
+def test_a_foreign_signature_signs_nobody_in(client, there):
+    there.key = OTHER
+
+    sign_in(client, there)
+
+    assert user_of(client) is None
+    assert "not signed as it should be" in said(client)
+
+
+def test_a_token_without_a_signature_or_signed_with_the_shared_secret_is_refused(client, there):
+    known = oidc.provider()
+    unsigned = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (b'{"alg":"none"}', b"{}", b""))
+
+    for raw in (unsigned, "x", "", "a.b.c"):
+        with pytest.raises(oidc.NotSignedIn):
+            oidc.checked(known, raw, "n")
+
+
+def test_an_answer_that_was_not_asked_for_here_is_refused(client, there):
+    begun = client.get("/login/oidc/")
+    back = there.sign_in(begun["Location"])
+    other = client.__class__()
+
+    other.get("/login/oidc/back/", back)
+    client.get("/login/oidc/back/", {**back, "state": "made-up"})
+
+    assert user_of(other) is None and user_of(client) is None
+    assert not there.exchanged
+
+
+def test_an_answer_is_good_once(client, there):
+    begun = client.get("/login/oidc/")
+    back = there.sign_in(begun["Location"])
+    client.get("/login/oidc/back/", back)
+    client.post("/logout/")
+
+    client.get("/login/oidc/back/", back)
+
+    assert user_of(client) is None
+
+
+@pytest.mark.parametrize("after", ["https://evil.example/", "//evil.example", "javascript:alert(1)", ""])
+def test_nobody_is_sent_to_another_site(after, client, there):
+    assert sign_in(client, there, after)["Location"] == "/"
+
+
+@pytest.mark.parametrize("fields", [{}, {"password": "!x", "is_staff": True}, {"password": "!x", "is_superuser": True}])
+def test_a_name_does_not_open_the_account_of_somebody_else(fields, client, there):
+    ada = make.user("ada")
+    get_user_model().objects.filter(pk=ada.pk).update(**fields)
+
+    sign_in(client, there)
+
+    assert user_of(client) is None
+    assert "is taken by a user who signs in otherwise" in said(client)
+
+
+def test_where_newcomers_are_refused_only_a_prepared_user_gets_in(client, there, settings, monkeypatch):
+    settings.OIDC = replace(ASKED, new_users="refuse")
+    known = oidc.Provider(asked=settings.OIDC, transport=httpx.MockTransport(there))
+    monkeypatch.setattr(oidc, "_providers", {settings.OIDC: known})
+
+    sign_in(client, there)
+    assert "There is no user ada here" in said(client)
+
+    prepared = get_user_model()(username="ada")
+    prepared.set_unusable_password()
+    prepared.save()
+    sign_in(client, there)
+    assert user_of(client) == str(prepared.pk)
+
+
+def test_who_is_switched_off_stays_out(client, there):
+    sign_in(client, there)
+    client.post("/logout/")
+    get_user_model().objects.update(is_active=False)
+
+    sign_in(client, there)
+
+    assert user_of(client) is None
+
+
+def test_a_provider_that_is_away_is_named_and_the_password_still_works(client, there):
+    there.away = True
+
+    assert client.get("/login/oidc/")["Location"] == "/login/"
+    assert "The provider does not answer" in said(client)
+
+
+def test_without_a_provider_there_is_no_such_page(client, settings):
+    settings.OIDC = None
+
+    assert client.get("/login/oidc/").status_code == 404
+    assert "Sign in with" not in said(client)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"OIDC_ISSUER": "http://id.example.org"}, "OIDC_ISSUER"),
+        ({"OIDC_CLIENT_ID": ""}, "OIDC_CLIENT_ID"),
+        ({"OIDC_NEW_USERS": "everybody"}, "OIDC_NEW_USERS"),
+        ({"OIDC_TEAMS": "llm=pretraining"}, "OIDC_TEAMS"),
+        ({"OIDC_TEAMS": "llm=pretraining:owner"}, "OIDC_TEAMS"),
+    ],
+)
+def test_a_setting_nobody_can_start_with_is_named(more, named):
+    with pytest.raises(BadSetting) as refused:
+        Env({"OIDC_ISSUER": ISSUER, "OIDC_CLIENT_ID": "acme", **more}).oidc()
+
+    assert refused.value.name == named
+
+
+def test_groups_of_the_environment_are_read():
+    found = Env({"OIDC_ISSUER": ISSUER, "OIDC_CLIENT_ID": "a", "OIDC_TEAMS": "/llm=vision:operator, x=y:viewer"}).oidc()
+
+    assert found and found.teams == (("/llm", "vision", "operator"), ("x", "y", "viewer"))
