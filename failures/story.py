@@ -84,8 +84,11 @@ def _moment(event: Event, url: str, name: str) -> Moment:
     tone, icon = TONES[event.what]
     move = f" {event.from_state} → {event.to_state}" if event.from_state else ""
     by = "" if event.by in ("sync", "diagnosis", "scheduler") else f" by {event.by}"
+    if event.what.startswith("incident."):
+        url, name = "", ""
+    why = "" if event.what == "incident.opened" else event.why
     words = event.what.replace(".", " ") + (move if event.what.startswith(("node", "diagnosis")) else "") + by
-    return Moment(at=event.at, tone=tone, icon=icon, words=words, why=event.why, url=url, name=name)
+    return Moment(at=event.at, tone=tone, icon=icon, words=words, why=why, url=url, name=name)
 
 
 def _xids(incident: Incident, nodes: Sequence[Node], span: tuple[datetime, datetime]) -> Iterator[Moment]:
