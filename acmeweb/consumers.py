@@ -18,10 +18,11 @@ from redis import asyncio as valkey
 from redis.exceptions import RedisError
 
 from acmeweb.live import group_of
+from failures import rights
 from jobs.models import Job
 
-SHARED = frozenset({"queue", "nodes"})
-TOPIC = re.compile(r"(job:[0-9a-z_]{11,24}|node:\d{1,18})", re.ASCII)
+SHARED = frozenset({"queue", "nodes", "failures"})
+TOPIC = re.compile(r"(job:[0-9a-z_]{11,24}|node:\d{1,18}|incident:\d{1,18})", re.ASCII)
 MOST_TOPICS = 50
 RECHECK_S = 30
 
@@ -75,11 +76,17 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         if not TOPIC.fullmatch(topic):
             return False
         kind, _, name = topic.partition(":")
+        if kind == "incident":
+            return await self._may_see_incident(int(name))
         return kind == "node" or await self._may_see_job(name)
 
     @database_sync_to_async
     def _may_see_job(self, public_id: str) -> bool:
         return Job.objects.visible_to(self.scope["user"]).filter(public_id=public_id).exists()
+
+    @database_sync_to_async
+    def _may_see_incident(self, number: int) -> bool:
+        return rights.incidents(rights.of_user(self.scope["user"])).filter(pk=number).exists()
 
     @database_sync_to_async
     def _still_logged_in(self) -> bool:

@@ -17,5 +17,6 @@ urlpatterns = [
     path("favicon.ico", views.favicon),
     path("admin/", admin.site.urls),
     path("api/v1/", include(api.urlpatterns)),
+    path("", include("failures.urls")),
     path("", include("jobs.urls")),
 ]

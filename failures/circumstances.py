@@ -100,7 +100,7 @@ def _with_word(diagnosis: Diagnosis, label: str, confidence: float, blame: Blame
         restart_helps=row.restart, restart_reason=row.reason, action=row.action, engine=CLUSTER,
         notes=(words, *diagnosis.notes),
     )  # fmt: skip
-    return _with_the_dead(found, end)
+    return _with_the_dead(found, end) if label in NODE_CAUSES else found
 
 
 def _with_the_dead(diagnosis: Diagnosis, end: End) -> Diagnosis:

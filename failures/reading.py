@@ -62,9 +62,10 @@ def pieces(attempt: Attempt, start: int = 0) -> Iterator[bytes]:
 
 
 def _news(attempt: Attempt) -> tuple[NodeNews, ...]:
-    ended, _ = _span(attempt)
+    """What died before the attempt began did not kill it; what is reported late may have."""
+    ended, began = _span(attempt)
     here = attempt.allocations.order_by().values("node")
-    near = (ended - circumstances.SPAN, ended + circumstances.SPAN)
+    near = (max(began, ended - circumstances.SPAN), ended + circumstances.SPAN)
     rows = Event.objects.filter(node__in=here, what="node.moved", at__range=near).order_by("id")
     return tuple(
         NodeNews(node=name, at=at, condition=to)

@@ -63,6 +63,47 @@ def tail(root: str, path: str, most: int = TAIL_BYTES) -> Tail:
     return Tail(text=clean(raw), size=size, shown=len(raw))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Some lines of a log around one of them; the numbers are those an editor shows."""
+
+    lines: list[tuple[int, str]]
+    wanted: int
+    size: int
+
+
+LINES_BEFORE, LINES_AFTER = 40, 80
+
+
+def window(root: str, path: str, line: int) -> Window:
+    """The lines around this one. The log is counted up to there, piece by piece; long lines are cut short."""
+    fd = open_beneath(root, path)
+    try:
+        size = os.fstat(fd).st_size
+        first, at = _beginning_of(fd, max(1, line - LINES_BEFORE))
+        rows = os.pread(fd, TAIL_BYTES, at).split(b"\n")[: LINES_BEFORE + LINES_AFTER]
+    finally:
+        os.close(fd)
+    shown = [(first + n, clean(row)) for n, row in enumerate(rows)]
+    return Window(lines=shown[:-1] if shown and not shown[-1][1] else shown, wanted=line, size=size)
+
+
+def _beginning_of(fd: int, line: int) -> tuple[int, int]:
+    """(line, where it begins); of a shorter log the last line."""
+    number, at, last = 1, 0, 0
+    while number < line and (chunk := os.pread(fd, CHUNK_BYTES, at)):
+        count = chunk.count(b"\n")
+        if number + count < line:
+            last = at + chunk.rfind(b"\n") + 1 if count else last
+            number, at = number + count, at + len(chunk)
+            continue
+        where = -1
+        for _ in range(line - number):
+            where = chunk.find(b"\n", where + 1)
+        return line, at + where + 1
+    return number, last
+
+
 def open_beneath(root: str, path: str) -> int:
     """A file descriptor of a plain file beneath root; `path` is absolute beneath it, or relative to it."""
     parts = _parts(root, path)

@@ -173,6 +173,9 @@ def log(request: HttpRequest, public_id: str) -> HttpResponse:
     context = {"now": clock.now(), "job": row, "topic": topic_of(row), **_log(row, attempt)}
     if attempt and "attempt" in request.GET:
         context["log_url"] += f"?attempt={attempt.number}"
+    line = request.GET.get("line", "")
+    if attempt and context["tail"] and line.isdecimal() and 0 < len(line) < 16:
+        context["window"] = logs.window(row.cluster.log_root, attempt.log_path, int(line))
     return answer(request, "jobs/log.html", context, {"log": "jobs/_log.html"})
 
 

@@ -15,6 +15,7 @@ from failures.api import shapes
 from failures.diagnosis import engine, wording
 from failures.diagnosis.labels import LABELS
 from failures.diagnosis.values import Category, Ending, Restart
+from failures.forms import LONGEST, Pastes
 from failures.models import Diagnosis, Review
 from jobs import clock, readers
 from jobs.door import pages, query, versions
@@ -26,7 +27,6 @@ from jobs.lifecycle import Kind
 from jobs.models import Scope
 
 LONGEST_NOTE = 1000
-LONGEST_LOG = 8 * 1024 * 1024
 
 
 class Diagnoses(Listing):
@@ -123,18 +123,11 @@ class JobDiagnosis(OneDiagnosis):
         return row
 
 
-class FewPerUser(PerUser):
-    """Reading megabytes of log costs a second of processor time."""
-
-    name = "diagnose:"
-    most = 30
-
-
 class Diagnose(Endpoint):
     """A log that Acme did not write."""
 
     tag = "Failures"
-    throttle_classes = [PerUser, FewPerUser]
+    throttle_classes = [PerUser, Pastes]
     rules = {
         "POST": Rule(
             scope=Scope.READ,
@@ -144,7 +137,7 @@ class Diagnose(Endpoint):
         )
     }
     takes = {
-        "log": readers.needed(readers.text(LONGEST_LOG, lines=True)),
+        "log": readers.needed(readers.text(LONGEST, lines=True)),
         "exit_code": readers.whole(-255, 2**31 - 1),
         "signal": readers.whole(1, 64),
     }

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from django.core.cache import cache
 
-from failures.api import diagnoses as endpoint
+from failures import forms
 from failures.loops.diagnose import diagnose_once
 from failures.models import Diagnosis
 from jobs import clock
@@ -246,7 +246,7 @@ def test_a_bad_paste_is_refused_by_its_field(ben, body, field):
 
 
 def test_a_paste_that_is_too_long_is_refused(ben):
-    answer = ben.post("diagnose/", {"log": "x" * (endpoint.LONGEST_LOG + 1)})
+    answer = ben.post("diagnose/", {"log": "x" * (forms.LONGEST + 1)})
 
     assert answer.status_code == 400
     assert "more than the 8388608 allowed" in answer.json()["log"][0]
@@ -255,7 +255,7 @@ def test_a_paste_that_is_too_long_is_refused(ben):
 def test_nobody_makes_us_read_logs_all_day(ben, monkeypatch):
     monkeypatch.setattr(throttle.time, "time", lambda: 1_800_000_000.0)
     cache.clear()
-    answers = [ben.post("diagnose/", {"log": "x"}).status_code for _ in range(endpoint.FewPerUser.most + 1)]
+    answers = [ben.post("diagnose/", {"log": "x"}).status_code for _ in range(forms.MOST_PER_MINUTE + 1)]
 
     assert answers.count(429) == 1
     assert ben.get("diagnoses/").status_code == 200

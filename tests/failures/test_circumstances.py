@@ -57,6 +57,10 @@ def test_a_node_that_came_back_or_was_drained_killed_nobody():
     assert weighed(log(make.TYPO), End(state="FAILED", news=news)).root_cause == "TypeError"
 
 
+def test_a_dead_node_is_not_accused_of_memory_that_ran_out():
+    assert weighed(log(QUIET), End(state="OUT_OF_MEMORY", news=[dead()])).suspect_nodes == ()
+
+
 def test_the_chain_begins_with_the_clusters_word_and_keeps_what_the_log_said():
     chain = weighed(log(make.DEAD_PEER), End(state="NODE_FAIL", reason="node seren-002 died")).chain
 

@@ -1,0 +1,67 @@
+"""What people type on the pages of failures."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django import forms
+from django.http import HttpRequest
+
+from failures.diagnosis.values import Ending
+from jobs.door.throttle import PerUser
+
+LONGEST = 8 * 1024 * 1024
+MOST_PER_MINUTE = 30
+
+
+class Pastes(PerUser):
+    """The same counter as at the programs' door."""
+
+    name = "diagnose:"
+    most = MOST_PER_MINUTE
+
+
+def may_paste(request: HttpRequest) -> bool:
+    return bool(Pastes().allow_request(request, None))
+
+
+class PasteForm(forms.Form):
+    text = forms.CharField(
+        label="The log, or its end",
+        required=False,
+        max_length=LONGEST,
+        strip=False,
+        widget=forms.Textarea(attrs={"rows": 14, "spellcheck": "false", "autocomplete": "off"}),
+    )
+    file = forms.FileField(label="Or a file", required=False, help_text="At most 8 MiB.")
+    exit_code = forms.IntegerField(label="Exit code", required=False, min_value=-255, max_value=2**31 - 1)
+    signal = forms.IntegerField(label="Signal", required=False, min_value=1, max_value=64)
+
+    def clean_file(self) -> Any:
+        file = self.cleaned_data["file"]
+        if file and file.size > LONGEST:
+            raise forms.ValidationError(f"The file has {file.size} bytes, more than the {LONGEST} allowed.")
+        return file
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or self.cleaned_data
+        if not self.errors and not given.get("file") and not given.get("text", "").strip():
+            self.add_error("text", "Paste some lines, or choose a file.")
+        return given
+
+    def log(self) -> bytes:
+        file = self.cleaned_data["file"]
+        return file.read() if file else self.cleaned_data["text"].encode("utf-8", "replace")
+
+    def ending(self) -> Ending:
+        return Ending(exit_code=self.cleaned_data["exit_code"], signal=self.cleaned_data["signal"])
+
+
+def day(text: str) -> datetime | None:
+    """A day of a calendar, in UTC; nothing that can be read is no day."""
+    try:
+        found = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return found if 1971 < found.year < 9000 else None

@@ -1,0 +1,13 @@
+from django.urls import path
+
+from failures import views
+from failures.api.urls import AttemptKey, IncidentNumber  # noqa: F401 (importing them registers the converters)
+
+urlpatterns = [
+    path("failures/", views.failures, name="failures"),
+    path("failures/paste/", views.paste, name="paste-log"),
+    path("failures/diagnoses/<attempt_key:attempt>/", views.review, name="review"),
+    path("failures/<incident_number:number>/", views.incident, name="incident"),
+    path("failures/<incident_number:number>/<slug:verb>/", views.incident_verb, name="incident-verb"),
+    path("jobs/<slug:public_id>/diagnosis/", views.job_diagnosis, name="job-diagnosis"),
+]

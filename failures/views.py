@@ -1,0 +1,317 @@
+"""The pages of failures: what went wrong, one incident, why one job failed, and a log that somebody pastes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from failures import actions, forms, rights, statistics, story
+from failures.diagnosis import engine
+from failures.diagnosis.labels import LABELS
+from failures.grouping import Scope
+from failures.models import Diagnosis, Incident, Standing
+from failures.models.diagnosis import look
+from jobs import clock
+from jobs.door.rights import Caller
+from jobs.journal import Author
+from jobs.models import Cluster, Job
+from jobs.pages import answer
+
+PAGE = 50
+MOST_BARS = 10
+
+# --- the list, and the figures of a period
+
+STATES: dict[str, tuple[str, ...]] = {
+    "unresolved": (Standing.OPEN, Standing.ACKNOWLEDGED),
+    "open": (Standing.OPEN,),
+    "acknowledged": (Standing.ACKNOWLEDGED,),
+    "resolved": (Standing.RESOLVED,),
+    "all": tuple(Standing.values),
+}
+REACH: dict[str, tuple[str, ...]] = {
+    "everything": tuple(Scope),
+    "platform": (Scope.NODE, Scope.SERVICE),
+    "programs": (Scope.JOB,),
+}
+PERIODS = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days", "365": "a year"}
+
+
+@require_safe
+def failures(request: HttpRequest) -> HttpResponse:
+    caller, now = rights.of_user(request.user), clock.now()
+    asked = _asked(request)
+    since, until = _period(asked, now)
+    figures = cache(lambda: _figures(asked, since, until, caller))
+    context = {
+        "now": now,
+        "asked": asked,
+        "incidents": cache(lambda: _page(rights.incidents(caller), asked)),
+        "states": [_choice("state", name, asked) for name in STATES],
+        "reaches": [_choice("reach", name, asked) for name in REACH],
+        "periods": [_choice("days", days, asked, words) for days, words in PERIODS.items()],
+        "views": [_choice("by", name, asked) for name in statistics.BY],
+        "clusters": cache(lambda: list(Cluster.objects.all())),
+        "figures": figures,
+        "since": since,
+        "until": until,
+        "is_first": not asked["before"],
+        "here": request.get_full_path(),
+        "csv_url": _csv(asked, since, until),
+    }
+    fragments = {"incidents": "failures/_incidents.html", "figures": "failures/_figures.html"}
+    return answer(request, "failures/failures.html", context, fragments)
+
+
+def _asked(request: HttpRequest) -> dict[str, str]:
+    given = {name: request.GET.get(name, "").strip()[:40] for name in ("state", "reach", "cluster", "days", "by")}
+    given |= {name: request.GET.get(name, "").strip()[:40] for name in ("from", "to", "before")}
+    usual = {"state": "unresolved", "reach": "everything", "days": "30", "by": "cause"}
+    known: dict[str, Sequence[str]] = {
+        "state": list(STATES), "reach": list(REACH), "days": list(PERIODS), "by": statistics.BY,
+    }  # fmt: skip
+    return {name: value if value in known.get(name, (value,)) else usual[name] for name, value in given.items()}
+
+
+def _period(asked: Mapping[str, str], now: datetime) -> tuple[datetime, datetime]:
+    """Whole days from a calendar win over "the last so many days"."""
+    since, until = forms.day(asked["from"]), forms.day(asked["to"])
+    end = min(until + timedelta(days=1), now) if until and until < now else now
+    begin = since if since and since < end else end - timedelta(days=int(asked["days"]))
+    return begin, end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    name: str
+    url: str
+    is_on: bool
+
+
+def _choice(field: str, value: str, asked: Mapping[str, str], words: str = "") -> Choice:
+    kept = {name: text for name, text in asked.items() if text and name != "before"}
+    if field == "days":
+        kept = {name: text for name, text in kept.items() if name not in ("from", "to")}
+    is_on = asked[field] == value and not (field == "days" and (asked["from"] or asked["to"]))
+    return Choice(name=words or value, url="?" + urlencode(kept | {field: value}), is_on=is_on)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    rows: list[Incident]
+    older: str
+
+
+def _page(rows: QuerySet[Incident], asked: Mapping[str, str]) -> Page:
+    rows = rows.filter(state__in=STATES[asked["state"]], scope__in=REACH[asked["reach"]])
+    if asked["cluster"]:
+        rows = rows.filter(cluster__name=asked["cluster"].replace("\x00", ""))
+    if asked["before"].isdecimal() and len(asked["before"]) < 19:
+        rows = rows.filter(pk__lt=int(asked["before"]))
+    found = list(rows.select_related("cluster").prefetch_related("nodes").order_by("-pk")[: PAGE + 1])
+    for row in found:
+        row.look = look(row.root_cause, row.category)
+    kept = {name: text for name, text in asked.items() if text}
+    older = urlencode(kept | {"before": found[PAGE - 1].pk}) if len(found) > PAGE else ""
+    return Page(rows=found[:PAGE], older=older)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One step of the Pareto chart: shares are in percent of all GPU-hours."""
+
+    name: str
+    look: Any
+    hours: float
+    share: float
+    up_to: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    table: statistics.Table
+    by: str
+    bars: list[Bar]
+    nodes: list[statistics.Row]
+    most_of_a_node: int
+
+
+def _figures(asked: Mapping[str, str], since: datetime, until: datetime, caller: Caller) -> Figures:
+    teams = rights.teams_counted(caller)
+    causes = statistics.table("cause", since, until, teams)
+    nodes = sorted(statistics.table("node", since, until, teams).rows, key=lambda row: -row.num)[:MOST_BARS]
+    by = asked["by"]
+    table = causes if by == "cause" else statistics.table(by, since, until, teams)
+    most = max((row.num for row in nodes), default=1)
+    return Figures(table=table, by=by, bars=_bars(causes), nodes=nodes, most_of_a_node=most)
+
+
+def _bars(causes: statistics.Table) -> list[Bar]:
+    bars, up_to = [], 0.0
+    for row in causes.rows[:MOST_BARS]:
+        up_to += row.gpu_time_share_pct
+        bars.append(
+            Bar(
+                name=row.reason,
+                look=look(row.reason, row.category),
+                hours=row.gpu_hours,
+                share=row.gpu_time_share_pct,
+                up_to=min(100.0, up_to),
+            )
+        )
+    return bars
+
+
+def _csv(asked: Mapping[str, str], since: datetime, until: datetime) -> str:
+    wanted = {"by": asked["by"], "from": since.isoformat(), "to": until.isoformat(), "format": "csv"}
+    return f"/api/v1/failures/statistics/?{urlencode(wanted)}"
+
+
+# --- one incident
+
+
+@require_safe
+def incident(request: HttpRequest, number: int) -> HttpResponse:
+    caller, now = rights.of_user(request.user), clock.now()
+    row = _incident(caller, number)
+    seen = list(
+        rights.diagnoses(caller)
+        .filter(incident=row)
+        .select_related("attempt__job__team", "attempt__job__user", "reviewed_by")
+        .defer("bundle")
+        .order_by("failed_at", "pk")[:100]
+    )
+    leading = next((one for one in seen if one.pk == row.lead_id), seen[0] if seen else None)
+    context = {
+        "now": now,
+        "incident": row,
+        "look": look(row.root_cause, row.category),
+        "topic": f"incident:{row.pk}",
+        "label": LABELS.get(row.root_cause),
+        "moments": cache(lambda: story.of(row, seen)),
+        "seen": seen,
+        "hidden": max(0, row.attempts - len(seen)),
+        "may_handle": rights.may_handle(caller, row),
+        **(_shown(leading, caller) if leading else {}),
+    }
+    return answer(request, "failures/incident.html", context, {"incident": "failures/_incident.html"})
+
+
+def _incident(caller: Caller, number: int) -> Incident:
+    rows = rights.incidents(caller).select_related("cluster").prefetch_related("nodes__cluster")
+    return get_object_or_404(rows, pk=number)
+
+
+HANDLE: dict[str, Callable[..., None]] = {"acknowledge": actions.acknowledge, "resolve": actions.resolve}
+
+
+@require_POST
+def incident_verb(request: HttpRequest, number: int, verb: str) -> HttpResponse:
+    if verb not in HANDLE:
+        raise Http404("no such verb")
+    caller = rights.of_user(request.user)
+    row = _incident(caller, number)
+    if not rights.may_handle(caller, row):
+        messages.error(request, "Not allowed: operators and the owners of its jobs do that.")
+        return redirect("incident", number)
+    row = Incident.objects.select_related("lead__attempt__job").get(pk=row.pk)
+    try:
+        HANDLE[verb](row, author=Author.of(request), now=clock.now(), why=request.POST.get("why", "").strip()[:1000])
+    except actions.Moved as moved:
+        messages.error(request, f"Conflict, nothing was changed: {moved}.")
+    else:
+        messages.success(request, f"Incident {number}: {verb}d.")
+    return redirect("incident", number)
+
+
+# --- why one job failed
+
+
+@require_safe
+def job_diagnosis(request: HttpRequest, public_id: str) -> HttpResponse:
+    job = get_object_or_404(Job.objects.visible_to(request.user), public_id=public_id)
+    context = panel(request, job) | {"now": clock.now()}
+    return answer(request, "failures/job.html", context, {"diagnosis": "failures/_diagnosis.html"})
+
+
+def panel(request: HttpRequest, job: Job) -> dict[str, Any]:
+    """The newest attempt that failed. The viewer may see the job."""
+    rows = Diagnosis.objects.filter(attempt__job=job).select_related("attempt", "reviewed_by").defer("bundle")
+    newest = rows.order_by("-attempt__number").first()
+    found = {"job": job, "topic": f"job:{job.public_id}", "url": reverse("job-diagnosis", args=[job.public_id])}
+    if newest is None:
+        return found | {"diagnosis": None}
+    newest.attempt.job = job
+    return found | _shown(newest, rights.of_user(request.user))
+
+
+def _shown(row: Diagnosis, caller: Caller) -> dict[str, Any]:
+    job = row.attempt.job
+    others = [one for one in row.alternatives if one["root_cause"] != row.root_cause]
+    return {
+        "diagnosis": row,
+        "job": job,
+        "verdict": row,
+        "verdict_look": row.badge,
+        "log_url": f"{reverse('log', args=[job.public_id])}?attempt={row.attempt.number}",
+        "may_review": row.judged_at is not None and caller.may_change(job),
+        "others": others,
+        "labels": [name for name in LABELS if name != row.root_cause],
+    }
+
+
+@require_POST
+def review(request: HttpRequest, attempt: str) -> HttpResponse:
+    """Confirm, or correct: one click here, after one that opened the choice."""
+    caller = rights.of_user(request.user)
+    rows = rights.diagnoses(caller).select_related("attempt__job").defer("bundle")
+    row = get_object_or_404(rows, attempt__key=attempt)
+    cause, note = request.POST.get("root_cause", ""), request.POST.get("note", "").strip()[:1000]
+    if not caller.may_change(row.attempt.job):
+        messages.error(request, "Not allowed: its owner and the operators of its team judge a diagnosis.")
+    elif cause not in LABELS:
+        messages.error(request, "Nothing was changed: choose a root cause from the list.")
+    else:
+        _review(request, row, cause, note)
+    number = request.POST.get("incident", "")
+    if number.isdecimal() and str(row.incident_id) == number:
+        return redirect("incident", row.incident_id)
+    return redirect("job", row.attempt.job.public_id)
+
+
+def _review(request: HttpRequest, row: Diagnosis, cause: str, note: str) -> None:
+    try:
+        actions.correct(row, cause, author=Author.of(request), now=clock.now(), note=note.replace("\x00", ""))
+    except actions.Moved as moved:
+        messages.error(request, f"Conflict, nothing was changed: {moved}.")
+    else:
+        messages.success(request, f"{row.attempt}: {row.review} as {row.root_cause}.")
+
+
+# --- a log that somebody pastes
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def paste(request: HttpRequest) -> HttpResponse:
+    if request.method != "POST":
+        return render(request, "failures/paste.html", {"form": forms.PasteForm()})
+    form = forms.PasteForm(request.POST, request.FILES)
+    if not forms.may_paste(request):
+        form.add_error(None, "That were many logs in one minute; wait a moment.")
+    if not form.is_valid():
+        return render(request, "failures/paste.html", {"form": form}, status=422)
+    said = engine.diagnose_text(form.log(), form.ending())
+    verdict = actions.storable(asdict(said))
+    context = {"form": form, "verdict": verdict, "verdict_look": look(said.root_cause, said.category)}
+    return render(request, "failures/paste.html", context | {"percent": round(said.confidence * 100)})
