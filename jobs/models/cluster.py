@@ -57,6 +57,7 @@ class Cluster(models.Model):
     log_root = models.CharField(max_length=300, blank=True, help_text="Shared directory that job logs are written to.")
     mode = models.CharField(max_length=10, choices=Mode, default=Mode.DRIVE)
     policy = models.CharField(max_length=40, default="fifo-skip")
+    placement = models.CharField(max_length=40, default="consolidate")
     checkpoint_signal = models.CharField(
         max_length=16,
         blank=True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import timedelta
 
 from scheduling.engine.blockers import gates
@@ -16,6 +17,7 @@ from scheduling.engine.books import Books, Owner
 from scheduling.engine.cluster import Decisions, Need, Picture, RunningJob, Stop, Wait, WaitingJob
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.explain import Telling
+from scheduling.engine.placements import PLACEMENTS, Outlook
 from scheduling.engine.room import Room
 from scheduling.engine.rules import Rules
 
@@ -44,7 +46,7 @@ def decided(picture: Picture, rules: Rules) -> Opened:
     """The engine after one turn over the Picture."""
     now = picture.now.timestamp()
     opened = Opened(picture, rules)
-    if rules.plans or rules.by_account:
+    if rules.plans or rules.by_account or picture.placement == "cells":
         opened.adopt(picture.running)
     for job, _ in opened.jobs:
         opened.engine.submit(job, now)
@@ -58,7 +60,12 @@ class Opened:
 
     def __init__(self, picture: Picture, rules: Rules) -> None:
         self._now = picture.now
-        self.engine = Engine(Room(picture.nodes), rules, books=Books(picture.quotas, picture.running))
+        # Virtual clusters are teams with a quota; whose placement guarantees nothing need not tell them apart
+        self._guarantees = picture.guarantees if picture.placement == "cells" else {}
+        wishes = picture.wishes if picture.placement == "gradient" else {}
+        placement = PLACEMENTS[picture.placement](Outlook(wishes=wishes, guarantees=self._guarantees))
+        books = Books(picture.quotas, picture.running)
+        self.engine = Engine(Room(picture.nodes), rules, placement=placement, books=books)
         self._missing = [node.gpus - len(node.free_gpus) for node in picture.nodes]
         self.gated: list[Wait] = []
         self.jobs: list[tuple[Job, WaitingJob]] = []
@@ -74,6 +81,8 @@ class Opened:
         return Job(len(self.jobs), ask, asked.submitted_at.timestamp(), limit, limit, band=-asked.priority)
 
     def _ask(self, need: Need, owner: Owner) -> Ask:
+        if owner.team in self._guarantees and not owner.preemptible:
+            need = replace(need, pool=owner.team)
         return self.engine.ask(need, owner, owner.team)
 
     def _taken(self, number: int, gpus: int) -> int:
@@ -96,7 +105,7 @@ class Opened:
             job = Job(number, self._ask(need, owner), began, limit, limit)
             places = tuple((at[node], self._taken(at[node], gpus)) for node, gpus in held.places.items() if node in at)
             self.engine.adopt(job, places, began)
-            self.engine.room.held_before(places, need)
+            self.engine.room.held_before(places, job.ask.need)
             adopted.append(job)
         return adopted
 
