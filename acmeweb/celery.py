@@ -21,6 +21,7 @@ app.autodiscover_tasks()
 app.conf.beat_schedule = {
     "turns": {"task": "scheduling.turns", "schedule": 1.0, "options": {"expires": 2}},
     "samples": {"task": "scheduling.samples", "schedule": 15.0, "options": {"expires": 15}},
+    "simulations": {"task": "scheduling.simulations", "schedule": 5.0, "options": {"expires": 5}},
     "sweep": {"task": "scheduling.sweep", "schedule": 300.0, "options": {"expires": 300}},
 }
 

@@ -18,10 +18,11 @@ from redis import asyncio as valkey
 from redis.exceptions import RedisError
 
 from acmeweb.live import group_of
-from jobs.models import Job
+from jobs.models import Job, Role, Team
+from scheduling.models import Simulation
 
 SHARED = frozenset({"queue", "nodes"})
-TOPIC = re.compile(r"(job:[0-9a-z_]{11,24}|node:\d{1,18})", re.ASCII)
+TOPIC = re.compile(r"(job:[0-9a-z_]{11,24}|node:\d{1,18}|simulation:[0-9a-z]{11,16})", re.ASCII)
 MOST_TOPICS = 50
 RECHECK_S = 30
 
@@ -75,11 +76,18 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         if not TOPIC.fullmatch(topic):
             return False
         kind, _, name = topic.partition(":")
+        if kind == "simulation":
+            return await self._may_see_simulation(name)
         return kind == "node" or await self._may_see_job(name)
 
     @database_sync_to_async
     def _may_see_job(self, public_id: str) -> bool:
         return Job.objects.visible_to(self.scope["user"]).filter(public_id=public_id).exists()
+
+    @database_sync_to_async
+    def _may_see_simulation(self, public_id: str) -> bool:
+        teams = Team.objects.where(self.scope["user"], Role.VIEWER)
+        return Simulation.objects.filter(public_id=public_id, team__in=teams).exists()
 
     @database_sync_to_async
     def _still_logged_in(self) -> bool:

@@ -15,7 +15,12 @@ from scheduling.simulator.run import COSTS, Setting
 from scheduling.simulator.weather import BadRates, Rates
 
 PLACEMENT_NAMES = (*PLACEMENTS, "count")
-MOST_NODES = 100_000
+# What may be set beside trace and policies, by the names that `setting` takes
+NAMES = (
+    *("nodes", "gpus_per_node", "placement", "preemption_cost", "cpus_per_node", "memory_per_node_mb"),
+    *("nodes_per_leaf", "vcs", "faults", "noise", "seed"),
+)
+MOST_NODES = 20_000
 MOST_GPUS_PER_NODE = 1024
 
 

@@ -8,6 +8,7 @@ from django.urls import URLPattern, URLResolver
 from acmeweb import api
 from jobs.door.endpoint import Endpoint, Nowhere
 from jobs.models import Event, Job, Membership, Node, Role, Scope
+from scheduling.models import Simulation
 from tests.jobs import api_make as make
 from tests.jobs.api_make import Caller
 
@@ -45,11 +46,14 @@ BODIES = {
     "jobs/<public_id:id>/priority/": {"priority": 1},
     "nodes/<node_name:cluster>/<node_name:name>/drain/": {"reason": "x"},
     "nodes/<node_name:cluster>/<node_name:name>/resume/": {},
+    "simulations/": {"trace": "acme:kalos", "policies": ["fifo"], "jobs": 10, "team": "speech"},
+    "simulations/<public_id:id>/cancel/": {},
 }
 
 
 def address_of(pattern, job):
     for part, value in {
+        "simulations/<public_id:id>": f"simulations/{simulation_of(job)}",
         "<public_id:id>": str(job),
         "<node_name:cluster>": "seren",
         "<node_name:name>": "gpu001",
@@ -58,6 +62,12 @@ def address_of(pattern, job):
     }.items():
         pattern = pattern.replace(part, value)
     return pattern
+
+
+def simulation_of(job):
+    """One that belongs to the job's people."""
+    known = Simulation.objects.filter(team=job.team, state="PENDING").first()
+    return known or make.simulation(job.user, job.team.name)
 
 
 def send(caller, method, pattern, job):
@@ -148,6 +158,7 @@ POSTS = [one for one in METHODS if one[1] == "post"]
 @pytest.mark.parametrize(("address", "method", "view"), POSTS, ids=[name for name in NAMED if name.startswith("post")])
 def test_a_viewer_changes_nothing(address, method, view, theirs):
     viewer = Caller(make.person("vera", in_team="speech", role=Role.VIEWER))
+    simulation_of(theirs)
     events = Event.objects.count()
 
     answer = send(viewer, method, address, theirs)

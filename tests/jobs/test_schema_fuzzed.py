@@ -50,6 +50,7 @@ def there(tmp_path):
     Attempt.objects.update(log_path="a.log")
     (tmp_path / "a.log").write_bytes(b"one\ntwo\n")
     names = {"jobs": {"id": str(job)}, "nodes": {"cluster": "seren", "name": "gpu001"}}
+    names["simulations"] = {"id": str(make.simulation(user))}
     names |= {"clusters": {"name": "seren"}, "teams": {"name": "vision"}}
     yield {"all": make.token(user), "run": progress.token_of(job.attempts.get().key), "names": names}
     for signal in (request_started, request_finished):
