@@ -23,6 +23,7 @@ app.conf.beat_schedule = {
     "samples": {"task": "scheduling.samples", "schedule": 15.0, "options": {"expires": 15}},
     "diagnoses": {"task": "failures.diagnose", "schedule": 1.0, "options": {"expires": 2}},
     "late diagnoses": {"task": "failures.sweep", "schedule": 300.0, "options": {"expires": 300}},
+    "simulations": {"task": "scheduling.simulations", "schedule": 5.0, "options": {"expires": 5}},
     "sweep": {"task": "scheduling.sweep", "schedule": 300.0, "options": {"expires": 300}},
 }
 

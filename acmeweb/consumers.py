@@ -19,10 +19,11 @@ from redis.exceptions import RedisError
 
 from acmeweb.live import group_of
 from failures import rights
-from jobs.models import Job
+from jobs.models import Job, Role, Team
+from scheduling.models import Simulation
 
 SHARED = frozenset({"queue", "nodes", "failures"})
-TOPIC = re.compile(r"(job:[0-9a-z_]{11,24}|node:\d{1,18}|incident:\d{1,18})", re.ASCII)
+TOPIC = re.compile(r"(job:[0-9a-z_]{11,24}|node:\d{1,18}|incident:\d{1,18}|simulation:[0-9a-z]{11,16})", re.ASCII)
 MOST_TOPICS = 50
 RECHECK_S = 30
 
@@ -78,6 +79,8 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         kind, _, name = topic.partition(":")
         if kind == "incident":
             return await self._may_see_incident(int(name))
+        if kind == "simulation":
+            return await self._may_see_simulation(name)
         return kind == "node" or await self._may_see_job(name)
 
     @database_sync_to_async
@@ -87,6 +90,11 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
     @database_sync_to_async
     def _may_see_incident(self, number: int) -> bool:
         return rights.incidents(rights.of_user(self.scope["user"])).filter(pk=number).exists()
+
+    @database_sync_to_async
+    def _may_see_simulation(self, public_id: str) -> bool:
+        teams = Team.objects.where(self.scope["user"], Role.VIEWER)
+        return Simulation.objects.filter(public_id=public_id, team__in=teams).exists()
 
     @database_sync_to_async
     def _still_logged_in(self) -> bool:

@@ -38,6 +38,7 @@ def of(cluster: Cluster, now: datetime) -> Picture:
         waiting=tuple(_waiting(job, unmet.get(job.pk, ())) for job in waiting),
         running=tuple(_running(job, places.get(job.pk, {}), *live.get(job.pk, (None, ""))) for job in running),
         quotas=tuple(_quotas(cluster)),
+        placement=cluster.placement,
     )
 
 

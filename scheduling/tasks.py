@@ -14,6 +14,7 @@ from jobs.models import Cluster
 from scheduling.backends import telemetry
 from scheduling.backends.base import Unreachable
 from scheduling.connections import connect
+from scheduling.loops import simulate
 from scheduling.loops.sample import sample_once, sweep_once
 from scheduling.loops.turn import turns
 
@@ -45,3 +46,17 @@ def samples() -> None:
 @shared_task(name="scheduling.sweep")
 def sweep() -> int:
     return sweep_once(clock.now())
+
+
+@shared_task(name="scheduling.simulations")
+def wake_simulator() -> None:
+    """Beat asks too, so that no lost message leaves a simulation waiting."""
+    if simulate.wanted(clock.now()):
+        simulation.apply_async(expires=10)
+    simulate.forget_once(clock.now())
+
+
+@shared_task(name="scheduling.simulation", soft_time_limit=600, time_limit=630)
+def simulation() -> str:
+    """The next one that waits, whoever asked for it."""
+    return str(simulate.simulate_once(clock.now) or "")

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 unset PYTHONHOME PYTHONPATH VIRTUAL_ENV CONDA_PREFIX || true
 
-NEEDED_KB=1048576
+NEEDED_KB=1572864
 STAMP=.venv/acme-stamp
 
 fail() {
@@ -61,7 +61,7 @@ check_python() {
 check_disk() {
     free=$(df -Pk . | awk 'NR == 2 { print $4 }')
     [ "$free" -ge "$NEEDED_KB" ] ||
-        fail "Acme needs 1 GiB of free disk for its packages, and $PWD has $((free / 1024)) MiB."
+        fail "Acme needs 1.5 GiB of free disk for its packages, and $PWD has $((free / 1024)) MiB."
 }
 
 # The lock is on the directory itself and dies with the last process of this set-up, so no stale lock can exist.

@@ -40,7 +40,7 @@ class ClusterAdmin(ShowsEvents, KeepsHistory, AcmeAdmin):
     date_hierarchy = "created_at"
     readonly_fields = ("product", "api", "heard_long", "trouble", "wanted", "created")
     fieldsets = (
-        (None, {"fields": ("name", "title", "mode", "policy", "policy_settings")}),
+        (None, {"fields": ("name", "title", "mode", "policy", "policy_settings", "placement")}),
         ("How it is reached", {"fields": ("address", "api_user", "token_file", "metrics_address", "log_root")}),
         ("What it asks of jobs and nodes", {"fields": ("checkpoint_signal", "test_command")}),
         ("What it said", {"fields": ("product", "api", "heard_long", "trouble", "wanted", "created")}),

@@ -189,7 +189,7 @@ class Places:
         self.clusters = {cluster.pk: cluster for cluster in Cluster.objects.all()}
 
     def of(self, asked: Mapping[str, Any]) -> Group:
-        return self._team(asked.get("team")), self._cluster(asked.get("cluster"))
+        return self.team_of(asked.get("team")), self.cluster_of(asked.get("cluster"))
 
     def shape(self, cluster: Cluster) -> Shape:
         """Counted anew when the cluster was heard of anew: nothing else adds or removes nodes."""
@@ -198,7 +198,7 @@ class Places:
             known = _shapes[cluster.pk] = cluster.heard_at, Node.objects.shape(cluster)
         return known[1]
 
-    def _team(self, name: Any) -> Team:
+    def team_of(self, name: Any) -> Team:
         if name is None:
             mine = [team for team in self.teams.values() if self.caller.has(Role.RESEARCHER, team.pk)]
             return _only("team", mine, "you may submit for")
@@ -207,7 +207,7 @@ class Places:
             raise PermissionDenied(f"You are a viewer in {team}; submitting needs the role researcher or above.")
         return team
 
-    def _cluster(self, name: Any) -> Cluster:
+    def cluster_of(self, name: Any) -> Cluster:
         if name is None:
             return _only("cluster", list(self.clusters.values()), "there are")
         return _named("cluster", name, self.clusters.values(), "there is no cluster")

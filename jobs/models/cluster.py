@@ -61,6 +61,7 @@ class Cluster(models.Model):
     metrics_address = models.CharField(max_length=300, blank=True, help_text="GPU telemetry in DCGM exporter format.")
     log_root = models.CharField(max_length=300, blank=True, help_text="Shared directory that job logs are written to.")
     mode = models.CharField(max_length=10, choices=Mode, default=Mode.DRIVE)
+    placement = models.CharField(max_length=40, default="consolidate")
     checkpoint_signal = models.CharField(
         max_length=16,
         blank=True,

@@ -6,8 +6,9 @@ stop, and for all the rest the reason why it waits.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from jobs.lifecycle import Kind
@@ -41,6 +42,7 @@ class Need:
     memory_mb: int = 0
     gpu_model: str = ""
     nic_type: str = ""
+    pool: str = ""  # the virtual cluster it belongs to, where the placement guarantees them cells
 
     @property
     def total_gpus(self) -> int:
@@ -115,6 +117,22 @@ class Picture:
     running: tuple[RunningJob, ...] = ()
     quotas: tuple[QuotaView, ...] = ()
     closed: tuple[ClosedNode, ...] = ()
+    placement: str = "consolidate"
+
+    @property
+    def wishes(self) -> Counter[Need]:
+        """What is usually asked for here, a share each: by those who wait and those who run."""
+        usual = Counter(Need(gpus=max(job.places.values(), default=0)) for job in self.running)
+        for need, times in Counter(job.need for job in self.waiting).items():
+            usual[replace(need, nodes=1, rest=0)] += times
+        return usual
+
+    @property
+    def guarantees(self) -> dict[str, int]:
+        """Team -> whole nodes that its quota for all work amounts to."""
+        gpus = max((node.gpus for node in self.nodes), default=0)
+        owned = {quota.team: quota.gpus // gpus for quota in self.quotas if quota.kind is None and gpus}
+        return {team: nodes for team, nodes in owned.items() if nodes}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -140,6 +140,8 @@ class Engine:
         self.blocked: Job | None = None
         self.started: list[Job] = []
         self.stopped: list[Job] = []
+        if not rules.plans:  # a promise names nodes, so there nobody moves behind its back
+            room.unsettled = self.started
 
     # Events
 
@@ -200,11 +202,11 @@ class Engine:
             self._release(job, now)
             self.rules.ended(job, now)
 
-    def node_down(self, number: int, now: float) -> None:
+    def node_down(self, number: int, now: float, cost_s: Callable[[Job], float] | None = None) -> None:
         """Whoever runs there goes back to the queue; the caller says so before the next turn, and reads `stopped`."""
         self.drain(number, now)
         for job in [job for job in self.running.values() if any(node == number for node, _ in job.places or ())]:
-            self.halt(job, now)
+            self.halt(job, now, cost_s)
 
     def drain(self, number: int, now: float) -> None:
         """No new work there; what runs may end."""
@@ -268,14 +270,14 @@ class Engine:
                 self.firm.move(places, job.ask.need, -1)
         self.started.append(job)
 
-    def halt(self, job: Job, now: float) -> None:
-        """It gives its GPUs back with work left, and waits again."""
+    def halt(self, job: Job, now: float, cost_s: Callable[[Job], float] | None = None) -> None:
+        """It gives its GPUs back with work left, and waits again; stopping has its price."""
         job.attained += job.ask.gpus * (now - job.since)
         job.remaining_s -= now - job.since
-        if self.checkpoint_s:
+        if cost_s is None and self.checkpoint_s:  # whoever names a price has counted what is lost
             job.remaining_s += self.unsaved_s(job, now)
-        if self.cost_s:
-            job.remaining_s += self.cost_s(job)
+        if cost_s := cost_s or self.cost_s:
+            job.remaining_s += cost_s(job)
         self._release(job, now)
         self.stopped.append(job)
         if self._requeues:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from scheduling.engine.blockers import Blocker, BlockerKind, gates, named
@@ -17,6 +17,7 @@ from scheduling.engine.books import Books, Owner
 from scheduling.engine.cluster import Decisions, Need, NodeView, Picture, RunningJob, Stop, Wait, WaitingJob
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.explain import Telling
+from scheduling.engine.placements import PLACEMENTS, Outlook
 from scheduling.engine.room import Room
 from scheduling.engine.rules import Rules
 
@@ -42,7 +43,7 @@ def decided(picture: Picture, rules: Rules) -> Opened:
     """The engine after one turn over the Picture."""
     now = picture.now.timestamp()
     opened = Opened(picture, rules, requeues=False)
-    if rules.plans or rules.by_account:
+    if rules.plans or rules.by_account or picture.placement == "cells":
         opened.adopt(picture.running)
     for job, _ in opened.jobs:
         opened.engine.submit(job, now)
@@ -59,8 +60,14 @@ class Opened:
         self._now = picture.now
         self._nodes = picture.nodes
         self._adopted: dict[int, RunningJob] = {}
+        # Virtual clusters are teams with a quota; whose placement guarantees nothing need not tell them apart
+        self._guarantees = picture.guarantees if picture.placement == "cells" else {}
+        wishes = picture.wishes if picture.placement == "gradient" else {}
+        placement = PLACEMENTS[picture.placement](Outlook(wishes=wishes, guarantees=self._guarantees))
         books = Books(picture.quotas, picture.running, rules.reserves)
-        self.engine = Engine(Room(picture.nodes), rules, books=books, checkpoint_s=None, requeues=requeues)
+        self.engine = Engine(
+            Room(picture.nodes), rules, placement=placement, books=books, checkpoint_s=None, requeues=requeues
+        )
         self._missing = [node.gpus - len(node.free_gpus) for node in picture.nodes]
         self.claims = Claims(stops=(), waits={})
         self.gated: list[Wait] = []
@@ -77,6 +84,8 @@ class Opened:
         return Job(len(self.jobs), ask, asked.submitted_at.timestamp(), limit, limit, band=-asked.priority)
 
     def _ask(self, need: Need, owner: Owner) -> Ask:
+        if owner.team in self._guarantees and not owner.preemptible:
+            need = replace(need, pool=owner.team)
         return self.engine.ask(need, owner, owner.team)
 
     def _taken(self, number: int, gpus: int) -> int:
@@ -101,7 +110,7 @@ class Opened:
             self._adopted[number] = held
             places = tuple((at[node], self._taken(at[node], gpus)) for node, gpus in held.places.items() if node in at)
             self.engine.adopt(job, places, began)
-            self.engine.room.held_before(places, need)
+            self.engine.room.held_before(places, job.ask.need)
             adopted.append(job)
         return adopted
 

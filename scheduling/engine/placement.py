@@ -1,13 +1,14 @@
 """Where a job goes. A placement looks at the room and answers with places, or with None if it does not fit; it takes
 nothing.
 
-`consolidate`  a share goes into the fullest node that fits, a gang onto one leaf switch if one holds it, else one pod,
-               and what is left of it (`Need.rest`) into the emptiest node that fits: HeliosArtifact's rule, with
-               topology.
+`consolidate`  a share goes into the fullest node that fits; a gang as close together as it fits, and what is left of it
+               (`Need.rest`) into the emptiest node that fits, near the others: HeliosArtifact's rule, with topology.
 `pack`         the same, but a job that no node holds whole may be spread over the fewest nodes that do.
 `spread`       a share goes into the emptiest node.
-`count`        no placement of its own: the simulator gives all GPUs to one node, and consolidates there.
-Equal nodes are taken in the order in which they were given.
+
+Close together is one leaf switch, else one pod, else one kind of network card: NCCL between InfiniBand and RoCE falls
+back to sockets, so Holmes (ICPP'24) keeps data parallel groups within one kind. Only if no kind holds the gang it
+crosses. Equal nodes are taken in the order in which they were given. `placements` holds those that need more to know.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from scheduling.engine.cluster import Need
 from scheduling.engine.room import EVERYWHERE, Nodes, Places, Room, members
 
 Placement = Callable[[Room, Need, Nodes], Places | None]
+Choose = Callable[[Room, Nodes, Need, int], list[int]]
 
 
 def consolidate(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | None:
     if need.nodes > 1 or need.rest:
-        return _gang(room, need, among)
+        return gang(room, need, among)
     levels = room.levels >> need.gpus
     if among == EVERYWHERE and not need.cpus and not need.memory_mb:
         if not levels:
@@ -40,7 +42,7 @@ def consolidate(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | N
 
 def spread(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | None:
     if need.nodes > 1 or need.rest:
-        return _gang(room, need, among)
+        return gang(room, need, among)
     for free in range(room.most, need.gpus - 1, -1):
         if (node := room.lowest(need, room.by_free[free] & among)) is not None:
             return ((node, need.gpus),)
@@ -65,48 +67,52 @@ def pack(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | None:
     return None
 
 
-PLACEMENTS: dict[str, Placement] = {"consolidate": consolidate, "pack": pack, "spread": spread}
-
-
-def _gang(room: Room, need: Need, among: Nodes) -> Places | None:
+def gang(room: Room, need: Need, among: Nodes = EVERYWHERE, choose: Choose | None = None) -> Places | None:
+    """`choose` says which of a group of nodes that are equally close."""
     if need.total_gpus > room.free_gpus:
         return None
     fitting = room.fitting(need, among)
     if fitting.bit_count() < need.nodes:
         return None
-    chosen = _close_together(room, fitting, need)
+    chosen = _close_together(room, fitting, need, choose or tightest)
     places: Places = tuple((number, need.gpus) for number in chosen)
     if not need.rest:
         return places
-    taken = sum(1 << number for number in chosen)
-    for free in range(room.most, need.rest - 1, -1):
-        if (node := room.lowest(need, room.by_free[free] & among & ~taken)) is not None:
-            return (*places, (node, need.rest))
+    last = _beside(room, need, among & ~sum(1 << number for number in chosen), chosen[-1])
+    return None if last is None else (*places, (last, need.rest))
+
+
+def _beside(room: Room, need: Need, among: Nodes, neighbour: int) -> int | None:
+    """The emptiest node for the remainder: near the others if one fits there."""
+    for groups in (*room.nearness, (EVERYWHERE,)):
+        near = next(group for group in groups if group >> neighbour & 1)
+        for free in range(room.most, need.rest - 1, -1):
+            if (node := room.lowest(need, room.by_free[free] & among & near)) is not None:
+                return node
     return None
 
 
-def _close_together(room: Room, fitting: Nodes, need: Need) -> list[int]:
-    """Within the smallest leaf switch that holds all, else pod; else over the leaves that hold most of it."""
+def _close_together(room: Room, fitting: Nodes, need: Need, choose: Choose) -> list[int]:
+    """Within the smallest leaf switch that holds all, else pod, else network; else over those that hold most of it."""
     if len(room.leaves) == 1:
-        return _tightest(room, fitting, need, need.nodes)
-    for groups in (room.leaves, room.pods):
-        inside = [fitting & group for group in groups]
-        holding = [nodes for nodes in inside if nodes.bit_count() >= need.nodes]
+        return choose(room, fitting, need, need.nodes)
+    for groups in room.nearness:
+        holding = [nodes for group in groups if (nodes := fitting & group).bit_count() >= need.nodes]
         if holding:
-            return _by_leaf(room, min(holding, key=int.bit_count), need)
-    return _by_leaf(room, fitting, need)
+            return _by_leaf(room, min(holding, key=int.bit_count), need, choose)
+    return _by_leaf(room, fitting, need, choose)
 
 
-def _by_leaf(room: Room, fitting: Nodes, need: Need) -> list[int]:
+def _by_leaf(room: Room, fitting: Nodes, need: Need, choose: Choose) -> list[int]:
     chosen: list[int] = []
     for nodes in sorted((fitting & leaf for leaf in room.leaves), key=int.bit_count, reverse=True):
-        chosen += _tightest(room, nodes, need, need.nodes - len(chosen))
+        chosen += choose(room, nodes, need, need.nodes - len(chosen))
         if len(chosen) == need.nodes:
             break
     return chosen
 
 
-def _tightest(room: Room, fitting: Nodes, need: Need, count: int) -> list[int]:
+def tightest(room: Room, fitting: Nodes, need: Need, count: int) -> list[int]:
     chosen: list[int] = []
     for nodes in room.by_free[need.gpus :]:
         for number in members(nodes & fitting):

@@ -7,7 +7,8 @@ Which GPUs of a node a job gets is chosen by the caller at the end: to a policy 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from scheduling.engine.cluster import Need, NodeView
 
@@ -28,15 +29,19 @@ class Room:
         self.levels = 0
         self.usable: Nodes = 0
         self.free_gpus = 0
-        self.leaves = self._groups(lambda node: (node.pod, node.leaf))
-        self.pods = self._groups(lambda node: (node.pod,))
+        self.leaves = self._groups(lambda node: (node.pod, node.leaf, node.nic_type))
+        pods = self._groups(lambda node: (node.pod, node.nic_type))
+        self.nearness = self.leaves, pods, self._groups(lambda node: (node.nic_type,))  # the nearest first
+        self.bound: dict[str, Nodes] = {}  # virtual cluster -> the nodes on which its jobs run
+        self._jobs_of: dict[str, list[int]] = {}  # how many of them, by node
+        self.unsettled: Sequence[Any] = ()  # jobs of this turn, that nobody has been told of: they may still be moved
         for number in range(len(self.nodes)):
             self.open(number)
 
-    def _groups(self, name: object) -> tuple[Nodes, ...]:
+    def _groups(self, name: Callable[[NodeView], tuple[str, ...]]) -> tuple[Nodes, ...]:
         groups: dict[tuple[str, ...], Nodes] = {}
         for number, node in enumerate(self.nodes):
-            key = name(node)  # type: ignore[operator]
+            key = name(node)
             groups[key] = groups.get(key, 0) | 1 << number
         return tuple(groups[key] for key in sorted(groups))
 
@@ -46,12 +51,17 @@ class Room:
         other.__dict__.update(self.__dict__)
         other.free, other.cpus, other.memory_mb = list(self.free), list(self.cpus), list(self.memory_mb)
         other.by_free = list(self.by_free)
+        other.unsettled = ()
+        other.bound = dict(self.bound)
+        other._jobs_of = {pool: list(jobs) for pool, jobs in self._jobs_of.items()}
         return other
 
     def held_before(self, places: Places, need: Need) -> None:
         """Somebody held this already when the room was made of what was free."""
         gpus, cpus, memory_mb = self.whole
         self.whole = gpus, cpus + len(places) * need.cpus, memory_mb + len(places) * need.memory_mb
+        if need.pool:
+            self.bind(places, need.pool, 1)
 
     # Nodes that come and go
 
@@ -88,6 +98,8 @@ class Room:
             for number, _ in places:
                 self.cpus[number] += sign * need.cpus
                 self.memory_mb[number] += sign * need.memory_mb
+        if need.pool:
+            self.bind(places, need.pool, -sign)
         by_free, free_of = self.by_free, self.free
         for number, gpus in places:
             bit = 1 << number
@@ -102,6 +114,15 @@ class Room:
             by_free[after] |= bit
             self.levels |= 1 << after
             self.free_gpus += sign * gpus
+
+    def bind(self, places: Places, pool: str, more: int) -> None:
+        """More (1) or fewer (-1) jobs of a virtual cluster run there."""
+        jobs = self._jobs_of.setdefault(pool, [0] * len(self.nodes))
+        nodes = self.bound.get(pool, 0)
+        for number, _ in places:
+            jobs[number] += more
+            nodes = nodes | 1 << number if jobs[number] else nodes & ~(1 << number)
+        self.bound[pool] = nodes
 
     # Questions
 

@@ -21,6 +21,8 @@ from acmeweb import live
 from jobs import clock
 from jobs.models import Cluster
 from scheduling.backends.base import Backend, BackendError
+from scheduling.engine.placements import PLACEMENTS
+from scheduling.engine.placements.exact import Missing
 from scheduling.engine.policies import POLICIES, BadSettings, Policy, configured
 from scheduling.loops.deliver import deliver_once
 from scheduling.loops.schedule import schedule_once
@@ -88,13 +90,15 @@ def turn_once(cluster: Cluster, connect: Callable[[Cluster], Backend], lease: He
         if schedule_once(cluster, policy, clock.now(), lease.check):
             lease.renew()
             deliver_once(cluster, backend, clock.now())
-    except (BackendError, Misconfigured) as error:
+    except (BackendError, Misconfigured, Missing) as error:
         _note_trouble(cluster, str(error))
 
 
 def _policy(cluster: Cluster) -> Policy:
     if cluster.policy not in POLICIES:
         raise Misconfigured(f"policy: {cluster.policy!r} is none of {', '.join(POLICIES)}")
+    if cluster.placement not in PLACEMENTS:
+        raise Misconfigured(f"placement: {cluster.placement!r} is none of {', '.join(PLACEMENTS)}")
     try:
         return configured(cluster.policy, cluster.policy_settings)
     except BadSettings as error:

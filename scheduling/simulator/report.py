@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from jobs.traces.trace import Floats, Words
+from scheduling.simulator.fairness import fairness
+from scheduling.simulator.hours import fragmentation, gpu_hours
 from scheduling.simulator.run import Run
 
 Chosen = npt.NDArray[np.bool_]
 SIZES = ((1, 1), (2, 4), (5, 8), (9, 64), (65, 1 << 30))
-SHORT_S = 10.0  # slowdowns of shorter jobs count as if they took this long, as is usual
 
 
 def summary(run: Run, *, wall_s: float, peak_rss_mb: float) -> dict[str, Any]:
@@ -22,24 +23,27 @@ def summary(run: Run, *, wall_s: float, peak_rss_mb: float) -> dict[str, Any]:
     jct = run.ended_s - trace.submit_s
     queue = jct - run.held_s
     makespan = float(run.ended_s[ended].max() - trace.submit_s[0]) if ended.any() else 0.0
-    hours = _gpu_hours(run, makespan)
-    whole = sum(hours.values())
+    hours = gpu_hours(run, makespan)
+    whole = run.setting.gpus * makespan
     return {
         "policy": run.policy,
         "jobs": int(ended.sum()),
         "jct_s": _spread(jct[ended]),
         "queue_s": _spread(queue[ended]),
         "makespan_s": makespan,
-        "utilisation": 1 - hours["idle"] / whole if whole else 0.0,
-        "preemptions": int(run.stops.sum()),
+        "utilisation": float((trace.gpus * run.held_s).sum()) / whole if whole else 0.0,
+        "preemptions": int(run.stops.sum() - run.faults.sum()),
         "wall_s": wall_s,
         "events_per_s": run.events / wall_s if wall_s else 0.0,
         "peak_rss_mb": peak_rss_mb,
         "by_kind": _by_word(trace.kinds, jct, queue, ended),
         "by_size": _by_size(trace.gpus, jct, queue, ended),
-        "by_pool": _by_word(trace.pools, jct, queue, ended),
+        "by_team": _by_word(trace.pools, jct, queue, ended),
+        "placement": run.setting.placement,
+        "fragmentation": fragmentation(run),
         "gpu_hours": hours,
-        "fairness": _fairness(run, jct, ended),
+        "fairness": fairness(run),
+        "faults": {"nodes": _broken(run, makespan), "jobs": int(run.faults.sum())},
         "prediction_error_s": run.prediction_error_s,
         "set_aside": {
             "never_ended": int((~ended).sum()),
@@ -49,6 +53,11 @@ def summary(run: Run, *, wall_s: float, peak_rss_mb: float) -> dict[str, Any]:
             "bad_rows": trace.bad_count,
         },
     }
+
+
+def _broken(run: Run, makespan_s: float) -> int:
+    """Outages while there was work; those that the weather held in store do not count."""
+    return sum(outage.at < float(run.trace.submit_s[0]) + makespan_s for outage in run.outages)
 
 
 def offered_load(run: Run) -> float:
@@ -88,30 +97,6 @@ def _by_size(gpus: npt.NDArray[np.int32], jct: Floats, queue: Floats, ended: Cho
     return parts
 
 
-def _gpu_hours(run: Run, makespan_s: float) -> dict[str, float]:
-    """Buckets that sum to all GPUs over the makespan. Work lost to a stop is in `restart`."""
-    gpus, ended = run.trace.gpus, np.isfinite(run.ended_s)
-    useful = float((gpus * run.trace.runtime_s)[ended].sum())
-    held = float((gpus * run.held_s).sum())
-    whole = run.setting.gpus * makespan_s
-    return {"productive": useful / 3600, "restart": (held - useful) / 3600, "idle": (whole - held) / 3600}
-
-
-def _fairness(run: Run, jct: Floats, ended: Chosen) -> dict[str, float]:
-    """How many times longer than alone a user's jobs take in the mean, and how evenly users share it (1 is even)."""
-    slowdown = np.maximum(1.0, jct / np.maximum(run.trace.runtime_s, SHORT_S))[ended]
-    if not len(slowdown):
-        return {"jain": 1.0, "mean_slowdown": 1.0, "worst_user_slowdown": 1.0}
-    users = run.trace.users.codes[ended]
-    jobs = np.bincount(users)
-    mean = np.bincount(users, slowdown)[jobs > 0] / jobs[jobs > 0]
-    return {
-        "jain": float(mean.sum() ** 2 / (len(mean) * (mean**2).sum())),
-        "mean_slowdown": float(slowdown.mean()),
-        "worst_user_slowdown": float(mean.max()),
-    }
-
-
 def table(summaries: Sequence[Mapping[str, Any]]) -> str:
     """One column a policy."""
     rows = [list(cells) for cells in _rows(summaries)]
@@ -131,8 +116,16 @@ def _rows(summaries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
             yield f"queueing s mean, {kind}", *(f"{one['by_kind'][kind]['queue_s']['mean']:,.2f}" for one in summaries)
     yield "makespan h", *(f"{one['makespan_s'] / 3600:,.2f}" for one in summaries)
     yield "utilisation %", *(f"{one['utilisation'] * 100:.2f}" for one in summaries)
+    yield "fragmentation %", *(f"{one['fragmentation'] * 100:.2f}" for one in summaries)
     yield "preemptions", *(f"{one['preemptions']:,}" for one in summaries)
+    if any(one["faults"]["nodes"] for one in summaries):
+        yield "nodes that broke", *(f"{one['faults']['nodes']:,}" for one in summaries)
+        yield "jobs broken off", *(f"{one['faults']['jobs']:,}" for one in summaries)
+    for bucket in summaries[0]["gpu_hours"]:
+        if any(abs(one["gpu_hours"][bucket]) >= 0.005 for one in summaries):
+            yield f"GPU-hours {bucket.replace('_', ' ')}", *(f"{one['gpu_hours'][bucket]:,.2f}" for one in summaries)
     yield "mean slowdown", *(f"{one['fairness']['mean_slowdown']:,.2f}" for one in summaries)
+    yield "finish-time ratio", *(f"{one['fairness']['finish_time_ratio_mean']:.2f}" for one in summaries)
     yield "Jain over users", *(f"{one['fairness']['jain']:.3f}" for one in summaries)
     yield "wall s", *(f"{one['wall_s']:.3f}" for one in summaries)
     yield "events/s", *(f"{one['events_per_s']:,.0f}" for one in summaries)

@@ -6,6 +6,7 @@ are not counted. Virtual clusters share nothing, so each is replayed by itself a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,10 +18,14 @@ from jobs.traces.trace import Floats, Ints, Trace
 from scheduling.engine.books import Owner
 from scheduling.engine.cluster import Need, NodeView
 from scheduling.engine.engine import Ask, Engine, Job
-from scheduling.engine.placement import PLACEMENTS
+from scheduling.engine.placements import PLACEMENTS, Outlook
+from scheduling.engine.placements.gradient import Fragmentation
 from scheduling.engine.policies import rules_of
 from scheduling.engine.room import Room
-from scheduling.simulator.kernel import Arrivals, replay
+from scheduling.simulator.course import Course, Watcher
+from scheduling.simulator.guessing import expected
+from scheduling.simulator.kernel import Arrivals, Outage, replay
+from scheduling.simulator.weather import WRITES_CHECKPOINTS, Rates, Storms
 
 COSTS = ("none", "helios")
 Watch = Callable[[int], None]
@@ -39,11 +44,25 @@ class Setting:
     best_effort: tuple[str, ...] = (Kind.EVALUATION.value,)
     policy_settings: Mapping[str, object] = field(default_factory=dict)
     checkpoint_s: float = 0.0  # who is stopped loses the work since then; 0: nothing
+    memory_per_node_mb: int = 0  # 0: memory is not counted
+    nodes_per_leaf: int = 0  # 0: all nodes are on one switch
     pools: Mapping[str, int] = field(default_factory=dict)  # virtual cluster -> its nodes; empty: one pool
+    faults: Rates | None = None
+    noise: str = "none"  # of expected run times
+    seed: int = 0  # of faults and noise
 
     @property
     def gpus(self) -> int:
-        return (sum(self.pools.values()) or self.nodes) * self.gpus_per_node
+        return self.all_nodes * self.gpus_per_node
+
+    @property
+    def all_nodes(self) -> int:
+        return max(self.nodes, sum(self.pools.values())) if self.shares else sum(self.pools.values()) or self.nodes
+
+    @property
+    def shares(self) -> bool:
+        """Virtual clusters are guaranteed nodes of one pool, instead of having each their own."""
+        return self.placement == "cells"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +75,12 @@ class Run:
     started_s: Floats
     ended_s: Floats
     held_s: Floats
-    stops: Ints
+    lost_s: Floats  # done, and done again after a fault
+    stall_s: Floats  # what the checkpoints of a whole run take
+    stops: Ints  # how often it had to leave its GPUs, whatever for
+    faults: Ints  # how often because a node broke
+    outages: tuple[Outage, ...]
+    course: Course
     events: int
     too_wide: int = 0  # jobs larger than their pool
     no_gpus: int = 0  # jobs without GPUs, where CPUs are not counted
@@ -64,15 +88,20 @@ class Run:
     prediction_error_s: float | None = None
 
 
+PER_JOB = ("started_s", "ended_s", "held_s", "lost_s", "stall_s", "stops", "faults")
+
+
 def run(trace: Trace, policy: str, setting: Setting, watch: Watch | None = None) -> Run:
-    if not setting.pools:
-        return _one_pool(trace, policy, setting, setting.nodes, watch)
-    runs = []
-    for pool, nodes in setting.pools.items():
+    if not setting.pools or setting.shares:
+        return _one_pool(trace, policy, setting, setting.all_nodes, watch)
+    runs: list[Run] = []
+    for number, (pool, nodes) in enumerate(setting.pools.items()):
         inside = np.flatnonzero(trace.pools.codes == _code(trace, pool))
-        runs.append(_one_pool(trace.rows(inside), policy, setting, nodes, watch))
+        seeded = replace(setting, seed=setting.seed * 1000 + number)
+        runs.append(_one_pool(trace.rows(inside), policy, seeded, nodes, watch))
     known = [_code(trace, pool) for pool in setting.pools]
-    return replace(_together(runs), homeless=int(np.sum(~np.isin(trace.pools.codes, known))))
+    homeless = int(np.sum(~np.isin(trace.pools.codes, known)))
+    return replace(_together(runs), setting=setting, homeless=homeless)
 
 
 def _code(trace: Trace, pool: str) -> int:
@@ -81,12 +110,16 @@ def _code(trace: Trace, pool: str) -> int:
 
 def _together(runs: list[Run]) -> Run:
     order = np.argsort(np.concatenate([one.trace.submit_s for one in runs]), kind="stable")
-    pieces: dict[str, Any] = {
-        name: np.concatenate([getattr(one, name) for one in runs])[order]
-        for name in ("started_s", "ended_s", "held_s", "stops")
-    }
+    pieces: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in runs])[order] for name in PER_JOB}
     sums: dict[str, Any] = {name: sum(getattr(one, name) for one in runs) for name in ("events", "too_wide", "no_gpus")}
-    return replace(runs[0], trace=_joined([one.trace for one in runs]).rows(order), **pieces, **sums)
+    return replace(
+        runs[0],
+        trace=_joined([one.trace for one in runs]).rows(order),
+        outages=tuple(outage for one in runs for outage in one.outages),
+        course=Course.together([one.course for one in runs]),
+        **pieces,
+        **sums,
+    )
 
 
 def _joined(traces: list[Trace]) -> Trace:
@@ -104,8 +137,11 @@ def _one_pool(trace: Trace, policy: str, setting: Setting, nodes: int, watch: Wa
     wide = trace.gpus > nodes * setting.gpus_per_node
     bare = (trace.gpus == 0) & (not counted)
     trace_kept = trace if not (wide | bare).any() else trace.rows(np.flatnonzero(~(wide | bare)))
-    engine = engine_for(policy, setting, nodes)
-    outcome = replay(engine, arrivals(trace_kept, engine, setting), watch=watch)
+    stalls, storms = _weather(trace_kept, setting)
+    engine = engine_for(policy, setting, nodes, outlook(trace_kept, setting))
+    watcher = _watcher(engine, trace_kept, setting)
+    coming = arrivals(trace_kept, engine, setting, stalls)
+    outcome = replay(engine, coming, weather=storms, sample=watcher, watch=watch)
     return Run(
         policy=policy,
         setting=setting,
@@ -113,7 +149,12 @@ def _one_pool(trace: Trace, policy: str, setting: Setting, nodes: int, watch: Wa
         started_s=np.array(outcome.started),
         ended_s=np.array(outcome.ended),
         held_s=np.array(outcome.held_s),
+        lost_s=np.array(storms.lost_s if storms else np.zeros(len(trace_kept))),
+        stall_s=stalls,
         stops=np.array(outcome.stops, dtype=np.int32),
+        faults=np.array(outcome.faults, dtype=np.int32),
+        outages=tuple(outcome.outages),
+        course=watcher.course(),
         events=outcome.events,
         too_wide=int(wide.sum()),
         no_gpus=int(bare.sum()),
@@ -121,9 +162,10 @@ def _one_pool(trace: Trace, policy: str, setting: Setting, nodes: int, watch: Wa
     )
 
 
-def engine_for(policy: str, setting: Setting, nodes: int) -> Engine:
+def engine_for(policy: str, setting: Setting, nodes: int, ahead: Outlook | None = None) -> Engine:
     cost = helios_cost_s if setting.preemption_cost == "helios" else None
-    placement = PLACEMENTS["consolidate" if setting.placement == "count" else setting.placement]
+    name = "consolidate" if setting.placement == "count" else setting.placement
+    placement = PLACEMENTS[name](ahead or Outlook(guarantees=setting.pools, elastic=True))
     return Engine(
         Room(pool(setting, nodes)),
         rules_of(policy, setting.policy_settings)(),
@@ -133,13 +175,61 @@ def engine_for(policy: str, setting: Setting, nodes: int) -> Engine:
     )
 
 
+def outlook(trace: Trace, setting: Setting) -> Outlook:
+    """What is usually asked for: the sizes of this very trace, as the authors of FGD take them."""
+    cells = (_shares(trace.gpus, setting), _counted(trace, setting))
+    wishes: Counter[Need] = Counter()
+    for (gpus, asked), times in Counter(zip(cells[0], cells[1], strict=True)).items():
+        wishes[Need(gpus=gpus, cpus=asked[0], memory_mb=asked[1])] += times
+    return Outlook(wishes=wishes, guarantees=setting.pools, elastic=True)
+
+
+def _shares(gpus: Ints, setting: Setting) -> list[int]:
+    most: list[int] = (gpus if setting.placement == "count" else np.minimum(gpus, setting.gpus_per_node)).tolist()
+    return most
+
+
+def _counted(trace: Trace, setting: Setting) -> list[tuple[int, int]]:
+    """CPUs and memory on each node of a job, as far as they are counted."""
+    if not setting.cpus_per_node and not setting.memory_per_node_mb:
+        return [(0, 0)] * len(trace)
+    nodes = np.maximum(1, -(-trace.gpus // setting.gpus_per_node))
+    cpus = np.nan_to_num(trace.cpus) / nodes if setting.cpus_per_node else np.zeros(len(trace))
+    memory_mb = np.nan_to_num(trace.memory_mb) if setting.memory_per_node_mb else np.zeros(len(trace))
+    return list(zip(np.rint(cpus).astype(int).tolist(), np.rint(memory_mb).astype(int).tolist(), strict=True))
+
+
+def _weather(trace: Trace, setting: Setting) -> tuple[Floats, Storms | None]:
+    """What checkpoints cost each job, and what breaks."""
+    if setting.faults is None:
+        return np.zeros(len(trace)), None
+    saves = [trace.kinds.words[code] in WRITES_CHECKPOINTS for code in trace.kinds.codes.tolist()]
+    stalls = [
+        setting.faults.stalls_s(runtime) if writes else 0.0
+        for runtime, writes in zip(trace.runtime_s.tolist(), saves, strict=True)
+    ]
+    return np.array(stalls, dtype=np.float64), Storms(setting.faults, saves, setting.seed)
+
+
+def _watcher(engine: Engine, trace: Trace, setting: Setting) -> Watcher:
+    first, last = (float(trace.submit_s[0]), float(trace.submit_s[-1])) if len(trace) else (0.0, 0.0)
+    usual = Fragmentation(outlook(trace, setting).wishes)
+    return Watcher(engine, usual, first, last - first)
+
+
 def pool(setting: Setting, nodes: int) -> list[NodeView]:
     """Equal nodes; `count` asks for no placement, so there all GPUs are in one."""
     count, times = (1, nodes) if setting.placement == "count" else (nodes, 1)
-    gpus, cpus = setting.gpus_per_node * times, setting.cpus_per_node * times
+    gpus = setting.gpus_per_node * times
     return [
         NodeView(
-            id=number, name=f"n{number}", gpus=gpus, free_gpus=tuple(range(gpus)), free_cpus=cpus, free_memory_mb=0
+            id=number,
+            name=f"n{number}",
+            gpus=gpus,
+            free_gpus=tuple(range(gpus)),
+            free_cpus=setting.cpus_per_node * times,
+            free_memory_mb=setting.memory_per_node_mb * times,
+            leaf=f"l{number // setting.nodes_per_leaf:05}" if setting.nodes_per_leaf else "",
         )
         for number in range(count)
     ]
@@ -150,11 +240,12 @@ def helios_cost_s(job: Job) -> float:
     return 7.0 if job.ask.gpus == 1 else 30.0 if job.ask.gpus <= 8 else 60.0
 
 
-def arrivals(trace: Trace, engine: Engine, setting: Setting) -> Arrivals:
+def arrivals(trace: Trace, engine: Engine, setting: Setting, stalls: Floats | None = None) -> Arrivals:
+    takes = trace.runtime_s if stalls is None else trace.runtime_s + stalls
     return Arrivals(
         submit_s=trace.submit_s.tolist(),
-        runtime_s=trace.runtime_s.tolist(),
-        expected_s=trace.runtime_s.tolist(),
+        runtime_s=takes.tolist(),
+        expected_s=expected(takes, setting.noise, setting.seed).tolist(),
         asks=_asks(trace, engine, setting),
         users=trace.users.codes.tolist(),
         names=trace.names.codes.tolist(),
@@ -163,12 +254,14 @@ def arrivals(trace: Trace, engine: Engine, setting: Setting) -> Arrivals:
 
 def _asks(trace: Trace, engine: Engine, setting: Setting) -> list[Ask]:
     gpus = trace.gpus.tolist()
-    cpus = np.nan_to_num(trace.cpus).tolist() if setting.cpus_per_node else [0.0] * len(gpus)
     users = trace.users.codes.tolist() if engine.rules.by_account else [0] * len(gpus)
     owners = _owners(trace, setting) if engine.rules.claims else [None] * len(gpus)
-    wishes = list(zip(gpus, cpus, users, owners, strict=True))
+    pools = trace.pools.codes.tolist() if setting.shares else [-1] * len(gpus)
+    guaranteed = {_code(trace, name): name for name in setting.pools}
+    wishes = list(zip(gpus, _counted(trace, setting), users, owners, pools, strict=True))
     known = {
-        wish: engine.ask(shape(wish[0], setting, wish[1]), wish[3], account=wish[2]) for wish in dict.fromkeys(wishes)
+        wish: engine.ask(shape(wish[0], setting, *wish[1], guaranteed.get(wish[4], "")), wish[3], account=wish[2])
+        for wish in dict.fromkeys(wishes)
     }
     return [known[wish] for wish in wishes]
 
@@ -179,10 +272,10 @@ def _owners(trace: Trace, setting: Setting) -> list[Owner | None]:
     return [by_word[code] for code in trace.kinds.codes.tolist()]
 
 
-def shape(gpus: int, setting: Setting, cpus: float = 0.0) -> Need:
-    """A number of GPUs as a gang: whole nodes, and a rest on one more."""
+def shape(gpus: int, setting: Setting, cpus: int = 0, memory_mb: int = 0, of_pool: str = "") -> Need:
+    """A number of GPUs as a gang: whole nodes, and a rest on one more. CPUs and memory are on each node."""
     per_node = setting.gpus_per_node
     if setting.placement == "count" or gpus <= per_node:
-        return Need(gpus=gpus, cpus=round(cpus))
+        return Need(gpus=gpus, cpus=cpus, memory_mb=memory_mb, pool=of_pool)
     whole, rest = divmod(gpus, per_node)
-    return Need(nodes=whole, gpus=per_node, rest=rest, cpus=round(cpus / (whole + bool(rest))))
+    return Need(nodes=whole, gpus=per_node, rest=rest, cpus=cpus, memory_mb=memory_mb, pool=of_pool)

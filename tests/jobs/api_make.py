@@ -20,6 +20,8 @@ from jobs.journal import SCHEDULER, Author
 from jobs.lifecycle import NodeState
 from jobs.models import Cluster, Job, Membership, Node, Role, Scope, Team, Token
 from jobs.spec import parse
+from scheduling import actions as asking
+from scheduling.models import Simulation
 
 _numbers = itertools.count()
 
@@ -73,6 +75,13 @@ def running(made: Job, node: str = "gpu001", gpus: tuple[int, ...] = (0,)) -> Jo
     actions.confirm(attempt, started_at=clock.now(), author=SCHEDULER)
     made.refresh_from_db()
     return made
+
+
+def simulation(user: Any = None, in_team: str = "vision", **fields: Any) -> Simulation:
+    user = user or person()
+    author = Author(by=user.username, user_id=user.pk)
+    defaults = {"trace": "acme:kalos", "policies": ["fifo"], "params": {"jobs": 50}}
+    return asking.ask(team=team(in_team), author=author, now=clock.now(), **(defaults | fields))
 
 
 def token(user: Any, scope: Scope = Scope.ADMIN, **fields: Any) -> str:

@@ -151,6 +151,7 @@ def test_a_cluster_is_configured_but_what_it_said_is_not_edited(root: Client):
         "name": "seren",
         "mode": "observe",
         "policy": "fifo-skip",
+        "placement": "cells",
         "address": "http://h:1",
         "trouble": "x",
         "product": "y",
@@ -159,7 +160,7 @@ def test_a_cluster_is_configured_but_what_it_said_is_not_edited(root: Client):
     root.post(page(Cluster, "change", cluster.pk), form)
 
     cluster.refresh_from_db()
-    assert (cluster.mode, cluster.trouble, cluster.product) == ("observe", "", "")
+    assert (cluster.mode, cluster.placement, cluster.trouble, cluster.product) == ("observe", "cells", "", "")
 
 
 @pytest.mark.parametrize("model", [Cluster, Team], ids=lambda model: model.__name__)

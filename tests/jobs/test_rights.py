@@ -14,6 +14,7 @@ from jobs.ending import Ended
 from jobs.journal import SYNC
 from jobs.lifecycle import State
 from jobs.models import Event, Job, Membership, Node, Role, Scope
+from scheduling.models import Simulation
 from tests.jobs import api_make as make
 from tests.jobs.api_make import Caller
 
@@ -56,12 +57,15 @@ BODIES = {
     "diagnose/": {"log": "TypeError: no"},
     "incidents/<incident_number:incident>/acknowledge/": {},
     "incidents/<incident_number:incident>/resolve/": {},
+    "simulations/": {"trace": "acme:kalos", "policies": ["fifo"], "jobs": 10, "team": "speech"},
+    "simulations/<public_id:id>/cancel/": {},
 }
 CHANGES_NOTHING = ("diagnose/",)
 
 
 def address_of(pattern, job):
     for part, value in {
+        "simulations/<public_id:id>": f"simulations/{simulation_of(job)}",
         "<public_id:id>": str(job),
         "<node_name:cluster>": "seren",
         "<node_name:name>": "gpu001",
@@ -72,6 +76,12 @@ def address_of(pattern, job):
     }.items():
         pattern = pattern.replace(part, value)
     return pattern
+
+
+def simulation_of(job):
+    """One that belongs to the job's people."""
+    known = Simulation.objects.filter(team=job.team, state="PENDING").first()
+    return known or make.simulation(job.user, job.team.name)
 
 
 def send(caller, method, pattern, job):
@@ -168,6 +178,7 @@ POSTS = [one for one in METHODS if one[1] != "get" and one[0] not in CHANGES_NOT
 @pytest.mark.parametrize(("address", "method", "view"), POSTS, ids=[f"{one[1]} {one[0]}" for one in POSTS])
 def test_a_viewer_changes_nothing(address, method, view, theirs):
     viewer = Caller(make.person("vera", in_team="speech", role=Role.VIEWER))
+    simulation_of(theirs)
     events = Event.objects.count()
 
     answer = send(viewer, method, address, theirs)

@@ -58,6 +58,7 @@ def there(tmp_path):
     actions.finish(died.attempts.get(), Ended(state=State.FAILED, at=clock.now(), exit_code=1), author=SYNC)
     diagnose_once(clock.now())
     names = {"jobs": {"id": str(job)}, "nodes": {"cluster": "seren", "name": "gpu001"}}
+    names["simulations"] = {"id": str(make.simulation(user))}
     names |= {"clusters": {"name": "seren"}, "teams": {"name": "vision"}}
     names |= {"diagnoses": {"attempt": f"{died}.1"}, "incidents": {"incident": Incident.objects.get().pk}}
     names |= {"diagnosis": {"id": str(died)}}

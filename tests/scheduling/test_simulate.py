@@ -158,13 +158,15 @@ def test_the_bar_is_silent_at_first_and_leaves_nothing_behind(capsys):
 
 
 @pytest.mark.parametrize("name", acme.SITES)
-def test_drawn_durations_lie_on_the_published_curves(name):
+def test_what_is_drawn_lies_on_the_published_curves(name):
     site = acme.SITES[name]
 
-    gaps = acme.distances(acme.drawn(site, name, jobs=20_000, seed=1), site)
+    gaps = acme.distances(acme.drawn(site, name, jobs=40_000, seed=1), site)
 
-    assert gaps["evaluation"] < 3
-    assert max(gaps.values()) < 9  # few pretraining jobs: the sample is small
+    assert {gap.of for gap in gaps} >= {"sizes of all", "pretrain, run times", "evaluation, share of GPU time"}
+    for gap in gaps:
+        # What a sample of that size may be off by (Kolmogorov and Smirnov); of GPU time a few wide jobs decide
+        assert gap.points < (15 if "GPU time" in gap.of else 100 * 2.2 / gap.jobs**0.5 + 1), str(gap)
 
 
 def test_the_draw_repeats_and_differs_by_seed():
@@ -178,7 +180,7 @@ def test_pretraining_takes_most_gpu_time_and_evaluation_most_jobs():
     kinds = np.array(drawn.kinds.words)[drawn.kinds.codes]
     work = drawn.gpus * drawn.runtime_s
 
-    assert 0.6 < work[kinds == "pretrain"].sum() / work.sum() < 0.9
+    assert 0.6 < work[kinds == "pretrain"].sum() / work.sum() < 0.8
     assert 0.6 < (kinds == "evaluation").mean() < 0.7
 
 

@@ -76,7 +76,7 @@ def test_a_nearly_full_disk(checkout, path):
     put(path, "python3.11", f'exec {sys.executable} "$@"')
     put(path, "df", "echo header; echo /dev/x 1 1 1000000 99% /")
 
-    refused(setup(checkout, path), "Acme needs 1 GiB of free disk")
+    refused(setup(checkout, path), "Acme needs 1.5 GiB of free disk")
     assert not (checkout / ".venv").exists()
 
 

@@ -1,6 +1,7 @@
-"""Shortest job first, with an oracle: the true run time is known. Strict and without preemption.
+"""Shortest job first, by the expected run time. Strict and without preemption.
 
-The bound against which Helios (SC'21) measures QSSF. On a live cluster the oracle is what is expected: the time limit.
+In a replay that is the true one, unless it is told to err: the bound against which Helios (SC'21) measures QSSF. On a
+live cluster it is the time limit.
 """
 
 from __future__ import annotations
@@ -16,4 +17,4 @@ class Sjf(Rules):
     one_line = True
 
     def key(self, job: Job, now: float) -> float:
-        return job.remaining_s
+        return job.expected_s

@@ -6,14 +6,11 @@ manage.py simulate acme:seren --jobs 100000 --policy fifo-skip,srtf --json repor
 
 from __future__ import annotations
 
-import csv
-import gc
 import json
-import resource
 import sys
 import time
 from argparse import RawDescriptionHelpFormatter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +18,12 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs.traces.files import read
 from jobs.traces.trace import BadTrace, Trace
-from scheduling.engine.placement import PLACEMENTS
+from scheduling.engine.placements.exact import Missing
 from scheduling.engine.policies import RULES
-from scheduling.simulator import acme, report
-from scheduling.simulator.run import COSTS, Setting, run
+from scheduling.simulator import acme, asking, plots, report
+from scheduling.simulator.asking import BadSetting
+from scheduling.simulator.measured import measured
+from scheduling.simulator.run import COSTS, Run, Setting
 
 QUIET_S = 2.0  # no progress bar before this
 
@@ -38,38 +37,55 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         known = ", ".join(RULES)
-        parser.add_argument(
-            "trace", help="a trace file (CSV, SWF, sacct, JSON; also gz, zst), acme:seren or acme:kalos"
+        add = parser.add_argument
+        add("trace", help="a trace file (CSV, SWF, sacct, JSON, Parquet; also gz, zst), acme:seren or acme:kalos")
+        add("--policy", default="fifo", help=f"one or more, by commas: {known}")
+        add("--placement", default="consolidate", choices=asking.PLACEMENT_NAMES)
+        add("--preemption-cost", default="none", choices=COSTS, help="helios: 7, 30 or 60 s by width")
+        add("--nodes", type=int, help="nodes of the cluster (acme: as many as it had)")
+        add("--gpus-per-node", type=int, default=8)
+        add("--nodes-per-leaf", type=int, default=0, help="nodes on one leaf switch; without it all are on one")
+        add("--cpus-per-node", type=int, default=0, help="count CPUs too; without it jobs need GPUs")
+        add("--memory-per-node-mb", type=int, default=0, help="count memory too")
+        add(
+            "--vcs", metavar="FILE", help="CSV vc,nodes: jobs of a virtual cluster stay in its nodes (cells: have them)"
         )
-        parser.add_argument("--policy", default="fifo", help=f"one or more, by commas: {known}")
-        parser.add_argument("--placement", default="consolidate", choices=(*PLACEMENTS, "count"))
-        parser.add_argument("--preemption-cost", default="none", choices=COSTS)
-        parser.add_argument("--nodes", type=int, help="nodes of the cluster (acme: as many as it had)")
-        parser.add_argument("--gpus-per-node", type=int, default=8)
-        parser.add_argument("--cpus-per-node", type=int, default=0, help="count CPUs too; without it jobs need GPUs")
-        parser.add_argument("--vcs", metavar="FILE", help="CSV vc,nodes: jobs of a virtual cluster stay in its nodes")
-        parser.add_argument("--jobs", type=int, help="acme: how many jobs to draw")
-        parser.add_argument("--seed", type=int, default=0, help="acme: of the draw")
-        parser.add_argument("--json", metavar="FILE", help="write the report there; - writes it to stdout alone")
+        add(
+            "--faults",
+            default="",
+            metavar="RATES",
+            help="rates for the usual ones, or name=number by commas: nodes break",
+        )
+        add("--noise", default="none", help="errors of expected run times: none, helios, or a log-normal's sigma")
+        add("--jobs", type=int, help="acme: how many jobs to draw")
+        add("--seed", type=int, default=0, help="of the draw, the faults and the noise")
+        add("--json", metavar="FILE", help="write the report there; - writes it to stdout alone")
+        add("--plots", metavar="DIR", help="draw the queueing delays and the utilisation there, as SVG and PNG")
 
     def handle(self, *, trace: str, policy: str, **given: Any) -> None:
-        policies = [name.strip() for name in policy.split(",") if name.strip()]
-        unknown = [name for name in policies if name not in RULES]
-        if unknown or not policies:
-            raise CommandError(f"policy: {', '.join(unknown) or 'nothing'} is none of {', '.join(RULES)}")
-        history, nodes = self._history(trace, given)
-        setting = _setting(nodes, given)
-        self._warn_rows(history)
-        summaries = [self._one(history, name, setting) for name in policies]
+        try:
+            policies = asking.policies(policy)
+            history, nodes = self._history(trace, given)
+            setting = _setting(nodes, given)
+            if given["plots"]:
+                plots.ready(given["plots"])
+            self._warn_rows(history)
+            runs, summaries = [], []
+            for name in policies:
+                done, told = self._one(history, name, setting)
+                runs.append(done)
+                summaries.append(told)
+        except (BadSetting, BadTrace, Missing, plots.NoPlots) as error:
+            raise CommandError(str(error)) from error
         self._tell(summaries, given["json"])
+        self._tell_distances(trace, history, given["json"])
+        if given["plots"]:
+            plots.draw(runs, Path(given["plots"]))
 
     def _history(self, trace: str, given: dict[str, Any]) -> tuple[Trace, int | None]:
         site_name = trace.removeprefix("acme:")
         if site_name == trace:
-            try:
-                return read(trace), given["nodes"]
-            except BadTrace as error:
-                raise CommandError(str(error)) from error
+            return read(trace), given["nodes"]
         if (site := acme.SITES.get(site_name)) is None:
             raise CommandError(f"trace: acme:{site_name} is none of {', '.join(f'acme:{name}' for name in acme.SITES)}")
         if given["jobs"] is not None and given["jobs"] < 1:
@@ -77,28 +93,20 @@ class Command(BaseCommand):
         drawn = acme.drawn(site, site_name, jobs=given["jobs"], seed=given["seed"])
         return drawn, given["nodes"] or site.nodes
 
-    def _one(self, history: Trace, policy: str, setting: Setting) -> dict[str, Any]:
+    def _one(self, history: Trace, policy: str, setting: Setting) -> tuple[Run, dict[str, Any]]:
         bar = _Bar(policy, len(history)) if sys.stderr.isatty() else None
-        # The engine makes no cycles; searching for some costs a third of a long run
-        gc.collect()
-        gc.disable()
-        began = time.perf_counter()
         try:
-            done = run(history, policy, setting, bar)
-            draft = report.summary(done, wall_s=0, peak_rss_mb=0)
+            done, told = measured(history, policy, setting, bar)
         finally:
-            gc.enable()
             if bar:
                 bar.clear()
-        wall = time.perf_counter() - began
-        draft |= {"wall_s": wall, "events_per_s": done.events / wall, "peak_rss_mb": _peak_rss_mb()}
         load = report.offered_load(done)
         if load > 1:
             self.stderr.write(f"{policy}: jobs ask for {load:.0%} of the GPUs while they come: the queue only grows.")
-        for name, count in draft["set_aside"].items():
+        for name, count in told["set_aside"].items():
             if count and name != "bad_rows":
                 self.stderr.write(f"{policy}: {count} jobs set aside: {name.replace('_', ' ')}.")
-        return draft
+        return done, told
 
     def _warn_rows(self, history: Trace) -> None:
         if history.bad_count:
@@ -108,7 +116,7 @@ class Command(BaseCommand):
         if not len(history):
             raise CommandError(f"{history.source} holds no job that ran.")
 
-    def _tell(self, summaries: list[dict[str, Any]], target: str | None) -> None:
+    def _tell(self, summaries: Sequence[dict[str, Any]], target: str | None) -> None:
         text = json.dumps({"runs": summaries}, indent=2, allow_nan=False)
         if target == "-":
             self.stdout.write(text)
@@ -120,38 +128,34 @@ class Command(BaseCommand):
             except OSError as error:
                 raise CommandError(f"json: {error}") from error
 
+    def _tell_distances(self, trace: str, history: Trace, target: str | None) -> None:
+        """Drawn jobs are only worth something if they are like the published ones."""
+        if site := acme.SITES.get(trace.removeprefix("acme:")) if trace.startswith("acme:") else None:
+            out = self.stderr if target == "-" else self.stdout
+            out.write("\nfrom the published curves, in percentage points at the widest gap:")
+            for distance in acme.distances(history, site):
+                out.write(f"  {distance}")
+
 
 def _setting(nodes: int | None, given: dict[str, Any]) -> Setting:
-    pools = _pools(given["vcs"]) if given["vcs"] else {}
-    if not pools and nodes is None:
-        raise CommandError("nodes: say how many nodes the cluster has (--nodes), or give --vcs")
-    for name, value in (("nodes", sum(pools.values()) or nodes), ("gpus-per-node", given["gpus_per_node"])):
-        if not value or value < 1:
-            raise CommandError(f"{name}: must be at least 1")
-    return Setting(
-        nodes=nodes or sum(pools.values()),
-        gpus_per_node=given["gpus_per_node"],
-        placement=given["placement"],
-        preemption_cost=given["preemption_cost"],
-        cpus_per_node=given["cpus_per_node"],
-        pools=pools,
+    same = ("gpus_per_node", "placement", "preemption_cost", "cpus_per_node", "memory_per_node_mb", "nodes_per_leaf")
+    pools = _pools(given["vcs"]) if given["vcs"] else None
+    return asking.setting(
+        nodes=nodes,
+        vcs=pools,
+        faults=given["faults"],
+        noise=given["noise"],
+        seed=given["seed"],
+        **{name: given[name] for name in same},
     )
 
 
 def _pools(path: str) -> dict[str, int]:
     try:
         with open(path, newline="") as lines:
-            rows = list(csv.DictReader(lines))
-        return {row["vc"]: int(row["nodes"]) for row in rows}
-    except OSError as error:
+            return asking.virtual_clusters(lines, path)
+    except (OSError, UnicodeError) as error:
         raise CommandError(f"vcs: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise CommandError(f"vcs: {path} must be a CSV with the columns vc,nodes: {error}") from error
-
-
-def _peak_rss_mb() -> float:
-    """Of the whole process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 class _Bar:

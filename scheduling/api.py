@@ -1,0 +1,251 @@
+"""Simulations through the programs' door: ask for a replay, follow it, take it back."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import current_app
+from django.db import transaction
+from django.db.models import QuerySet
+from django.urls import path
+from kombu.exceptions import OperationalError
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.response import Response
+
+from jobs import clock, readers
+from jobs.api.submitting import Places
+from jobs.door import query
+from jobs.door.endpoint import Detail, Listing, Verb, found
+from jobs.door.errors import BadField, Conflict
+from jobs.door.rights import Rule
+from jobs.door.shapes import Shape, anything, at, moment, number, text, texts
+from jobs.models import Role, Scope
+from jobs.rights import Caller
+from scheduling import actions
+from scheduling.actions import Gone, TooMany
+from scheduling.engine.policies import RULES
+from scheduling.loops import simulate
+from scheduling.models import Simulation, SimulationState
+from scheduling.simulator import acme, asking
+from scheduling.simulator.asking import BadSetting
+from scheduling.simulator.run import COSTS
+
+log = logging.getLogger(__name__)
+
+TRACES = (*(f"acme:{name}" for name in acme.SITES), "history")
+MOST_POLICIES = 13
+MOST_POOLS = 1000
+
+SIMULATION = Shape(
+    "Simulation",
+    {
+        "id": text("Short public id that sorts by time.", get=at("public_id"), needs=("public_id",)),
+        "team": text(get=at("team.name"), needs=("team__name",)),
+        "user": text(get=at("user.username"), needs=("user__username",)),
+        "trace": text("What is replayed.", choices=TRACES),
+        "policies": texts("In the order of the runs."),
+        "asked": anything("The rest of what was asked.", get=lambda row: _shown(row.params), needs=("params",)),
+        "state": text(choices=SimulationState.values),
+        "progress": anything(
+            "Percent, over all policies.", get=lambda row: round(row.progress, 1), needs=("progress",)
+        ),
+        "error": text("Why it failed."),
+        "created_at": moment(),
+        "started_at": moment(nullable=True),
+        "ended_at": moment(nullable=True),
+        "result": anything(
+            "`runs` as of `manage.py simulate --json`, one a policy; null before the end.", nullable=True, listed=False
+        ),
+    },
+)
+SIMULATION.fields["progress"].schema.update(type="number", minimum=0, maximum=100)
+
+ASKED = Shape(
+    "SimulationRequest",
+    {
+        "trace": text("history: past jobs of a cluster; otherwise jobs drawn like those of Acme.", choices=TRACES),
+        "policies": texts("Each is replayed by itself: " + ", ".join(RULES)),
+        "team": text("Needed by those who submit for several teams.", required=False),
+        "cluster": text("For history; needed where there are several.", required=False),
+        "days": number("For history: how far it goes back; 30 if not given.", low=1, high=366, required=False),
+        "jobs": number("For acme: how many are drawn.", low=1, high=simulate.MOST_JOBS, required=False),
+        "nodes": number("Otherwise as many as there are.", low=1, high=asking.MOST_NODES, required=False),
+        "gpus_per_node": number(low=1, high=asking.MOST_GPUS_PER_NODE, required=False),
+        "nodes_per_leaf": number("0: all on one switch.", low=0, high=asking.MOST_NODES, required=False),
+        "cpus_per_node": number("0: CPUs are not counted.", low=0, high=10**6, required=False),
+        "memory_per_node_mb": number("0: memory is not counted.", low=0, high=10**8, required=False),
+        "placement": text(choices=asking.PLACEMENT_NAMES, required=False),
+        "preemption_cost": text("helios: 7, 30 or 60 s by width.", choices=COSTS, required=False),
+        "vcs": anything("Virtual cluster → its nodes.", required=False),
+        "faults": text("rates, or name=number by commas: nodes break.", required=False),
+        "noise": text("Errors of expected run times: none, helios, or a log-normal's sigma.", required=False),
+        "seed": number(low=0, high=2**31 - 1, required=False),
+    },
+    example={"trace": "acme:seren", "policies": ["fifo", "easy"], "jobs": 10_000},
+)
+NUMBERS = {name: one for name, one in ASKED.fields.items() if one.schema.get("type") == "integer"}
+READERS: dict[str, readers.Reader] = {
+    **{name: readers.whole(one.schema["minimum"], one.schema["maximum"]) for name, one in NUMBERS.items()},
+    "trace": readers.one_of(TRACES),
+    "policies": readers.list_of(readers.one_of(tuple(RULES)), MOST_POLICIES),
+    "team": readers.text(40),
+    "cluster": readers.text(40),
+    "placement": readers.one_of(asking.PLACEMENT_NAMES),
+    "preemption_cost": readers.one_of(COSTS),
+    "faults": readers.text(200),
+    "noise": readers.text(20),
+    "vcs": lambda name, value: _pools(name, value),
+}
+BELONGS = {"acme": ("jobs",), "history": ("cluster", "days")}
+
+
+def _pools(name: str, value: Any) -> dict[str, int]:
+    asked = readers.an_object(name, value)
+    if len(asked) > MOST_POOLS:
+        raise BadField(name, f"has {len(asked)} entries; at most {MOST_POOLS} are allowed")
+    count, word = readers.whole(1, asking.MOST_NODES), readers.text(80)
+    return {word(name, pool): count(name, nodes) for pool, nodes in asked.items()}
+
+
+def _shown(params: dict[str, Any]) -> dict[str, Any]:
+    """Which teams a history holds is said to nobody: it names teams by their numbers."""
+    return {name: value for name, value in params.items() if name != "teams"}
+
+
+def theirs(caller: Caller) -> QuerySet[Simulation]:
+    rows = Simulation.objects.all()
+    return rows if caller.everywhere else rows.filter(team_id__in=sorted(caller.roles))
+
+
+def one_of(caller: Caller, id: str) -> Simulation:
+    row: Simulation = found(SIMULATION.load(theirs(caller), SIMULATION.fields), "simulation", public_id=id)
+    return row
+
+
+class Simulations(Listing, Verb):
+    """List simulations, ask for one."""
+
+    tag = "Simulations"
+    what = "simulations"
+    shape = SIMULATION
+    filters = {
+        "id": query.text("public_id"),
+        "team": query.text("team__name"),
+        "user": query.text("user__username"),
+        "trace": query.choice("trace", TRACES),
+        "state": query.choice("state", SimulationState.values),
+        "created_at": query.moment("created_at"),
+    }
+    rules = {
+        "GET": Rule(scope=Scope.READ, says="List the simulations of your teams", answer=SIMULATION, many=True),
+        "POST": Rule(
+            scope=Scope.SUBMIT,
+            says="Replay a trace under other policies",
+            body=ASKED,
+            answer=SIMULATION,
+            status=201,
+            conflicts=True,
+        ),
+    }
+
+    def rows(self) -> QuerySet[Simulation]:
+        return theirs(self.caller)
+
+    def work(self) -> Response:
+        asked = self.body(READERS, "a simulation")
+        places = Places(self.caller)
+        team = places.team_of(asked.pop("team", None))
+        for name in ("trace", "policies"):
+            if name not in asked:
+                raise BadField(name, "is missing")
+        trace, policies = asked.pop("trace"), list(dict.fromkeys(asked.pop("policies")))
+        params = _checked(trace, policies, asked, places, self.caller)
+        try:
+            made = actions.ask(
+                trace=trace, policies=policies, params=params, team=team, author=self.author, now=clock.now()
+            )
+        except TooMany as many:
+            raise Conflict(str(many)) from None
+        transaction.on_commit(_wake, robust=True)
+        shown = SIMULATION.show(one_of(self.caller, made.public_id))
+        address = self.request.build_absolute_uri(f"{self.request.path}{made.public_id}/")
+        return Response(shown, status=201, headers={"Location": address})
+
+
+def _checked(trace: str, policies: list[str], asked: dict[str, Any], places: Places, caller: Caller) -> dict[str, Any]:
+    """What the row keeps, complete enough to be carried out later by somebody who knows no caller."""
+    kind = "history" if trace == "history" else "acme"
+    for other, names in BELONGS.items():
+        if wrong := next((name for name in names if name in asked and other != kind), None):
+            raise BadField(wrong, f"belongs to {other}, not to {trace}")
+    params = dict(asked)
+    if kind == "history":
+        params["cluster"] = places.cluster_of(asked.get("cluster")).name
+        params.setdefault("days", 30)
+        if not caller.operates and not caller.everywhere:
+            params["teams"] = sorted(caller.roles)
+    jobs = params.get("jobs") or (simulate.MOST_JOBS if kind == "acme" else 0)
+    if jobs * len(policies) > simulate.MOST_REPLAYED:
+        most = simulate.MOST_REPLAYED // len(policies)
+        raise BadField("jobs", f"{len(policies)} policies may replay {most:,} jobs each; ask for fewer of either")
+    try:
+        simulate.setting_of(trace, params)
+    except BadSetting as bad:
+        raise BadField(bad.field, bad.why) from None
+    return params
+
+
+def _wake() -> None:
+    """A hint: beat asks every few seconds."""
+    try:
+        current_app.send_task("scheduling.simulation", retry=False, expires=10)
+    except (OperationalError, OSError) as error:
+        log.info("nobody could be woken for a simulation: %s", error)
+
+
+class OneSimulation(Detail):
+    """How far it is, and what came out."""
+
+    tag = "Simulations"
+    shape = SIMULATION
+    rules = {"GET": Rule(scope=Scope.READ, says="One simulation, with its result", answer=SIMULATION, team=True)}
+
+    def row(self, id: str) -> Simulation:
+        return one_of(self.caller, id)
+
+
+class CancelSimulation(Verb):
+    """Take it back; a running one stops within a second or two."""
+
+    tag = "Simulations"
+    rules = {
+        "POST": Rule(
+            scope=Scope.SUBMIT,
+            says="End a simulation before it is through",
+            body=Shape("NothingMore", {}),
+            answer=SIMULATION,
+            conflicts=True,
+            team=True,
+        )
+    }
+
+    def work(self, id: str) -> Response:
+        self.body({}, "cancel")
+        row = found(theirs(self.caller), "simulation", public_id=id)
+        mine = row.user_id == self.caller.user.pk and self.caller.has(Role.RESEARCHER, row.team_id)
+        operated = self.caller.scope.covers(Scope.OPERATE) and self.caller.has(Role.OPERATOR, row.team_id)
+        if not mine and not operated:
+            raise PermissionDenied(f"{row} is somebody else's: this needs the role operator in its team.")
+        try:
+            actions.cancel(row, author=self.author, now=clock.now())
+        except Gone as gone:
+            raise Conflict(str(gone)) from None
+        return Response(SIMULATION.show(one_of(self.caller, id)))
+
+
+urlpatterns = [
+    path("simulations/", Simulations.as_view()),
+    path("simulations/<public_id:id>/", OneSimulation.as_view()),
+    path("simulations/<public_id:id>/cancel/", CancelSimulation.as_view()),
+]

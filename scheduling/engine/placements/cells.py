@@ -1,0 +1,118 @@
+"""HiveD (OSDI'20): a virtual cluster that is promised so many nodes finds them whenever it asks, together.
+
+Cells are nodes and leaf switches. Who is guaranteed n nodes has as many whole leaves as go into n, and single nodes for
+the rest; which physical cell stands for one is decided when it is first used, and forgotten when it falls empty. Small
+cells are taken from leaves that are broken already, the most broken first, and a whole leaf is split only if enough
+stay for all that are promised: buddy allocation. So a quota never meets nodes that are free but scattered.
+
+Who has no guarantee takes what no promise needs, as HiveD's opportunistic jobs do; they wait where HiveD would stop
+them, because stopping is for policies. Inside a node nothing is aligned: behind an NVSwitch any GPUs are as good as
+any others. A promise can be kept as long as the nodes that work hold all that was promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from scheduling.engine.cluster import Need
+from scheduling.engine.placement import consolidate
+from scheduling.engine.room import Nodes, Places, Room, members
+
+
+class Cells:
+    def __init__(self, guarantees: Mapping[str, int]) -> None:
+        self.guarantees = dict(guarantees)
+
+    def __call__(self, room: Room, need: Need, among: Nodes) -> Places | None:
+        cells = _Bound(room, self.guarantees)
+        choices = cells.of(need.pool) if need.pool in self.guarantees else cells.opportunistic()
+        for nodes in choices:
+            if (places := consolidate(room, need, nodes & among)) is not None:
+                return places
+        return None
+
+
+class _Bound:
+    """Which cells are bound to whom, read from what runs where."""
+
+    def __init__(self, room: Room, guarantees: Mapping[str, int]) -> None:
+        self._leaves = room.leaves if len(room.leaves) > 1 else ()
+        self._size = min((leaf.bit_count() for leaf in self._leaves), default=0)
+        self._room, self._guarantees = room, guarantees
+        held = 0
+        for pool in guarantees:
+            held |= room.bound.get(pool, 0)
+        self._held = held
+        self._empty = _empty(room) & ~held
+        self._own: dict[str, Nodes] = {}  # nodes that it may use at once
+        self._leaves_due: dict[str, int] = {}
+        self._nodes_due: dict[str, int] = {}
+        for pool, promised in guarantees.items():
+            self._count(pool, promised)
+        for nodes in self._own.values():
+            self._empty &= ~nodes
+
+    def _count(self, pool: str, promised: int) -> None:
+        """What is bound, and what is still due."""
+        whole, single = divmod(promised, self._size) if self._size else (0, promised)
+        held = self._room.bound.get(pool, 0)
+        alone = [leaf for leaf in self._leaves if leaf & held and not leaf & ~held & ~self._empty & self._room.usable]
+        bound = sorted(alone, key=lambda leaf: -(leaf & held).bit_count())[:whole]
+        inside = sum(bound)
+        self._own[pool] = inside | held
+        self._leaves_due[pool] = whole - len(bound)
+        self._nodes_due[pool] = max(0, single - (held & ~inside).bit_count())
+
+    def of(self, pool: str) -> Iterator[Nodes]:
+        """Its own, then more and more cells of what is due to it: the fewest and smallest first."""
+        own = self._own[pool]
+        yield own
+        nodes = 0
+        for number, node in enumerate(self._loose()):
+            if number == self._nodes_due[pool]:
+                break
+            nodes |= 1 << node
+        if nodes:
+            yield own | nodes
+        leaves = 0
+        for leaf in self._whole()[: self._leaves_due[pool]]:
+            leaves |= leaf
+            yield own | leaves
+        if leaves and nodes:
+            yield own | leaves | nodes & ~leaves
+
+    def opportunistic(self) -> Iterator[Nodes]:
+        """Nodes in use by others without a guarantee, then empty ones that nobody was promised."""
+        owned = self._held
+        for nodes in self._own.values():
+            owned |= nodes
+        used = self._room.usable & ~owned & ~self._empty
+        yield used
+        leaves_due = sum(self._leaves_due.values())
+        spare = self._empty.bit_count() - leaves_due * self._size - sum(self._nodes_due.values())
+        for number, node in enumerate(self._loose()):
+            if number >= spare:
+                break
+            used |= 1 << node
+        yield used
+
+    def _whole(self) -> list[Nodes]:
+        return [leaf for leaf in self._leaves if not leaf & ~self._empty]
+
+    def _loose(self) -> Iterator[int]:
+        """Empty nodes that break no leaf which is due to somebody; those of the most broken leaves first."""
+        whole = self._whole()
+        kept = sum(whole[: sum(self._leaves_due.values())])
+        pieces = [self._empty & leaf & ~kept for leaf in self._leaves] or [self._empty]
+        for nodes in sorted(pieces, key=int.bit_count):
+            yield from members(nodes)
+
+
+def _empty(room: Room) -> Nodes:
+    """Usable nodes with all their GPUs free."""
+    found = 0
+    for nodes in room.by_free[1:]:
+        found |= nodes
+    if all(node.gpus == room.most for node in room.nodes):
+        return room.by_free[room.most]
+    return sum(1 << number for number in members(found) if room.free[number] == room.nodes[number].gpus)

@@ -1,0 +1,151 @@
+"""A solver behind the greedy answer ("Priority Matters", arXiv 2511.08373): CP-SAT, only when the head does not fit.
+
+What a turn has started is not carried out yet, so it may still be put elsewhere. If the next job does not fit where the
+greedy placement left room, CP-SAT looks for places for all of them together, with the gangs on few leaf switches. All
+that greedy started stays started, so the answer is never worse. Differences: who ran before this turn is not moved or
+evicted, and only clusters of at most `NODES` nodes are solved. The budget is counted in the solver's own work and not
+in seconds, so that the same question gets the same answer.
+
+OR-Tools is optional (`acme[exact]`) and takes a second to import; that happens with the first question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from scheduling.engine.cluster import Need
+from scheduling.engine.placement import consolidate
+from scheduling.engine.room import Nodes, Places, Room, members
+
+NODES = 64
+JOBS = 64
+BUDGET = 0.2  # of the solver's deterministic time; about a quarter of a second
+
+Wish = tuple[Need, Nodes]  # and the nodes that come into question
+
+
+class Missing(Exception):
+    """The placement cannot be used here; the sentence says what to install."""
+
+
+class Exact:
+    def __init__(self, budget: float = BUDGET) -> None:
+        if find_spec("ortools") is None:
+            raise Missing("The placement exact needs OR-Tools: install acme[exact].")
+        self._budget = budget
+        self.asked = self.helped = 0
+
+    def __call__(self, room: Room, need: Need, among: Nodes) -> Places | None:
+        places = consolidate(room, need, among)
+        movable = room.unsettled
+        if places is not None or not movable or need.total_gpus > room.free_gpus:
+            return places
+        if len(room.nodes) > NODES or len(movable) > JOBS:
+            return None
+        return self._together(room, need, among)
+
+    def _together(self, room: Room, need: Need, among: Nodes) -> Places | None:
+        jobs = list(room.unsettled)
+        emptied = room.copy()
+        for job in jobs:
+            emptied.give(job.places, job.ask.need)
+        wishes = [(job.ask.need, job.ask.able) for job in jobs] + [(need, among)]
+        self.asked += 1
+        found = solved(emptied, wishes, hints=[job.places for job in jobs], budget=self._budget)
+        if found is None:
+            return None
+        self.helped += 1
+        for job in jobs:
+            room.give(job.places, job.ask.need)
+        for job, places in zip(jobs, found, strict=False):
+            assert places is not None
+            room.take(places, job.ask.need)
+            job.places = places
+        return found[-1]
+
+
+def solved(
+    room: Room,
+    wishes: Sequence[Wish],
+    *,
+    hints: Sequence[Places] = (),
+    budget: float = BUDGET,
+    all_of_them: bool = True,
+) -> list[Places | None] | None:
+    """Places for all the wishes, or None; or, unless it must be all, for those that fill the most GPUs."""
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    items = [_Item(model, room, need, able, f"{number}") for number, (need, able) in enumerate(wishes)]
+    for number in members(room.usable):
+        _hold(model, room, number, items)
+    for item in items:
+        if all_of_them:
+            model.add(item.placed == 1)
+    if not all_of_them:
+        model.maximize(sum(item.need.total_gpus * item.placed for item in items))
+    elif len(room.leaves) > 1:
+        model.minimize(sum(leaf for item in items for leaf in item.leaves(model, room)))
+    for item, places in zip(items, hints, strict=False):
+        item.hint(model, dict(places))
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    solver.parameters.max_deterministic_time = budget
+    if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None
+    return [item.places(solver) for item in items]
+
+
+class _Item:
+    """One job as the solver sees it: is it placed, which nodes hold a share, which one the remainder."""
+
+    def __init__(self, model: Any, room: Room, need: Need, able: Nodes, name: str) -> None:
+        self.need = need
+        self.placed = model.new_bool_var(f"placed{name}")
+        nodes = list(members(able & room.usable))
+        self.share = {n: model.new_bool_var(f"share{name}on{n}") for n in nodes}
+        self.rest = {n: model.new_bool_var(f"rest{name}on{n}") for n in nodes} if need.rest else {}
+        model.add(sum(self.share.values()) == need.nodes * self.placed)
+        if need.rest:
+            model.add(sum(self.rest.values()) == self.placed)
+            for n in nodes:
+                model.add(self.share[n] + self.rest[n] <= 1)
+
+    def leaves(self, model: Any, room: Room) -> list[Any]:
+        """One for each leaf switch that it uses; nothing for what one node holds."""
+        if self.need.nodes == 1 and not self.need.rest:
+            return []
+        used = []
+        for leaf in room.leaves:
+            touched = model.new_bool_var("")
+            for shares in (self.share, self.rest):
+                for number, share in shares.items():
+                    if leaf >> number & 1:
+                        model.add_implication(share, touched)
+            used.append(touched)
+        return used
+
+    def hint(self, model: Any, places: dict[int, int]) -> None:
+        for shares, gpus in ((self.share, self.need.gpus), (self.rest, self.need.rest)):
+            for number, share in shares.items():
+                model.add_hint(share, places.get(number) == gpus)
+
+    def places(self, solver: Any) -> Places | None:
+        if not solver.value(self.placed):
+            return None
+        shares = [(n, self.need.gpus) for n, share in self.share.items() if solver.value(share)]
+        return (*shares, *((n, self.need.rest) for n, rest in self.rest.items() if solver.value(rest)))
+
+
+def _hold(model: Any, room: Room, number: int, items: Sequence[_Item]) -> None:
+    """No node gives more than it has."""
+    shares = [(item.need, item.share[number]) for item in items if number in item.share]
+    rests = [(item.need, item.rest[number]) for item in items if number in item.rest]
+    gpus = [need.gpus * share for need, share in shares] + [need.rest * rest for need, rest in rests]
+    model.add(sum(gpus) <= room.free[number])
+    for free, each in ((room.cpus, "cpus"), (room.memory_mb, "memory_mb")):
+        if asked := [getattr(need, each) * var for need, var in (*shares, *rests) if getattr(need, each)]:
+            model.add(sum(asked) <= max(0, free[number]))

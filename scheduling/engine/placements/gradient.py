@@ -1,0 +1,92 @@
+"""Fragmentation gradient descent (Weng et al., ATC'23): a job goes where it makes the fewest GPUs useless.
+
+The fragmentation of a node is what a typical job cannot use of it: for each wish that is usual, how usual it is times
+the free GPUs if the node does not hold one share of it. A placement raises or lowers that; the node where it rises
+least is taken, of equal ones the fullest. Differences: a GPU is whole here, so a node can or cannot serve a wish;
+and the nodes of a gang are first kept close together, as everywhere else, and then chosen by the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from scheduling.engine.cluster import Need
+from scheduling.engine.placement import gang
+from scheduling.engine.room import Nodes, Places, Room, members
+
+USUAL = 32  # wishes that are looked at; rarer ones say little about a node
+KNOWN = 100_000  # answers that are kept
+
+
+class Fragmentation:
+    """How much of a node typical jobs cannot use, in GPUs."""
+
+    def __init__(self, wishes: Mapping[Need, float]) -> None:
+        weights: dict[tuple[int, int, int], float] = {}
+        for need, weight in wishes.items():
+            share = need.gpus, need.cpus, need.memory_mb
+            if need.gpus:
+                weights[share] = weights.get(share, 0.0) + weight
+        usual = sorted(weights.items(), key=lambda one: (-one[1], one[0]))[:USUAL]
+        whole = sum(weight for _, weight in usual)
+        self.shares = tuple((*share, weight / whole) for share, weight in usual)
+        self.by_gpus_only = not any(cpus or memory_mb for _, cpus, memory_mb, _ in self.shares)
+
+    def of(self, free: int, cpus: int, memory_mb: int) -> float:
+        lost = sum(
+            weight
+            for asked, its_cpus, its_memory, weight in self.shares
+            if asked > free or its_cpus > cpus or its_memory > memory_mb
+        )
+        return free * lost
+
+    def of_room(self, room: Room) -> float:
+        if self.by_gpus_only:
+            return sum(self.of(free, 0, 0) * nodes.bit_count() for free, nodes in enumerate(room.by_free) if nodes)
+        return sum(self.of(room.free[n], room.cpus[n], room.memory_mb[n]) for n in members(room.usable))
+
+
+class Gradient:
+    def __init__(self, wishes: Mapping[Need, float]) -> None:
+        self.fragmentation = Fragmentation(wishes)
+        self._known: dict[tuple[int, int, int, int, int, int], float] = {}
+
+    def __call__(self, room: Room, need: Need, among: Nodes) -> Places | None:
+        if need.nodes > 1 or need.rest:
+            return gang(room, need, among, self._least)
+        if not self._counts_more(need):
+            return self._by_level(room, need, among)
+        chosen = self._least(room, room.fitting(need, among), need, 1)
+        return ((chosen[0], need.gpus),) if chosen else None
+
+    def rise(self, room: Room, number: int, need: Need) -> float:
+        """By how much the fragmentation of the node changes if a share goes there."""
+        state = room.free[number], room.cpus[number], room.memory_mb[number]
+        key = (*state, need.gpus, need.cpus, need.memory_mb)
+        if (known := self._known.get(key)) is None:
+            if len(self._known) > KNOWN:
+                self._known.clear()
+            free, cpus, memory_mb = state
+            after = self.fragmentation.of(free - need.gpus, cpus - need.cpus, memory_mb - need.memory_mb)
+            known = self._known[key] = after - self.fragmentation.of(free, cpus, memory_mb)
+        return known
+
+    def _counts_more(self, need: Need) -> bool:
+        return bool(need.cpus or need.memory_mb) or not self.fragmentation.by_gpus_only
+
+    def _by_level(self, room: Room, need: Need, among: Nodes) -> Places | None:
+        """Where only GPUs count, nodes with equally many free are alike."""
+        best: tuple[float, int, Nodes] | None = None
+        for free in range(need.gpus, room.most + 1):
+            if nodes := room.by_free[free] & among:
+                first = (nodes & -nodes).bit_length() - 1
+                rise = self.rise(room, first, need)
+                if best is None or rise < best[0]:
+                    best = rise, free, first
+        return None if best is None else ((best[2], need.gpus),)
+
+    def _least(self, room: Room, nodes: Nodes, need: Need, count: int) -> list[int]:
+        share = replace(need, nodes=1, rest=0)
+        order = sorted((self.rise(room, number, share), room.free[number], number) for number in members(nodes))
+        return [number for *_, number in order[:count]]
