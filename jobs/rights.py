@@ -61,6 +61,10 @@ class Caller:
         """The ids of the teams as numbers, not as a subquery: the planner then knows which index is good."""
         return Job.objects.all() if self.everywhere else Job.objects.filter(team_id__in=sorted(self.roles))
 
+    def of_jobs(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """Those rows that belong to a job which they may see."""
+        return rows if self.everywhere else rows.filter(job__team_id__in=sorted(self.roles))
+
     def may_change(self, job: Job) -> bool:
         """Researchers change their own jobs, operators those of their team."""
         if job.user_id == self.user.pk and self.has(Role.RESEARCHER, job.team_id):

@@ -10,8 +10,10 @@ from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin  # importing 
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from jobs.admin import looks
 from jobs.admin.people import MembershipInline
-from jobs.admin.record import KeepsHistory
+from jobs.admin.record import KeepsHistory, RecordAdmin
+from jobs.models import Identity
 
 User = get_user_model()
 
@@ -49,3 +51,23 @@ class UserAdmin(KeepsHistory, DjangoUserAdmin):
     @admin.display(description="teams")
     def in_teams(self, user: Any) -> str:
         return ", ".join(f"{m.team} ({m.role})" for m in user.memberships.all())
+
+
+@admin.register(Identity)
+class IdentityAdmin(RecordAdmin):
+    """Made by a sign-in. Whoever runs the site may delete one, so that its person is a stranger again."""
+
+    list_display = ("subject", "issuer", "user", "since")
+    list_select_related = ("user",)
+    list_filter = ("issuer",)
+    date_hierarchy = "created_at"
+    search_fields = ("subject__exact", "user__username__startswith")
+    search_help_text = "A whole subject, or the begin of a user's name."
+    fields = ("user", "issuer", "subject", "since")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.is_superuser
+
+    @admin.display(description="since", ordering="created_at")
+    def since(self, row: Identity) -> str:
+        return looks.when(row.created_at)

@@ -46,6 +46,7 @@ FILTERS = {
     "gpus_per_node": query.number("gpus_per_node"),
     "gpu_model": query.text("gpu_model"),
     "exit_code": query.number("exit_code"),
+    "labels": query.labels("labels"),
     "submitted_at": query.moment("submitted_at"),
     "started_at": query.moment("started_at"),
     "ended_at": query.moment("ended_at"),

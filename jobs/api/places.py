@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet, Sum
 from rest_framework.response import Response
 
 from jobs.api import shapes
@@ -12,7 +13,7 @@ from jobs.door import pages, query
 from jobs.door.endpoint import Detail, Endpoint, Listing, found, refuse_unknown
 from jobs.door.rights import Rule
 from jobs.door.shapes import plain
-from jobs.models import Cluster, Mode, Scope, Team
+from jobs.models import Cluster, Job, Mode, Quota, Scope, Team
 
 BY_NAME = {"name": pages.Sort(column="name"), "id": pages.ID}
 
@@ -69,6 +70,53 @@ class OneTeam(Detail):
 
     def row(self, name: str) -> Team:
         return found(shapes.TEAM.load(self.caller.teams(), shapes.TEAM.fields), "team", name=name)
+
+
+class Quotas(Listing):
+    """Quotas of your teams."""
+
+    tag = "Clusters and teams"
+    what = "quotas"
+    shape = shapes.QUOTA_USED
+    filters = {
+        "team": query.text("team__name"),
+        "cluster": query.text("cluster__name"),
+        "kind": query.text("kind"),
+        "gpus": query.number("gpus"),
+    }
+    orderings = {
+        "id": pages.ID,
+        "team": pages.Sort(column="team__name"),
+        "cluster": pages.Sort(column="cluster__name"),
+        "gpus": pages.Sort(column="gpus", kind=int),
+    }
+    ordering = "cluster,team"
+    rules = {
+        "GET": Rule(
+            scope=Scope.READ, says="The quotas of your teams, and what is left", answer=shapes.QUOTA_USED, many=True
+        )
+    }
+
+    def rows(self) -> QuerySet[Quota]:
+        return Quota.objects.filter(team__in=self.caller.teams())
+
+    def complete(self, rows: list[Any], names: list[str]) -> None:
+        if {"held", "left"}.intersection(names):
+            with_held(rows)
+
+
+def with_held(quotas: list[Any]) -> None:
+    """One query: the GPUs of jobs that may not be preempted, by team, cluster and kind."""
+    held: Counter[tuple[int, int, str]] = Counter()
+    live = Job.objects.live().filter(preemptible=False, team__in=[one.team_id for one in quotas]).order_by()
+    for team, cluster, kind, gpus in live.values_list("team", "cluster", "kind").annotate(
+        gpus=Sum(F("nodes") * F("gpus_per_node"))
+    ):
+        held[team, cluster, kind] += gpus
+        held[team, cluster, ""] += gpus
+    for one in quotas:
+        one.held = held[one.team_id, one.cluster_id, one.kind]
+        one.left = one.gpus - one.held
 
 
 class Me(Endpoint):

@@ -259,6 +259,17 @@ QUOTA = Shape(
     "Quota",
     {"cluster": text(get=at("cluster.name")), "kind": text("Empty: every kind of work."), "gpus": number()},
 )
+QUOTA_USED = Shape(
+    "QuotaUsed",
+    {
+        "team": text(get=at("team.name"), needs=("team__name",)),
+        "cluster": text(get=at("cluster.name"), needs=("cluster__name",)),
+        "kind": text("Empty: every kind of work."),
+        "gpus": number("That jobs which may not be preempted hold at most."),
+        "held": number("That they hold just now.", needs=()),
+        "left": number("Of the two, what is left; negative, where a quota was made smaller.", needs=()),
+    },
+)
 TEAM = Shape(
     "Team",
     {

@@ -1,6 +1,6 @@
 from django.urls import path, register_converter
 
-from jobs.api import jobs, logs, nodes, places, progress
+from jobs.api import jobs, logs, nodes, places, progress, progress_reads
 
 
 class PublicId:
@@ -25,6 +25,7 @@ urlpatterns = [
     path("clusters/<slug:name>/", places.OneCluster.as_view()),
     path("teams/", places.Teams.as_view()),
     path("teams/<slug:name>/", places.OneTeam.as_view()),
+    path("quotas/", places.Quotas.as_view()),
     path("jobs/", jobs.Jobs.as_view()),
     path("jobs/bulk/", jobs.BulkJobs.as_view()),
     path("jobs/verbs/", jobs.ManyVerbs.as_view()),
@@ -32,6 +33,9 @@ urlpatterns = [
     path("jobs/<public_id:id>/attempts/", jobs.JobAttempts.as_view()),
     path("jobs/<public_id:id>/events/", jobs.JobEvents.as_view()),
     path("jobs/<public_id:id>/explain/", jobs.JobExplanation.as_view()),
+    path("jobs/<public_id:id>/progress/", progress_reads.JobProgress.as_view()),
+    path("jobs/<public_id:id>/checkpoints/", progress_reads.JobCheckpoints.as_view()),
+    path("checkpoints/", progress_reads.Checkpoints.as_view()),
     path("jobs/<public_id:id>/log/", logs.JobLog.as_view()),
     path("jobs/<public_id:id>/log/follow/", logs.FollowJobLog.as_view()),
     *[path(f"jobs/<public_id:id>/{name}/", view.as_view()) for name, view in jobs.VERBS.items()],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ class Filter:
     read: Callable[[str, str], Any]
     lookups: tuple[str, ...]
     schema: Schema
+    by_name: bool = False  # what comes after `__` is a name of the rows' own, such as that of a label
 
 
 def parse(table: Mapping[str, Filter], asked: Mapping[str, Sequence[str]], what: str) -> Q:
@@ -51,6 +52,11 @@ def parse(table: Mapping[str, Filter], asked: Mapping[str, Sequence[str]], what:
 def _one(table: Mapping[str, Filter], name: str, values: Sequence[str], what: str) -> Q:
     field, _, lookup = name.partition("__")
     known = table.get(field)
+    if known is not None and known.by_name and lookup:
+        wanted = Q()
+        for value in values:
+            wanted |= Q(**{f"{known.column}__contains": {lookup: known.read(name, value)}})
+        return wanted
     if known is None or lookup not in known.lookups:
         offered = f"{field} knows {_spoken(field, known.lookups)}" if known else f"there are {', '.join(table)}"
         raise BadField(readers.short(name)[1:-1], f"is no filter of {what}; {offered}")
@@ -65,7 +71,9 @@ def _one(table: Mapping[str, Filter], name: str, values: Sequence[str], what: st
     return Q(**{f"{known.column}__{LOOKUPS[lookup]}": known.read(name, _single(name, values))})
 
 
-def _spoken(field: str, lookups: Iterable[str]) -> str:
+def _spoken(field: str, lookups: Sequence[str]) -> str:
+    if not lookups:
+        return f"{field}__NAME"
     return ", ".join(f"{field}__{lookup}" if lookup else field for lookup in lookups)
 
 
@@ -112,6 +120,11 @@ def truth(column: str) -> Filter:
 def moment(column: str) -> Filter:
     schema = {"type": "string", "format": "date-time"}
     return Filter(column=column, read=read_moment, lookups=("gt", "gte", "lt", "lte", "isnull"), schema=schema)
+
+
+def labels(column: str) -> Filter:
+    """`labels__run=7b`: rows whose label `run` is `7b`."""
+    return Filter(column=column, read=readers.text(500), lookups=(), schema={"type": "string"}, by_name=True)
 
 
 def _number(name: str, value: str) -> int:

@@ -175,6 +175,8 @@ def _of_list(view: Listing) -> list[Schema]:
     ]
     for name, one in view.filters.items():
         found += [_filter(name, lookup, one) for lookup in one.lookups]
+        if one.by_name:
+            found.append(_query(f"{name}__NAME", one.schema, "NAME stands for any: labels__run=7b."))
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Self
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models.functions import Coalesce, Now
 
@@ -133,6 +134,7 @@ class Job(models.Model):
             models.Index(fields=["user", "-id"], name="job_by_user"),
             models.Index(fields=["team", "-id"], name="job_by_team"),
             models.Index(fields=["submitted_at"], name="job_by_time"),
+            GinIndex(fields=["labels"], name="job_by_label", opclasses=["jsonb_path_ops"]),
             models.Index(fields=["-ended_at"], name="job_by_end", condition=models.Q(ended_at__isnull=False)),
             # The queue and what runs stay small whatever the history grows to.
             models.Index(

@@ -23,6 +23,7 @@ from jobs.models import (
     Dependency,
     Event,
     IdempotencyKey,
+    Identity,
     Job,
     Membership,
     Node,
@@ -122,6 +123,7 @@ def make_everything() -> None:
     Checkpoint.objects.create(job=job, attempt=job.attempts.get(), step=1000, path="/ckpt/1000")
     Deed.objects.create(cluster=node.cluster, node=node, kind=DeedKind.DRAIN)
     IdempotencyKey.objects.create(user=user, key="retry-1", digest="0" * 64, status=201, body="{}")
+    Identity.objects.create(user=user, issuer="https://id.example.org", subject="u-1")
     Pulse.objects.create(attempt=Attempt.objects.first(), at=timezone.now(), step=7, loss=float("nan"))
     Sample.objects.create(node=node, at=timezone.now(), gpu_util=[90.0, None], gpu_temperature_c=[61.0], xid=[0, 79])
     author = Author(by=user.username, user_id=user.pk)

@@ -1,0 +1,147 @@
+"""Reading back what jobs said of themselves, labels and quotas; grace is in another team than ada."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from datetime import timedelta
+
+import pytest
+
+from jobs import clock, progress
+from jobs.models import Attempt, Checkpoint, Quota, Scope
+from tests.jobs import api_make as make
+from tests.jobs.api_make import Caller
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def ada():
+    make.cluster()
+    return Caller(make.person(), Scope.SUBMIT)
+
+
+@pytest.fixture
+def grace(ada):
+    return Caller(make.person("grace", in_team="speech"))
+
+
+def running(**asked):
+    job = make.running(make.job(gpus_per_node=1, **asked))
+    return job, Attempt.objects.get(job=job)
+
+
+def said(attempt, count, **more):
+    began = clock.now() - timedelta(seconds=count)
+    beats = [{"step": n, "loss": 10.0 - n / count, "at": began + timedelta(seconds=n), **more} for n in range(count)]
+    progress.note(attempt.key, beats)
+
+
+def test_a_series_has_the_points_in_order_and_the_newest_beside_them(ada):
+    job, attempt = running()
+    said(attempt, 20)
+
+    found = ada.get(f"jobs/{job}/progress/").json()
+
+    assert [point["step"] for point in found["points"]] == list(range(20))
+    assert found["newest"]["step"] == 19 and found["heard_at"] and found["attempt"] == 1
+
+
+def test_a_long_series_is_thinned_evenly_and_keeps_its_end(ada):
+    job, attempt = running()
+    said(attempt, 1000)
+
+    points = ada.get(f"jobs/{job}/progress/", {"points": 50}).json()["points"]
+
+    steps = [point["step"] for point in points]
+    assert len(points) == 50 and steps == sorted(steps)
+    assert steps[-1] == 999 and max(b - a for a, b in itertools.pairwise(steps)) <= 25
+
+
+def test_a_loss_that_is_no_number_is_told_as_text(ada):
+    job, attempt = running()
+    progress.note(attempt.key, [{"step": 1, "loss": math.nan, "grad_norm": math.inf, "step_time_s": -math.inf}])
+
+    newest = ada.get(f"jobs/{job}/progress/").json()["newest"]
+
+    assert (newest["loss"], newest["grad_norm"], newest["step_time_s"]) == ("NaN", "Infinity", "-Infinity")
+
+
+def test_a_job_that_never_ran_and_one_that_is_silent_have_empty_series(ada):
+    waits, (silent, _) = make.job(), running()
+
+    assert ada.get(f"jobs/{waits}/progress/").json() == {"attempt": 0, "heard_at": None, "newest": None, "points": []}
+    assert ada.get(f"jobs/{silent}/progress/").json()["points"] == []
+
+
+@pytest.mark.parametrize(
+    "wrong", ["points=1", "points=5001", "points=x", "attempt=0", "attempt=1&attempt=2", "since=1"]
+)
+def test_what_a_series_cannot_be_asked_for_is_named(ada, wrong):
+    job, _ = running()
+
+    answer = ada.get(f"jobs/{job}/progress/?{wrong}")
+
+    assert answer.status_code == 400 and list(answer.json()) == [wrong.partition("=")[0]]
+
+
+def test_checkpoints_are_listed_for_a_job_and_for_a_team(ada, grace):
+    job, attempt = running()
+    for step in (100, 200):
+        Checkpoint.objects.create(job=job, attempt=attempt, step=step, path=f"/ckpt/{step}")
+    Checkpoint.objects.filter(step=100).update(durable_at=clock.now())
+
+    of_job = ada.get(f"jobs/{job}/checkpoints/").json()["results"]
+    durable = ada.get("checkpoints/", {"durable_at__isnull": "false", "job": str(job)}).json()["results"]
+
+    assert [(one["step"], one["attempt"], one["job"]) for one in of_job] == [(200, 1, str(job)), (100, 1, str(job))]
+    assert [one["step"] for one in durable] == [100]
+    assert grace.get("checkpoints/").json()["results"] == []
+    assert grace.get(f"jobs/{job}/checkpoints/").status_code == 404
+
+
+def test_jobs_are_found_by_their_labels(ada):
+    big, small = make.job(labels={"run": "7b", "a.b/c": "x"}), make.job(labels={"run": "1b"})
+    make.job()
+
+    def ids(**asked):
+        return {one["id"] for one in ada.get("jobs/", asked).json()["results"]}
+
+    assert ids(labels__run="7b") == {str(big)}
+    assert ids(labels__run=["7b", "1b"]) == {str(big), str(small)}
+    assert ids(**{"labels__run": "7b", "labels__a.b/c": "x"}) == {str(big)}
+    assert ids(labels__run="7") == set()
+    assert ids(**{"labels__run'); DROP TABLE jobs_job; --": "x"}) == set()
+
+
+def test_labels_without_a_name_are_refused(ada):
+    answer = ada.get("jobs/", {"labels": "7b"})
+
+    assert answer.status_code == 400 and "labels__NAME" in answer.json()["labels"][0]
+
+
+def test_a_verb_takes_labels_as_a_filter(ada):
+    job = make.job(labels={"run": "7b"})
+    make.job()
+
+    done = ada.post("jobs/verbs/", {"verb": "hold", "filter": {"labels__run": "7b"}}).json()
+
+    assert [one["id"] for one in done["outcomes"]] == [str(job)]
+
+
+def test_a_quota_says_what_is_held_and_what_is_left(ada, grace, django_assert_max_num_queries):
+    for kind, gpus in (("", 16), ("pretrain", 4)):
+        Quota.objects.create(team=make.team(), cluster=make.cluster(), kind=kind, gpus=gpus)
+    make.running(make.job(gpus_per_node=2, kind="pretrain"), gpus=(0, 1))
+    make.running(make.job(gpus_per_node=1, kind="debug"), gpus=(2,))
+    make.running(make.job(gpus_per_node=1, kind="pretrain", preemptible=True), gpus=(3,))
+
+    with django_assert_max_num_queries(6):
+        found = ada.get("quotas/", {"ordering": "-gpus"}).json()["results"]
+
+    assert [(one["kind"], one["gpus"], one["held"], one["left"]) for one in found] == [
+        ("", 16, 3, 13),
+        ("pretrain", 4, 2, 2),
+    ]
+    assert grace.get("quotas/").json()["results"] == []
