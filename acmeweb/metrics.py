@@ -16,13 +16,15 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.db import connection
-from django.db.models import Count, QuerySet
+from django.db.models import Count, F, FloatField, QuerySet, Sum
+from django.db.models.functions import Extract
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 from rest_framework.exceptions import AuthenticationFailed
 
 from acmeweb.authentication import BearerTokenAuthentication
 from acmeweb.views import glances
+from failures.models import Diagnosis, Incident, Standing
 from jobs import clock
 from jobs.lifecycle import NodeState, State
 from jobs.models import Cluster, Job, Node, Pulse, Scope
@@ -105,6 +107,7 @@ def families(now: datetime, seen: QuerySet[Job]) -> Iterator[Family]:
         "Attempts that reported progress within two minutes.",
         [({}, Pulse.objects.filter(attempt__ended_at=None, heard_at__gte=now - FRESH).count())],
     )
+    yield from _failures(names, now)
     rows = seen.filter(state__in=[State.RUNNING, State.SUSPENDED]).order_by("pk")
     rows = rows.values_list("public_id", "cluster_id", "team__name", "user__username", "kind")
     labels = ("job", "cluster", "team", "user", "kind")
@@ -113,6 +116,42 @@ def families(now: datetime, seen: QuerySet[Job]) -> Iterator[Family]:
         "Running jobs, to join with; 1 each.",
         [(dict(zip(labels, (id, names[home], *rest), strict=True)), 1) for id, home, *rest in rows],
     )
+
+
+def _failures(names: dict[int, str], now: datetime) -> Iterator[Family]:
+    """Unresolved incidents have a partial index; verdicts are counted over a day, as ended jobs are."""
+    found = Incident.objects.unresolved().order_by().values_list("cluster_id", "state").annotate(Count("pk"))
+    counts = {(home, state): count for home, state, count in found}
+    states = (Standing("open"), Standing("acknowledged"))
+    incidents = [
+        ({"cluster": name, "state": state.value}, float(counts.get((pk, state), 0)))
+        for pk, name in names.items()
+        for state in states
+    ]
+    yield Family("acme_incidents", "Incidents that are not resolved, by state.", incidents)
+    said = Diagnosis.objects.failures().between(now - DAY, now).order_by()
+    rows = said.values_list("cluster_id", "category", "root_cause").annotate(Count("pk"), lost=_GPU_HOURS_LOST)
+    causes = [
+        ({"cluster": names[home], "category": kind, "cause": cause}, n, lost) for home, kind, cause, n, lost in rows
+    ]
+    yield Family(
+        "acme_failures_last_day",
+        "Attempts that failed within 24 hours, by what they died of.",
+        [(labels, float(count)) for labels, count, _ in causes],
+    )
+    yield Family(
+        "acme_failures_gpu_hours_lost_last_day",
+        "GPU-hours that they lost since their last checkpoints.",
+        [(labels, float(lost or 0)) for labels, _, lost in causes],
+    )
+    yield Family(
+        "acme_diagnoses_open",
+        "Failed attempts whose verdict or bundle is still to be made.",
+        [({}, float(Diagnosis.objects.open().count()))],
+    )
+
+
+_GPU_HOURS_LOST = Sum(F("gpus") * Extract("lost", "epoch") / 3600.0, output_field=FloatField())
 
 
 def _jobs(names: dict[int, str]) -> Family:

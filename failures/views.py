@@ -23,10 +23,10 @@ from failures.grouping import Scope
 from failures.models import Diagnosis, Incident, Standing
 from failures.models.diagnosis import look
 from jobs import clock
-from jobs.door.rights import Caller
 from jobs.journal import Author
 from jobs.models import Cluster, Job
 from jobs.pages import answer
+from jobs.rights import Caller
 
 PAGE = 50
 MOST_BARS = 10

@@ -20,8 +20,9 @@ from jobs.api.shapes import WHY
 from jobs.door import pages, query, versions
 from jobs.door.endpoint import Detail, Listing, Verb, found
 from jobs.door.errors import Conflict
-from jobs.door.rights import Caller, Rule
+from jobs.door.rights import Rule
 from jobs.models import Scope
+from jobs.rights import Caller
 
 MOST_INVOLVED = 200
 

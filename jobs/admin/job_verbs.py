@@ -68,11 +68,11 @@ EFFECTS = {
 
 def _of_console(verb: verbs.Verb) -> Verb:
     def act(job: Job, asked: Asked) -> None:
-        wish = verbs.Wish(author=asked.author, why=asked.why, priority=asked.number or 0)
+        wish = verbs.Wish(author=asked.author, why=asked.why, priority=asked.value or 0)
         verb.act(job, wish, True)
 
     number = PRIORITY if verb.takes_priority else None
-    return Verb(name=verb.name, label=verb.label, act=act, effect=EFFECTS[verb.name], fits=verb.fits, number=number)
+    return Verb(name=verb.name, label=verb.label, act=act, effect=EFFECTS[verb.name], fits=verb.fits, value=number)
 
 
 JOB_VERBS = tuple(map(_of_console, verbs.VERBS.values()))

@@ -44,7 +44,7 @@ class Asked:
 
     author: Author
     why: str
-    number: int | None = None
+    value: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +55,15 @@ class Verb:
     effect: Callable[[Sequence[Any]], str]  # one sentence: what happens to these rows
     fits: Callable[[Any], bool]  # whether the page of one row offers it
     needs_reason: bool = False
-    number: forms.IntegerField | None = None
+    value: forms.Field | None = None  # what the verb needs besides a reason
 
     def form(self, data: Any = None) -> forms.Form:
-        """The number first, where one is asked, then why."""
+        """What it needs first, where that is asked, then why."""
         form = ReasonForm(data)
         form.fields["why"].required = self.needs_reason
-        if self.number:
-            form.fields["number"] = self.number
-            form.order_fields(["number", "why"])
+        if self.value:
+            form.fields["value"] = self.value
+            form.order_fields(["value", "why"])
         return form
 
 
@@ -120,7 +120,7 @@ class WithVerbs(admin.ModelAdmin):
         form = verb.form(request.POST)
         if not form.is_valid():
             return self.ask(request, verb, rows, form, alone=alone)
-        asked = Asked(author=Author.of(request), why=form.cleaned_data["why"], number=form.cleaned_data.get("number"))
+        asked = Asked(author=Author.of(request), why=form.cleaned_data["why"], value=form.cleaned_data.get("value"))
         self._do(request, verb, rows, asked)
         return HttpResponseRedirect(self._back(rows if alone else []))
 

@@ -12,6 +12,7 @@ from django.contrib.auth.models import AnonymousUser
 from acmeweb.consumers import MOST_TOPICS, LiveConsumer
 from acmeweb.live import group_of
 from tests import make
+from tests.failures import make as failures
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -130,3 +131,17 @@ async def test_nonsense_closes_the_socket_and_breaks_nothing(sent):
 
     assert await socket.receive_output() == {"type": "websocket.close", "code": 4400}
     await socket.wait()
+
+
+async def test_an_incident_is_heard_by_those_whom_it_touched(tmp_path):
+    died = await database_sync_to_async(failures.diagnosed)(tmp_path, by="ada")
+    topic = f"incident:{died.incident_id}"
+    mine, other = await opened(await ada()), await opened(await database_sync_to_async(make.user)("ben"))
+
+    await mine.join(topic, "failures", "incident:999999")
+    await other.join(topic, "failures")
+
+    assert (await mine.hear())["joined"] == {topic: 0, "failures": 0}
+    assert (await other.hear())["joined"] == {"failures": 0}
+    for socket in (mine, other):
+        await socket.leave()

@@ -10,7 +10,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from acmeweb.env import BadSetting, Env
+from failures import actions
+from jobs import clock
 from jobs.models import Node, Scope
+from tests import make as rows
+from tests.failures import make as failures
 from tests.jobs import api_make as make
 
 pytestmark = pytest.mark.django_db
@@ -46,6 +50,23 @@ def test_jobs_nodes_and_waits_by_state(scrape):
         'slurm_gpus{cluster="seren",state="allocated"} 2',
         'acme_queue_wait_seconds{cluster="seren",quantile="0.5"} ',
         'acme_queue_oldest_seconds{cluster="seren"} ',
+    ):
+        assert line in said
+
+
+def test_incidents_by_state_and_failures_by_cause(scrape, tmp_path):
+    died = failures.diagnosed(tmp_path, by="ada")
+    failures.diagnosed(tmp_path, failures.STORAGE, by="ada")
+    actions.acknowledge(died.incident, author=rows.author(), now=clock.now())
+
+    said = scrape()
+
+    for line in (
+        'acme_incidents{cluster="seren",state="open"} 1',
+        'acme_incidents{cluster="seren",state="acknowledged"} 1',
+        'acme_failures_last_day{cluster="seren",category="Script",cause="TypeError"} 1',
+        'acme_failures_gpu_hours_lost_last_day{cluster="seren",category="Script",cause="TypeError"} 16',
+        "acme_diagnoses_open{} 0",
     ):
         assert line in said
 

@@ -287,7 +287,7 @@ JOB_CASES = [
     ("cancel", waiting, {}, "job.moved", {"state": State.CANCELLED}),
     ("cancel", make.make_running, {}, "job.cancel_asked", {"flags": ["SIGNALING"]}),
     ("requeue", make.make_running, {}, "job.requeue_asked", {"flags": ["SIGNALING"]}),
-    ("priority", waiting, {"number": 7}, "job.reprioritised", {"priority": 7}),
+    ("priority", waiting, {"value": 7}, "job.reprioritised", {"priority": 7}),
 ]
 
 

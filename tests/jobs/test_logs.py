@@ -128,3 +128,28 @@ async def test_a_stream_gives_the_file_as_it_is_up_to_the_size_it_had(root, monk
     stream.close()
 
     assert content == b"\x1b[31m" + b"x" * 50
+
+
+LINES = b"".join(b"line %d\n" % n for n in range(1, 100_001))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "first", "last"), [(1, 1, 120), (50_000, 49_960, 50_079), (100_000, 99_960, 100_000)]
+)
+def test_a_line_is_shown_with_those_around_it_under_their_own_numbers(root, wanted, first, last):
+    found = logs.window(str(root), write(root / "a.log", LINES), wanted)
+
+    assert (found.lines[0], found.lines[-1]) == ((first, f"line {first}"), (last, f"line {last}"))
+
+
+def test_of_a_line_beyond_the_end_the_last_one_is_shown(root):
+    found = logs.window(str(root), write(root / "a.log", b"one\ntwo"), 10**15)
+
+    assert found.lines[-1] == (2, "two")
+
+
+def test_a_line_without_end_is_cut_short(root):
+    found = logs.window(str(root), write(root / "a.log", b"one\n" + b"x" * 3_000_000 + b"\nthree\n"), 2)
+
+    assert [number for number, _ in found.lines] == [1, 2]
+    assert len(found.lines[1][1]) < logs.TAIL_BYTES

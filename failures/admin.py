@@ -1,0 +1,183 @@
+"""Verdicts and incidents in the console of last resort: to be read, and judged with a reason; never edited."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+
+from failures import actions
+from failures.diagnosis.labels import LABELS
+from failures.models import Diagnosis, Incident, Standing
+from jobs import clock
+from jobs.admin import looks
+from jobs.admin.record import Open, RecordAdmin
+from jobs.admin.verbs import Asked, Refused, Verb, WithVerbs, many
+
+
+def _confirm(row: Diagnosis, asked: Asked) -> None:
+    _judge(row, row.root_cause, asked)
+
+
+def _correct(row: Diagnosis, asked: Asked) -> None:
+    _judge(row, asked.value, asked)
+
+
+def _judge(row: Diagnosis, root_cause: str, asked: Asked) -> None:
+    try:
+        actions.correct(row, root_cause, author=asked.author, now=clock.now(), note=asked.why)
+    except actions.Moved as moved:
+        raise Refused(str(moved)) from None
+
+
+def _resolve(row: Incident, asked: Asked) -> None:
+    _handle(actions.resolve, row, asked)
+
+
+def _acknowledge(row: Incident, asked: Asked) -> None:
+    _handle(actions.acknowledge, row, asked)
+
+
+def _handle(act: Any, row: Incident, asked: Asked) -> None:
+    try:
+        act(row, author=asked.author, now=clock.now(), why=asked.why)
+    except actions.Moved as moved:
+        raise Refused(str(moved)) from None
+
+
+def _stands(rows: Sequence[Diagnosis]) -> str:
+    return f"What is said of {many(len(rows), 'failure')} is right; your name will stand under it."
+
+
+def _changes(rows: Sequence[Diagnosis]) -> str:
+    return f"The root cause of {many(len(rows), 'failure')} becomes another; what the engine said is kept."
+
+
+CONFIRM = Verb(name="confirm", label="Confirm", act=_confirm, effect=_stands, fits=lambda row: not row.review)
+CORRECT = Verb(
+    name="correct",
+    label="Correct",
+    act=_correct,
+    effect=_changes,
+    fits=lambda row: row.judged_at is not None,
+    value=forms.ChoiceField(label="Root cause", choices=[(name, name) for name in LABELS]),
+)
+ACKNOWLEDGE = Verb(
+    name="acknowledge",
+    label="Acknowledge",
+    act=_acknowledge,
+    effect=lambda rows: f"Others see that you are at {many(len(rows), 'incident')}.",
+    fits=lambda row: row.state == Standing.OPEN,
+)
+RESOLVE = Verb(
+    name="resolve",
+    label="Resolve",
+    act=_resolve,
+    effect=lambda rows: f"{many(len(rows), 'incident').capitalize()} over; what fails from now on is another.",
+    fits=lambda row: row.state != Standing.RESOLVED,
+)
+
+
+class Unkept(Open):
+    """Whether there is work left: no verdict yet, or no bundle."""
+
+    title = "work left"
+    parameter_name = "open"
+    ends = "kept_at"
+
+
+@admin.register(Diagnosis)
+class DiagnosisAdmin(WithVerbs, RecordAdmin):
+    list_display = ("id", "cause", "job", "cluster", "sure", "review", "reviewed_by", "failed", "incident")
+    list_select_related = ("attempt__job", "cluster", "reviewed_by", "incident")
+    list_filter = (Unkept, "category", "review", "engine", "cluster")
+    date_hierarchy = "failed_at"
+    search_fields = ("attempt__key__startswith", "root_cause__exact")
+    search_help_text = "Begin of a job id, or a root cause."
+    fields = (
+        *("attempt", "cluster", "cause", "said", "sure", "engine", "rules_version", "restart_helps", "action"),
+        *("review", "reviewed_by", "reviewed_at", "review_note", "incident", "gpus", "ran", "lost"),
+        *("failed", "judged_at", "kept_at", "tries", "trouble", "lines", "size", "details", "evidence_bundle"),
+    )
+    verbs = (CONFIRM, CORRECT)
+    verb_permission = "failures.change_diagnosis"
+    touched_columns = ("Failure", "Job")
+
+    def touched_cells(self, row: Diagnosis) -> tuple[Any, ...]:
+        return looks.badge(row.badge), looks.link(row.attempt.job)
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).defer("bundle")
+
+    @admin.display(description="root cause", ordering="root_cause")
+    def cause(self, row: Diagnosis) -> SafeString:
+        return looks.long_badge(row.badge)
+
+    @admin.display(description="job")
+    def job(self, row: Diagnosis) -> SafeString | str:
+        return looks.link(row.attempt.job)
+
+    @admin.display(description="sure")
+    def sure(self, row: Diagnosis) -> str:
+        return f"{row.percent} %"
+
+    @admin.display(description="failed")
+    def failed(self, row: Diagnosis) -> SafeString | str:
+        return looks.when(row.failed_at)
+
+    @admin.display(description="evidence")
+    def details(self, row: Diagnosis) -> SafeString | str:
+        shown = {name: getattr(row, name) for name in ("evidence", "chain", "suspect_nodes", "suspect_gpus", "notes")}
+        return looks.block(json.dumps(shown, indent=2))
+
+    @admin.display(description="bundle")
+    def evidence_bundle(self, row: Diagnosis) -> SafeString | str:
+        return looks.block(row.bundle_text) if row.bundle_size else looks.NOTHING
+
+
+class Unresolved(Open):
+    title = "unresolved"
+    parameter_name = "open"
+    ends = "resolved_at"
+
+
+@admin.register(Incident)
+class IncidentAdmin(WithVerbs, RecordAdmin):
+    list_display = ("id", "standing", "root_cause", "subject", "cluster", "attempts", "lost", "first", "last")
+    list_select_related = ("cluster", "lead__attempt__job")
+    list_filter = (Unresolved, "scope", "category", "cluster")
+    date_hierarchy = "first_symptom_at"
+    search_fields = ("subject__startswith", "root_cause__exact")
+    search_help_text = "Begin of a node's name or of a job id, or a root cause."
+    fields = (
+        *("standing", "root_cause", "category", "scope", "subject", "cluster", "nodes", "lead"),
+        *("attempts", "lost", "first_symptom_at", "last_symptom_at", "opened_at"),
+        *("acknowledged_at", "acknowledged_by", "resolved_at", "resolved_by", "resolved_why"),
+    )
+    verbs = (ACKNOWLEDGE, RESOLVE)
+    verb_permission = "failures.change_incident"
+    touched_columns = ("Incident", "Cause", "About")
+
+    def touched_cells(self, row: Incident) -> tuple[Any, ...]:
+        return row, row.root_cause, row.subject
+
+    @admin.display(description="state", ordering="state")
+    def standing(self, row: Incident) -> SafeString:
+        return looks.long_badge(row.badge)
+
+    @admin.display(description="GPU-hours lost")
+    def lost(self, row: Incident) -> str:
+        return f"{row.gpu_hours_lost:,.1f}"
+
+    @admin.display(description="first symptom", ordering="first_symptom_at")
+    def first(self, row: Incident) -> SafeString | str:
+        return looks.when(row.first_symptom_at)
+
+    @admin.display(description="last", ordering="last_symptom_at")
+    def last(self, row: Incident) -> SafeString | str:
+        return looks.when(row.last_symptom_at)

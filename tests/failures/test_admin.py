@@ -1,0 +1,96 @@
+"""Verdicts and incidents in the admin console: shown, judged with a reason, never edited."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from failures.models import Diagnosis, Incident
+from jobs.models import Event
+from tests import make as rows
+from tests.failures import make
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def died(tmp_path):
+    return make.diagnosed(tmp_path)
+
+
+@pytest.fixture
+def root(died):
+    client = Client()
+    client.force_login(rows.user("root", is_staff=True, is_superuser=True))
+    return client
+
+
+def page(model, name="changelist", *args):
+    return reverse(f"admin:failures_{model._meta.model_name}_{name}", args=args)
+
+
+@pytest.mark.parametrize("model", [Diagnosis, Incident])
+def test_the_list_and_the_page_open_and_every_filter_works(root, model):
+    shown = root.get(page(model))
+    row = root.get(page(model, "change", model.objects.get().pk))
+
+    assert (shown.status_code, row.status_code) == (200, 200)
+    assert "TypeError" in shown.content.decode()
+    for query in ("?q=Type", "?open=yes", "?open=no", "?cluster__id__exact=1", "?category=Script"):
+        assert root.get(page(model) + query).status_code == 200
+
+
+@pytest.mark.parametrize("model", [Diagnosis, Incident])
+def test_nobody_adds_changes_or_deletes_one(root, model):
+    pk = model.objects.get().pk
+
+    answers = [
+        root.post(page(model, "add")),
+        root.post(page(model, "change", pk)),
+        root.post(page(model, "delete", pk)),
+    ]
+
+    assert [answer.status_code for answer in answers] == [403, 403, 403]
+
+
+def use(root, model, verb, **more):
+    keys = {"_selected_action": [model.objects.get().pk]}
+    return root.post(page(model, "verb", verb), {**keys, "why": "seen it", **more})
+
+
+def test_a_verdict_is_corrected_with_a_reason(root, died):
+    assert use(root, Diagnosis, "correct", value="KeyError").status_code == 302
+
+    row = make.of(died.attempt)
+    assert (row.root_cause, row.review, row.review_note, row.reviewed_by.username) == (
+        "KeyError",
+        "corrected",
+        "seen it",
+        "root",
+    )
+    assert Event.objects.get(what="diagnosis.corrected").by == "root"
+
+
+def test_a_cause_that_does_not_exist_is_refused(root, died):
+    assert use(root, Diagnosis, "correct", value="Gremlins").status_code == 200
+    assert make.of(died.attempt).review == ""
+
+
+def test_an_incident_is_resolved_once(root):
+    use(root, Incident, "acknowledge")
+    use(root, Incident, "resolve")
+    again = root.post(
+        page(Incident, "verb", "resolve"), {"_selected_action": [Incident.objects.get().pk], "why": "x"}, follow=True
+    )
+
+    assert Incident.objects.get().state == "resolved"
+    assert "refused" in again.content.decode()
+
+
+def test_who_may_only_look_changes_nothing(died):
+    client = Client()
+    client.force_login(rows.user("sam", is_staff=True))
+
+    assert client.get(page(Diagnosis)).status_code == 403
+    assert use(client, Diagnosis, "confirm").status_code == 403
