@@ -150,6 +150,20 @@ ACME_METRICS_NETWORKS = env.networks("ACME_METRICS_NETWORKS")
 _url = env.url(("ACME_URL",), ("http", "https"))
 ACME_URL = _url.geturl() if _url else ""
 ACME_API_PER_MINUTE = env.number("ACME_API_PER_MINUTE", 30_000, 1, 10_000_000)
+# A learned rule is adopted by itself after so many hits that people found right, and none wrong; 0: by hand only
+ACME_ADOPT_RULES_AFTER = env.number("ACME_ADOPT_RULES_AFTER", 0, 0, 1000)
+# A model that is asked about failures the rules are unsure of: any endpoint of the OpenAI protocol, up to and with /v1
+_agent = env.url(("ACME_AGENT_URL",), ("http", "https"))
+ACME_AGENT_URL = _agent.geturl() if _agent else ""
+ACME_AGENT_MODEL = env.text("ACME_AGENT_MODEL")
+ACME_AGENT_KEY = env.text("ACME_AGENT_KEY")
+ACME_AGENT_VOTES = env.number("ACME_AGENT_VOTES", 3, 1, 15)
+ACME_AGENT_CALL_S = env.number("ACME_AGENT_CALL_S", 30, 1, 300)
+ACME_AGENT_BUDGET_S = env.number("ACME_AGENT_BUDGET_S", 60, 1, 600)
+# Money, in cents: for one failure at most, and the prices of a million tokens (0: it costs nothing)
+ACME_AGENT_BUDGET_CENTS = env.number("ACME_AGENT_BUDGET_CENTS", 25, 0, 100_000)
+ACME_AGENT_CENTS_IN = env.number("ACME_AGENT_CENTS_IN", 0, 0, 1_000_000)
+ACME_AGENT_CENTS_OUT = env.number("ACME_AGENT_CENTS_OUT", 0, 0, 1_000_000)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 16 * 1024 * 1024  # 5,000 jobs in one request
 SPECTACULAR_SETTINGS = {
     "TITLE": "Acme",

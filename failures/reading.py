@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from failures import circumstances
+from failures import circumstances, rulebook
 from failures.actions import Cost
 from failures.circumstances import End, NodeNews
 from failures.diagnosis import engine
@@ -34,7 +34,7 @@ class Judged:
 def judge(attempt: Attempt) -> Judged:
     no_log, ending = None, Ending(exit_code=attempt.exit_code, signal=attempt.signal)
     try:
-        said = engine.diagnose(pieces(attempt), ending)
+        said = engine.diagnose(pieces(attempt), ending, rulebook.scanner())
     except NoLog as nothing:
         no_log, said = nothing, _without_log(attempt, str(nothing), ending)
     end = End(state=attempt.state, reason=attempt.reason, news=_news(attempt))
@@ -92,7 +92,7 @@ def cost_of(attempt: Attempt) -> Cost:
 
 def bundle(attempt: Attempt, most: int = MOST_COMPRESSED) -> str:
     """Empty when there is no log any more. Line numbers are those of the whole log, wherever the kept part begins."""
-    compressor, at, skipped = Compressor(), 0, 0
+    compressor, at, skipped = Compressor(rulebook.filter_rules()), 0, 0
     try:
         with closing(Stream(attempt.job.cluster.log_root, attempt.log_path)) as stream:
             for piece in stream.in_turn():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from failures.loops import diagnose
+from failures.loops import consult, diagnose, learn
 from jobs import clock
 
 
@@ -17,3 +17,13 @@ def diagnose_lately() -> int:
 def diagnose_ever() -> int:
     """Attempts whose end we learned of late: a cluster was away for days, or all workers were."""
     return diagnose.diagnose_once(clock.now(), since=diagnose.EVER)
+
+
+@shared_task(name="failures.learn")
+def learn_lately() -> int:
+    return learn.learn_once(clock.now())
+
+
+@shared_task(name="failures.consult", soft_time_limit=None, time_limit=1300)  # the budget of time ends it long before
+def consult_model() -> int:
+    return consult.consult_once(clock.now())

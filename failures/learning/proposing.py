@@ -26,6 +26,8 @@ LONGEST = 160
 HOLE = "\0"
 VARIABLE = re.compile(r"'[^']{0,80}'|\"[^\"]{0,80}\"|(?:/[\w.@+-]+){2,}|\b[\w.-]*\d[\w.:,+-]*")
 ROUTINE = re.compile(r"(?i)^\s*(?:File \"|Traceback \(|raise |During handling|The above exception)")
+COUNTED = re.compile(r"@\d+ x(\d+) \| (.*)")
+FREQUENT = 500
 BLAMED = {"Infrastructure": Blame.NODE}
 
 
@@ -151,3 +153,23 @@ def replayed(rule: Signature, history: Iterable[Past]) -> Replay:
         if before != after:
             (mended if after == one.cause else broken if before == one.cause else []).append(one.key)
     return Replay(hits=hits, right=right, wrong=wrong, mended=tuple(mended), broken=tuple(broken))
+
+
+def routine(bundle: str) -> list[tuple[str, str]]:
+    """(pattern, example) of what came back by the hundred without a sign of trouble."""
+    counted = [found for row in bundle.split("\n") if (found := COUNTED.match(row)) and int(found[1]) >= FREQUENT]
+    pairs = [(shape(found[2].strip()), found[2].strip()[:500]) for found in counted if _speaks(found[2])]
+    return [(pattern, example) for pattern, example in pairs if not trouble_with_filter(pattern, example)]
+
+
+def trouble_with_filter(pattern: str, example: str) -> str:
+    """Beside what a signature must hold: no line of trouble may be its example."""
+    rule = Signature(name="filter", label="", role=Role.BENIGN, specificity=0, pattern=pattern, example=example)
+    if trouble := trouble_with(rule):
+        return trouble
+    judged = engine.diagnose_text(example).root_cause
+    return "" if judged in (NONE, UNKNOWN) else f"Its example speaks of trouble: {judged}."
+
+
+def filter_name(pattern: str) -> str:
+    return f"filter-{hashlib.sha256(pattern.encode()).hexdigest()[:10]}"

@@ -1,6 +1,20 @@
-"""What was found out: why an attempt failed (Diagnosis), and what went wrong (Incident)."""
+"""What was found out (Diagnosis), what went wrong (Incident), and what was learned of it (Case, LearnedRule)."""
 
+from failures.models.case import Case
 from failures.models.diagnosis import Diagnosis, Review
 from failures.models.incident import Incident, Standing
+from failures.models.signature import LearnedRule, ModelOpinion, Origin, RuleHit, RuleKind, RuleState
 
-__all__ = ["Diagnosis", "Incident", "Review", "Standing"]
+__all__ = [
+    "Case",
+    "Diagnosis",
+    "Incident",
+    "LearnedRule",
+    "ModelOpinion",
+    "Origin",
+    "Review",
+    "RuleHit",
+    "RuleKind",
+    "RuleState",
+    "Standing",
+]

@@ -1,0 +1,74 @@
+"""Past failures by what their logs said: one vector each, so that the nearest confirmed ones can be shown.
+
+The vectors are pgvector's: PostgreSQL keeps and compares them. They are compared one by one, without an index: only
+confirmed cases are candidates, and ten thousand of them take PostgreSQL a few milliseconds; an approximate index
+filtered by confirmation would miss some.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from django.db import models
+from django.db.models.expressions import RawSQL
+from django.db.models.functions import Now
+
+from failures.diagnosis.labels import NONE, UNKNOWN
+from failures.learning.embedding import PLACES, VERSION, Vector
+from failures.models.diagnosis import Diagnosis, Review
+
+
+class VectorField(models.Field):
+    """pgvector's type; its text form is `[1,2,3]`."""
+
+    def db_type(self, connection: Any) -> str:
+        return f"vector({PLACES})"
+
+    def get_prep_value(self, value: Any) -> Any:
+        return None if value is None else written(value)
+
+    def from_db_value(self, value: Any, *_: Any) -> Vector | None:
+        return None if value is None else np.array(value.strip("[]").split(","), dtype=np.float32)
+
+
+def written(vector: Vector) -> str:
+    return "[" + ",".join(f"{number:.6g}" for number in vector.tolist()) + "]"
+
+
+class CaseQuerySet(models.QuerySet["Case"]):
+    def confirmed(self) -> Self:
+        settled = self.exclude(diagnosis__review=Review.NONE)
+        return settled.exclude(diagnosis__root_cause__in=(NONE, UNKNOWN))
+
+    def nearest(self, vector: Vector) -> Self:
+        """With `distance`: 0 says the same, 1 has nothing in common. Vectors of another version are not compared."""
+        distance = RawSQL("vector <=> %s::vector", [written(vector)], output_field=models.FloatField())
+        return self.filter(version=VERSION).annotate(distance=distance).order_by("distance", "id")
+
+
+class Case(models.Model):
+    diagnosis = models.OneToOneField(Diagnosis, on_delete=models.PROTECT, related_name="case")
+    vector = VectorField()
+    version = models.CharField(max_length=40)
+    made_at = models.DateTimeField(db_default=Now())
+    learned_at = models.DateTimeField(null=True, help_text="When it was last asked what there is to learn from it.")
+
+    objects = CaseQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"case of {self.diagnosis.attempt}"
+
+    @property
+    def likeness(self) -> float:
+        """Of what `nearest` found."""
+        return 1.0 - float(getattr(self, "distance", 1.0))
+
+    @property
+    def cured_by(self) -> str:
+        """What people wrote when it was over, in their words."""
+        incident = self.diagnosis.incident
+        return self.diagnosis.review_note or (incident.resolved_why if incident else "")

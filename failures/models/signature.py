@@ -1,0 +1,132 @@
+"""Rules that were learned: what they find, where they come from, and how they have done so far.
+
+The shipped table is code and is not here. A rule is proposed, runs in shadow (what it would find is counted and changes
+nothing), is adopted by hand or by policy, and can be retired by one click at any time. Hits are rows, so precision is
+counted anew from what people say today of the diagnoses it hit, corrections included.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Count, F, Q
+from django.db.models.functions import Now
+
+from failures.models.diagnosis import Diagnosis, Review
+from jobs.lifecycle import Badge
+
+
+class RuleKind(models.TextChoices):
+    SIGNATURE = "signature"
+    FILTER = "filter"
+
+
+class RuleState(models.TextChoices):
+    SHADOW = "shadow"
+    ADOPTED = "adopted"
+    RETIRED = "retired"
+
+
+class Origin(models.TextChoices):
+    LEARNED = "learned"
+    FREQUENCY = "frequency"
+    MODEL = "model"
+
+
+LOOKS: dict[str, tuple[str, str]] = {
+    RuleState.SHADOW: ("waiting", "◌"),
+    RuleState.ADOPTED: ("good", "✓"),
+    RuleState.RETIRED: ("quiet", "✕"),
+}
+
+
+class RuleQuerySet(models.QuerySet["LearnedRule"]):
+    def running(self) -> Self:
+        return self.exclude(state=RuleState.RETIRED)
+
+    def adopted(self, kind: str = RuleKind.SIGNATURE) -> Self:
+        return self.filter(kind=kind, state=RuleState.ADOPTED)
+
+    def counted(self) -> Self:
+        """With `hit_count`, and `right` and `wrong` among the hits that somebody judged."""
+        judged = Q(hits__diagnosis__review__in=(Review.CONFIRMED, Review.CORRECTED))
+        fits = Q(hits__diagnosis__root_cause=F("label"))
+        return self.annotate(
+            hit_count=Count("hits"),
+            right=Count("hits", filter=judged & fits),
+            wrong=Count("hits", filter=judged & ~fits),
+        )
+
+
+class LearnedRule(models.Model):
+    name = models.CharField(max_length=60, unique=True)
+    kind = models.CharField(max_length=10, choices=RuleKind, default=RuleKind.SIGNATURE)
+    label = models.CharField(max_length=40, blank=True, help_text="The root cause it names; a filter rule has none.")
+    pattern = models.CharField(max_length=2000)
+    example = models.CharField(max_length=600)
+    origin = models.CharField(max_length=10, choices=Origin)
+    source = models.ForeignKey(Diagnosis, on_delete=models.PROTECT, related_name="taught")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
+    state = models.CharField(max_length=10, choices=RuleState, default=RuleState.SHADOW)
+    replay = models.JSONField(default=dict, help_text="What it would have done to all that was stored then.")
+    proposed_at = models.DateTimeField(db_default=Now())
+    adopted_at = models.DateTimeField(null=True)
+    adopted_by = models.CharField(max_length=150, blank=True)
+    retired_at = models.DateTimeField(null=True)
+    retired_by = models.CharField(max_length=150, blank=True)
+    retired_why = models.TextField(blank=True)
+
+    objects = RuleQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=RuleState.values), name="rule_state_known"),
+            models.CheckConstraint(condition=Q(kind=RuleKind.FILTER) ^ ~Q(label=""), name="rule_names_a_cause"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def badge(self) -> Badge:
+        tone, icon = LOOKS[self.state]
+        return Badge(label=self.state, code=self.state.upper(), tone=tone, icon=icon)
+
+    @property
+    def precision(self) -> float | None:
+        """Of what `counted` brought along."""
+        right, wrong = getattr(self, "right", 0), getattr(self, "wrong", 0)
+        return right / (right + wrong) if right + wrong else None
+
+
+class RuleHit(models.Model):
+    rule = models.ForeignKey(LearnedRule, on_delete=models.CASCADE, related_name="hits")
+    diagnosis = models.ForeignKey(Diagnosis, on_delete=models.PROTECT, related_name="rule_hits")
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["rule", "diagnosis"], name="one_hit_per_rule_and_diagnosis")]
+
+    def __str__(self) -> str:
+        return f"{self.rule} in {self.diagnosis}"
+
+
+class ModelOpinion(models.Model):
+    """What the failure agent said of a diagnosis, beside the verdict and never instead of it."""
+
+    diagnosis = models.OneToOneField(Diagnosis, on_delete=models.PROTECT, related_name="opinion")
+    asked_at = models.DateTimeField()
+    answered_at = models.DateTimeField(null=True)
+    model = models.CharField(max_length=200)
+    root_cause = models.CharField(max_length=40, blank=True, help_text="Empty: it abstained.")
+    lines = models.JSONField(default=list)
+    why = models.TextField(blank=True)
+    votes = models.PositiveSmallIntegerField(default=0)
+    asked = models.PositiveSmallIntegerField(default=0)
+    troubles = models.JSONField(default=list)
+
+    def __str__(self) -> str:
+        return f"{self.model} on {self.diagnosis}: {self.root_cause or 'abstains'}"
