@@ -227,11 +227,12 @@ def test_who_ends_before_the_promised_start_passes():
     assert started(decide("easy", [full], *jobs, running=(runs,))) == [2]
 
 
+@pytest.mark.parametrize("policy", ["easy", "conservative"])
 @pytest.mark.parametrize("limit", [hours(3), None])
-def test_who_may_not_end_before_it_waits_and_is_told_until_when(limit):
+def test_who_may_not_end_before_it_waits_and_is_told_until_when(policy, limit):
     full, runs = BUSY
 
-    decisions = decide("easy", [full], waiting(1, gpus=8), waiting(2, gpus=4, time_limit=limit), running=(runs,))
+    decisions = decide(policy, [full], waiting(1, gpus=8), waiting(2, gpus=4, time_limit=limit), running=(runs,))
 
     assert started(decisions) == []
     assert [wait.reason for wait in decisions.waits] == ["Resources", "Priority"]

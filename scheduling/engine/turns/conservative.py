@@ -44,6 +44,15 @@ class Plan:
             self.times.append(at)
             self.rooms.append(room)
 
+    @property
+    def job(self) -> Job:
+        """The first who has a promise; there must be one."""
+        return next(iter(self.starts))
+
+    @property
+    def at(self) -> float:
+        return self.starts[self.job][0]
+
     def forward(self, now: float) -> None:
         """What is past is forgotten; the first room begins now."""
         past = bisect_right(self.times, now) - 1
@@ -129,6 +138,8 @@ def _turn(engine: Engine, arrived: list[Entry], now: float) -> None:
             places = room_for(engine, job, ask.able, now)
             if places is not None:
                 _begin(engine, job, places, now)
+    if not plan.starts:
+        engine.promise = None
 
 
 def _comes_true(engine: Engine, plan: Plan, arrived: list[Entry], now: float) -> bool:
