@@ -1,4 +1,4 @@
-"""Opens trace files, plain or packed (gz, zst), and writes our own export: the only part that does I/O."""
+"""Opens trace files, plain or packed (gz, zst) or Parquet, and writes our own export: the only part that does I/O."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import csv
 import gzip
 import io
 import math
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Any, TextIO
 
-from jobs.traces.rows import read_lines
+from jobs.traces.rows import BLOCK, columns, read_lines
 from jobs.traces.trace import BadTrace, Trace
 
 HEADER = (
@@ -23,9 +24,35 @@ HEADER = (
 def read(path: str | Path) -> Trace:
     path = Path(path)
     try:
+        if _begins_with(path, b"PAR1"):
+            return _parquet(path)
         with opened(path) as lines:
             return read_lines(lines, path.name)
-    except (OSError, EOFError, UnicodeError) as error:
+    except (OSError, EOFError, UnicodeError, zlib.error) as error:
+        raise BadTrace(f"{path.name} cannot be read: {error}") from error
+
+
+def _begins_with(path: Path, magic: bytes) -> bool:
+    with path.open("rb") as raw:
+        return raw.read(len(magic)) == magic
+
+
+def _parquet(path: Path) -> Trace:
+    """A few thousand rows at a time, each cell as the text that a CSV would hold: the layouts know no other."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise BadTrace(f"{path.name} is Parquet; install acme[traces] or write it as CSV first.") from None
+
+    def texts(batch: Any) -> list[list[str]]:
+        return [column.cast(pyarrow.string()).fill_null("").to_pylist() for column in batch.columns]
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            return columns(names, map(texts, file.iter_batches(BLOCK)), path.name)
+    except pyarrow.ArrowException as error:
         raise BadTrace(f"{path.name} cannot be read: {error}") from error
 
 
@@ -44,8 +71,12 @@ def _unpacked(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
         with gzip.open(raw) as data:
             yield data  # type: ignore[misc]
     elif magic == b"\x28\xb5\x2f\xfd":
-        with _zstd(path).open(raw) as data:
-            yield data
+        zstd = _zstd(path)
+        try:
+            with zstd.open(raw) as data:
+                yield data
+        except zstd.ZstdError as error:
+            raise BadTrace(f"{path.name} cannot be read: {error}") from error
     else:
         yield raw
 

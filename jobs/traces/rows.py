@@ -37,6 +37,8 @@ NUMBERS = (
 )
 KEPT = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "nodes", "cpus", "memory_mb")
 
+MOST_GPUS = 10_000_000  # no cluster has them, and what asks for more is no number of GPUs
+
 Row = tuple[int, list[str]]  # its line in the file, its cells
 
 
@@ -48,7 +50,11 @@ def read_lines(lines: Iterable[str], source: str = "trace") -> Trace:
         raise BadTrace(f"{source} is empty.")
     first = first.removeprefix("\ufeff")
     if first.lstrip().startswith(("[", "{")):
-        return philly(json.loads(first + "".join(lines)), source)
+        try:
+            jobs = json.loads(first + "".join(lines))
+        except ValueError as error:
+            raise BadTrace(f"{source} begins like JSON and is none: {error}.") from error
+        return philly(jobs, source)
     if first.startswith(";"):
         return swf(chain([first], lines), source)
     return table(first, lines, source)
@@ -56,17 +62,35 @@ def read_lines(lines: Iterable[str], source: str = "trace") -> Trace:
 
 def table(header: str, lines: Iterable[str], source: str) -> Trace:
     separator = "|" if header.count("|") > header.count(",") else ","
-    names = [name.strip() for name in next(csv.reader([header], delimiter=separator))]
-    layout = next((known for known in LAYOUTS if known.marks.issubset(names)), None)
-    if layout is None:
-        known = "; ".join(f"{one.name} ({', '.join(sorted(one.marks))})" for one in LAYOUTS)
-        raise BadTrace(f"{source}: a header of {', '.join(names[:12])} is of no layout we know: {known}.")
+    try:
+        names = [name.strip() for name in next(csv.reader([header], delimiter=separator), [])]
+    except csv.Error as error:
+        raise BadTrace(f"{source}: its first line is no header: {error}.") from error
     cells = csv.reader(lines, delimiter=separator, strict=True)
-    reading = Reading(layout, names, source)
+    reading = reading_of(names, source)
     rows = _numbered(cells, reading)
     while block := list(islice(rows, BLOCK)):
         reading.take(block)
     return reading.trace()
+
+
+def columns(names: Sequence[str], blocks: Iterable[Sequence[Sequence[str]]], source: str) -> Trace:
+    """A table that comes column by column, some rows at a time; its lines are its rows, from 1."""
+    reading, before = reading_of(names, source), 1
+    for block in blocks:
+        rows = [(line, list(cells)) for line, cells in enumerate(zip(*block, strict=True), before)]
+        before += len(rows)
+        reading.take(rows)
+    return reading.trace()
+
+
+def reading_of(names: Sequence[str], source: str) -> Reading:
+    """The layout that has such a header."""
+    layout = next((known for known in LAYOUTS if known.marks.issubset(names)), None)
+    if layout is None:
+        known = "; ".join(f"{one.name} ({', '.join(sorted(one.marks))})" for one in LAYOUTS)
+        raise BadTrace(f"{source}: a header of {', '.join(names[:12])} is of no layout we know: {known}.")
+    return Reading(layout, names, source)
 
 
 def _numbered(cells: Iterator[list[str]], reading: Reading) -> Iterator[Row]:
@@ -201,10 +225,11 @@ def _wrong(columns: Columns) -> Iterator[tuple[int, str]]:
     """Rows that are readable but cannot be a job that ran."""
     submit, runtime, gpus = columns["submit_s"], columns["runtime_s"], columns["gpus"]
     for found, why in (
-        (np.isnan(submit), "no time of submission"),
+        (~np.isfinite(submit), "no time of submission"),
         (~np.isfinite(runtime), "no run time"),
         (runtime < 0, "negative run time"),
         (gpus < 0, "negative number of GPUs"),
+        (gpus > MOST_GPUS, f"more than {MOST_GPUS:,} GPUs"),
     ):
         for row in np.flatnonzero(found).tolist():
             yield row, why

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -244,3 +245,86 @@ def test_zstd_is_unpacked_too(tmp_path):
     packed.write_bytes(zstd.compress((PLAIN + row(1) + row(2)).encode()))
 
     assert list(read(packed).ids) == ["1", "2"]
+
+
+# Parquet
+
+
+def table(tmp_path, **columns):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "trace"
+    parquet.write_table(pytest.importorskip("pyarrow").table(columns), path, compression="zstd", row_group_size=2)
+    return path
+
+
+PARQUET = {
+    "job_id": ["a", "b", "c"],
+    "user": ["u1", "u2", None],
+    "node_num": [1, 0, 1],
+    "gpu_num": [8, 0, 2],
+    "cpu_num": [16, 4, None],
+    "type": ["SFT", "Eval", "Eval"],
+    "state": ["COMPLETED"] * 3,
+    "submit_time": [datetime(2023, 3, 1, 0, 0, second, tzinfo=UTC) for second in (10, 0, 20)],
+    "start_time": [datetime(2023, 3, 1, 0, 0, second, tzinfo=UTC) for second in (15, 0, 21)],
+    "end_time": [datetime(2023, 3, 1, 0, 1, 15, tzinfo=UTC), datetime(2023, 3, 1, 0, 0, 7, tzinfo=UTC), None],
+    "duration": [60.0, 7.0, None],
+    "queue": [5, 0, 1],
+}
+
+
+def test_parquet_is_known_by_its_first_bytes_and_read_like_its_csv(tmp_path):
+    trace = read(table(tmp_path, **PARQUET))
+
+    assert list(trace.ids) == ["b", "a"]
+    assert (trace.submit_s.tolist(), trace.runtime_s.tolist(), trace.gpus.tolist()) == ([0, 10], [7, 60], [0, 8])
+    assert [(bad.line, bad.why) for bad in trace.bad] == [(3, "no run time")]
+
+
+def test_parquet_of_no_layout_or_cut_short_is_refused(tmp_path):
+    with pytest.raises(BadTrace, match="of no layout we know"):
+        read(table(tmp_path, a=[1], b=[2]))
+    path = table(tmp_path, **PARQUET)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(BadTrace, match="cannot be read"):
+        read(path)
+
+
+def test_a_column_that_is_no_column_is_refused(tmp_path):
+    with pytest.raises(BadTrace, match="cannot be read"):
+        read(table(tmp_path, **(PARQUET | {"queue": [[1], [2], [3]]})))
+
+
+# files that are broken
+
+
+@pytest.mark.parametrize("text", ['[{"jobid": ', "{not json"])
+def test_what_begins_like_json_and_is_none_is_refused(text):
+    with pytest.raises(BadTrace, match="is none"):
+        read_lines(lines(text))
+
+
+def test_packed_bytes_that_are_damaged_are_refused(tmp_path):
+    zstd = pytest.importorskip("backports.zstd")
+    text = "".join(f"{n},{n * 7919 % 1000}\n" for n in range(9000)).encode()
+    for name, packed in (("a.gz", gzip.compress(text)), ("a.zst", zstd.compress(text))):
+        (tmp_path / name).write_bytes(packed[:40] + bytes(40) + packed[80:])
+        with pytest.raises(BadTrace):
+            read(tmp_path / name)
+
+
+@pytest.mark.parametrize("gpus", ["inf", "1e12"])
+def test_gpus_that_nobody_has_are_a_bad_row(gpus):
+    trace = read_lines(lines(PLAIN + row(1, gpus=gpus) + row(2)))
+
+    assert list(trace.ids) == ["2"]
+    assert trace.bad[0].why == "more than 10,000,000 GPUs"
+
+
+@given(st.text(max_size=300))
+def test_no_text_whatever_crashes_the_reading(text):
+    for head in ("", PLAIN, SEREN, SWF, "[", SACCT):
+        try:
+            read_lines(lines(head + text))
+        except BadTrace as refused:
+            assert str(refused)
