@@ -37,8 +37,8 @@ from tests.chaos.record import Record
 
 VICTIMS = ("worker", "second", "beat", "web", "cluster", "valkey", "postgres")
 OTHER_DEEDS = ("flush", "duplicate", "cut")
-BATCH = 50
-MOST_WAITING = 400  # a longer queue only makes each turn slower
+BATCH = 20
+MOST_UNFINISHED = 100  # more than that only makes the rest after the storm longer
 ENDS = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED:1", "OUT_OF_MEMORY")
 STOPPED_S = 33.0  # longer than the lease
 LEASE_HOLDER = "SELECT holder, term FROM scheduling_lease WHERE expires_at > clock_timestamp()"
@@ -115,7 +115,7 @@ class Storm:
     def _submit(self, jobs: int) -> None:
         dice, number = Random(f"jobs:{self.seed}"), 0
         while not self.over.is_set() and len(self.accepted) < jobs:
-            if len(self.accepted) - len(self.final_once) > MOST_WAITING:
+            if len(self.accepted) - len(self.final_once) > MOST_UNFINISHED:
                 self.over.wait(0.2)
                 continue
             wishes = [self._wish(dice, number + i) for i in range(BATCH)]
