@@ -23,7 +23,7 @@ from jobs.actions import Correction
 from jobs.ending import Ended
 from jobs.journal import SYNC
 from jobs.lifecycle import FINAL, State
-from jobs.models import Allocation, Attempt, Cluster, Deed, DeedKind, Mode, Node
+from jobs.models import TO_NODES, Allocation, Attempt, Cluster, Deed, DeedKind, Mode, Node
 from jobs.wishes import want_diagnoses
 from scheduling import observing
 from scheduling.backends.base import Backend, SeenJob, SeenNode
@@ -66,7 +66,9 @@ def _sync_nodes(cluster: Cluster, seen: Sequence[SeenNode], foreign: dict[str, l
 
 def _take_over_nodes(cluster: Cluster, seen: Sequence[SeenNode], foreign: dict[str, list[int]], now: datetime) -> None:
     rows = {node.name: node for node in Node.objects.filter(cluster=cluster)}
-    busy_deeds = set(Deed.objects.open().filter(node__cluster=cluster).values_list("node_id", flat=True))
+    busy_deeds = set(
+        Deed.objects.open().filter(node__cluster=cluster, kind__in=TO_NODES).values_list("node_id", flat=True)
+    )
     for report in seen:
         node = rows.pop(report.name, None) or Node.objects.create(cluster=cluster, name=report.name)
         fields = {**observing.node_fields(report), "foreign_gpus": sorted(foreign.get(report.name, ()))}
