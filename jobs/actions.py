@@ -22,8 +22,9 @@ from django.db.models import Q
 from acmeweb import live
 from jobs import clock, copying, ending, journal, lifecycle
 from jobs.ending import Ended
-from jobs.hostlist import compress
+from jobs.hostlist import compress, expand
 from jobs.journal import SYNC, Author
+from jobs.ledgers import Try, cause_of, crash_loop
 from jobs.lifecycle import FINAL, LIVE, Flag, State
 from jobs.models import Allocation, Attempt, Cluster, Deed, DeedKind, Dependency, Hold, Job, Mode, Node, Team
 from jobs.publicid import public_id, task_id
@@ -274,9 +275,38 @@ def finish(attempt: Attempt, ended: Ended, *, author: Author) -> None:
     """Close the attempt, give its GPUs back, and move the job to what follows from this end."""
     attempt = _as_of_now(attempt)
     job = attempt.job
-    budget = job.requeue_limit - job.requeues
-    becomes = ending.after(ended, wanted=attempt.stop_as, budget=budget)
+    # Who gives way is not charged for it, so what the platform has spent does not count against him
+    spent = 0 if attempt.stop_as == State.PREEMPTED else job.requeues
+    becomes = ending.after(ended, wanted=attempt.stop_as, budget=job.requeue_limit - spent)
+    if becomes.spends_budget and (why := crash_loop([*_earlier_tries(attempt), _try_of(attempt, ended)])):
+        becomes = ending.held(why)
     _close(attempt, ended, becomes, author=author)
+
+
+def _earlier_tries(attempt: Attempt) -> list[Try]:
+    earlier = Attempt.objects.filter(job=attempt.job_id, number__lt=attempt.number)
+    return [
+        _try_of(one, Ended(state=State(one.state), at=one.ended_at, exit_code=one.exit_code, signal=one.signal))
+        for one in earlier.select_related("pulse").order_by("number")
+    ]
+
+
+def _try_of(attempt: Attempt, ended: Ended) -> Try:
+    """What it reported as done; what people and the scheduler ended has no cause."""
+    how = {"label": attempt.cause, "state": ended.state, "exit_code": ended.exit_code, "signal": ended.signal}
+    pulse = getattr(attempt, "pulse", None)
+    steps = [step for step in (attempt.saved_step, pulse and pulse.step) if step is not None]
+    return Try(
+        cause="" if attempt.stop_as else cause_of(**how),
+        nodes=frozenset(expand(attempt.nodelist)),
+        step=max(steps, default=None),
+    )
+
+
+@transaction.atomic
+def name_cause(attempt: Attempt, label: str) -> None:
+    """What a diagnosis called the cause of its end: from now on the ledgers count by it."""
+    Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=False).update(cause=label)
 
 
 def _as_of_now(attempt: Attempt) -> Attempt:
