@@ -51,7 +51,7 @@ def sentence(touched: Sequence[Touched], mode: str) -> str:
         return "No new jobs; nothing runs on it."
     if mode == DrainMode.FINISH:
         return f"No new jobs; {running} {'finishes' if len(touched) == 1 else 'finish'}."
-    ours = [one for one in touched if not one.job.foreign_user]
+    ours = [one for one in touched if not one.job.is_foreign]
     left = len(touched) - len(ours)
     foreign = f" {count(left, 'job')} from outside Acme {'runs' if left == 1 else 'run'} on." if left else ""
     if mode == DrainMode.CHECKPOINT:

@@ -171,7 +171,7 @@ def _held(one: drains.Touched) -> dict[str, Any]:
     return {
         "id": one.job.public_id,
         "team": one.job.team.name,
-        "user": one.job.foreign_user or one.job.user.get_username(),
+        "user": one.job.owner_name,
         "gpus": one.gpus,
         "started_at": plain(one.started_at),
         "preemptible": one.job.preemptible,

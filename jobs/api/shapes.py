@@ -59,6 +59,7 @@ JOB = Shape(
         "cluster": text(get=at("cluster.name"), needs=("cluster__name",)),
         "team": text(get=at("team.name"), needs=("team__name",)),
         "user": text(get=at("user.username"), needs=("user__username",)),
+        "foreign_user": text("Who submitted it to the cluster, where it was not Acme; empty for Acme's own jobs."),
         "name": text(),
         "kind": text(choices=Kind),
         "state": text("Slurm's base state.", choices=STATES),

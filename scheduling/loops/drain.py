@@ -35,7 +35,7 @@ def drain_once(cluster: Cluster, now: datetime) -> int:
 
 def _must_leave(node: Node) -> list[Attempt]:
     here = Q(allocations__node=node, allocations__released_at__isnull=True, ended_at__isnull=True)
-    staying = Attempt.objects.filter(here, stop_as="", job__foreign_user="")
+    staying = Attempt.objects.filter(here, stop_as="", job__foreign_id="")
     if node.drain_mode == DrainMode.CHECKPOINT:
         staying = staying.filter(saved_at__gt=node.reason_at)
     return list(staying.distinct().select_related("job__cluster").order_by("id"))

@@ -394,7 +394,7 @@ def test_attempts_may_swap_gpus_when_the_cluster_gave_others():
     )
 
     assert (one.allocations.get().gpu, two.allocations.get().gpu) == (1, 0)
-    told = Event.objects.filter(what="job.placed").order_by("attempt")
+    told = Event.objects.filter(what="job.placed").order_by("attempt_id")
     assert [event.detail["gpus"] for event in told] == [{"seren-001": [1]}, {"seren-001": [0]}]
 
 
