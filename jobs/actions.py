@@ -22,18 +22,20 @@ from django.db.models import Q
 from acmeweb import live
 from jobs import clock, copying, ending, journal, lifecycle
 from jobs.ending import Ended
-from jobs.hostlist import compress
+from jobs.hostlist import compress, expand
 from jobs.journal import SYNC, Author
+from jobs.ledgers import Try, cause_of, crash_loop
 from jobs.lifecycle import FINAL, LIVE, Flag, State
 from jobs.models import Allocation, Attempt, Cluster, Deed, DeedKind, Dependency, Hold, Job, Mode, Node, Team
 from jobs.publicid import public_id, task_id
 from jobs.spec import BadSpec, DependsOn, JobSpec
 from jobs.stop_actions import JobError as JobError
-from jobs.stop_actions import Moved, moved, stop, tell
+from jobs.stop_actions import Moved, moved, refuse_foreign, stop, tell
 from jobs.stop_actions import preempt as preempt
 from jobs.stop_actions import requeue as requeue
 
 MOST_DEPENDENCY_ROWS = 100_000
+REQUEUED_THERE = "Its cluster put it back into its own queue."
 NOT_LOOKED_YET = "The scheduler has not looked at it yet."
 
 # What the row keeps of a JobSpec under the same name.
@@ -168,6 +170,7 @@ def reprioritise(job: Job, priority: int, *, author: Author, why: str = "") -> N
 
 
 def _change_waiting(job: Job, verb: str, **fields: object) -> None:
+    refuse_foreign(job, verb)
     # The hold is part of the guard: an operator's hold that came meanwhile must not be overwritten or lifted
     expected = Job.objects.filter(pk=job.pk, state=State.PENDING, hold=job.hold)
     if expected.update(**fields) != 1:
@@ -178,8 +181,9 @@ def _change_waiting(job: Job, verb: str, **fields: object) -> None:
 @transaction.atomic
 def cancel(job: Job, *, author: Author, why: str = "") -> None:
     """Waiting jobs end at once; a live one is stopped by its cluster, which has the last word on how it ended."""
+    refuse_foreign(job, "cancel")
     if job.state == State.PENDING:
-        _move(job, State.CANCELLED, author=author, why=why or "Cancelled.", ended_at=clock.now())
+        move(job, State.CANCELLED, author=author, why=why or "Cancelled.", ended_at=clock.now())
     else:
         stop(job, State.CANCELLED, "cancel", author=author, why=why)
 
@@ -222,7 +226,7 @@ def promise(job: Job, places: Sequence[Place], *, author: Author, why: str, log_
     )
     Deed.objects.create(cluster_id=job.cluster_id, kind=DeedKind.SUBMIT, attempt=attempt)
     held = {place.name: list(place.gpus) for place in places}
-    _move(
+    move(
         job,
         State.RUNNING,
         author=author,
@@ -266,7 +270,7 @@ def suspend(attempt: Attempt, *, suspended: bool, author: Author) -> None:
     target = State.SUSPENDED if suspended else State.RUNNING
     if job.state in LIVE and job.state != target:
         Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).update(state=target)
-        _move(job, target, author=author, why="The cluster reports it.", attempt=attempt)
+        move(job, target, author=author, why="The cluster reports it.", attempt=attempt)
 
 
 @transaction.atomic
@@ -274,9 +278,48 @@ def finish(attempt: Attempt, ended: Ended, *, author: Author) -> None:
     """Close the attempt, give its GPUs back, and move the job to what follows from this end."""
     attempt = _as_of_now(attempt)
     job = attempt.job
-    budget = job.requeue_limit - job.requeues
-    becomes = ending.after(ended, wanted=attempt.stop_as, budget=budget)
+    if job.is_foreign:
+        _close(attempt, ended, ending.Next(state=ended.state, why=ended.sentence), author=author)
+        return
+    # Who gives way is not charged for it, so what the platform has spent does not count against him
+    spent = 0 if attempt.stop_as == State.PREEMPTED else job.requeues
+    becomes = ending.after(ended, wanted=attempt.stop_as, budget=job.requeue_limit - spent)
+    if becomes.spends_budget and (why := crash_loop([*_earlier_tries(attempt), _try_of(attempt, ended)])):
+        becomes = ending.held(why)
     _close(attempt, ended, becomes, author=author)
+
+
+@transaction.atomic
+def requeued_there(attempt: Attempt, *, now: datetime, author: Author) -> None:
+    """A job from outside Acme was put back into its cluster's own queue."""
+    ended = Ended(state=State.PREEMPTED, at=now)
+    _close(attempt, ended, ending.Next(state=State.PENDING, flags=(Flag.REQUEUED,), why=REQUEUED_THERE), author=author)
+
+
+def _earlier_tries(attempt: Attempt) -> list[Try]:
+    earlier = Attempt.objects.filter(job=attempt.job_id, number__lt=attempt.number)
+    return [
+        _try_of(one, Ended(state=State(one.state), at=one.ended_at, exit_code=one.exit_code, signal=one.signal))
+        for one in earlier.select_related("pulse").order_by("number")
+    ]
+
+
+def _try_of(attempt: Attempt, ended: Ended) -> Try:
+    """What it reported as done; what people and the scheduler ended has no cause."""
+    how = {"label": attempt.cause, "state": ended.state, "exit_code": ended.exit_code, "signal": ended.signal}
+    pulse = getattr(attempt, "pulse", None)
+    steps = [step for step in (attempt.saved_step, pulse and pulse.step) if step is not None]
+    return Try(
+        cause="" if attempt.stop_as else cause_of(**how),
+        nodes=frozenset(expand(attempt.nodelist)),
+        step=max(steps, default=None),
+    )
+
+
+@transaction.atomic
+def name_cause(attempt: Attempt, label: str) -> None:
+    """What a diagnosis called the cause of its end: from now on the ledgers count by it."""
+    Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=False).update(cause=label)
 
 
 def _as_of_now(attempt: Attempt) -> Attempt:
@@ -320,7 +363,7 @@ def _close(attempt: Attempt, ended: Ended, becomes: ending.Next, *, author: Auth
     # A refusal's sentence quotes the reason already
     why = becomes.why if ended.reason in becomes.why else f"{becomes.why} {ended.reason}"
     detail = {"ended": ended.state, "exit_code": ended.exit_code, "signal": ended.signal}
-    _move(job, becomes.state, author=author, why=why, attempt=attempt, detail=detail, **fields)
+    move(job, becomes.state, author=author, why=why, attempt=attempt, detail=detail, **fields)
 
 
 def _final_fields(ended: Ended) -> dict[str, Any]:
@@ -363,7 +406,7 @@ def explain_waits(reasons: Sequence[tuple[int, str, str]]) -> int:
 def give_up(job: Job, why: str, *, now: datetime, author: Author) -> None:
     """It can never start."""
     with transaction.atomic():
-        _move(job, State.FAILED, author=author, why=why, ended_at=now, reason="DependencyNeverSatisfied")
+        move(job, State.FAILED, author=author, why=why, ended_at=now, reason="DependencyNeverSatisfied")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,7 +454,7 @@ def _tell_places(attempt_ids: set[int]) -> None:
 # --- one move
 
 
-def _move(
+def move(
     job: Job,
     target: State,
     *,

@@ -45,6 +45,8 @@ def after(ended: Ended, *, wanted: str, budget: int) -> Next:
         return Next(state=State.CANCELLED, why="It was stopped as asked.")
     if wanted == State.PENDING:
         return Next(state=State.PENDING, flags=(Flag.REQUEUED,), why="It was requeued as asked.")
+    if wanted == State.TIMEOUT:
+        return Next(state=State.TIMEOUT, why=MOVES[State.RUNNING, State.TIMEOUT])
     if wanted == State.PREEMPTED:
         return _back_or(State.PREEMPTED, budget, spends=False, why="It gave way to other work")
     if ended.state in PLATFORM_ENDS:
@@ -58,6 +60,11 @@ def _back_or(end: State, budget: int, *, spends: bool, why: str) -> Next:
             state=State.PENDING, flags=(Flag.REQUEUED,), spends_budget=spends, why=f"{why}; it waits for a new start."
         )
     return Next(state=end, why=f"{why}, and its requeue budget is spent.")
+
+
+def held(why: str) -> Next:
+    """It would go on ending like this, so it waits for a person."""
+    return Next(state=State.PENDING, flags=(Flag.REQUEUE_HOLD,), spends_budget=True, why=why)
 
 
 def refused(why: str) -> Next:

@@ -7,9 +7,9 @@ from datetime import datetime
 from django.db import transaction
 
 from acmeweb import live
-from jobs import journal
+from jobs import journal, stop_actions
 from jobs.journal import Author
-from jobs.models import Deed, DeedKind, Mode, Node
+from jobs.models import TO_NODES, Deed, DeedKind, DrainMode, Mode, Node
 
 
 class NodeError(Exception):
@@ -17,26 +17,33 @@ class NodeError(Exception):
 
 
 @transaction.atomic
-def drain(node: Node, *, author: Author, why: str, now: datetime) -> None:
-    """No new jobs; the running ones finish. Counts for our scheduler at once; the cluster is told by a deed."""
+def drain(node: Node, *, author: Author, why: str, now: datetime, mode: str = DrainMode.FINISH) -> None:
+    """No new jobs; what becomes of the running ones says the mode, and `drain_once` does it. Counts for our scheduler
+    at once; the cluster is told by a deed. A node that is drained already may be drained in another mode."""
     if not why.strip():
         raise NodeError("a reason is needed: operators read it in the list of nodes")
     _lock(node)
-    if node.drain_asked:
+    if mode != DrainMode.FINISH and node.cluster.mode != Mode.DRIVE:
+        raise NodeError(f"{node.cluster} is not driven by Acme, so its jobs can only finish")
+    if node.drain_asked and node.drain_mode == mode:
         raise NodeError(f"{node} is drained already, by {node.reason_by}: {node.reason}")
-    Node.objects.filter(pk=node.pk).update(drain_asked=True, reason=why, reason_by=author.by, reason_at=now)
+    asked = {"reason": why, "reason_by": author.by, "reason_at": now}
+    Node.objects.filter(pk=node.pk).update(drain_asked=True, drain_mode=mode, **asked)
+    stop_actions.call_off(node, author=author, why=f"{node} is drained in another way.", now=now)
     _ask(node, DeedKind.DRAIN, why)
-    journal.of_node("node.drained", author, node, why=why).save()
+    journal.of_node("node.drained", author, node, why=why, detail={"mode": mode}).save()
     _done(node)
 
 
 @transaction.atomic
 def resume(node: Node, *, author: Author, why: str = "", now: datetime) -> None:
-    """Take work again."""
+    """Take work again. Who was to leave and has not been told to end yet runs on."""
     _lock(node)
     if not node.is_drained and node.takes_work:
         raise NodeError(f"{node} takes work already")
-    Node.objects.filter(pk=node.pk).update(drain_asked=False, reason="", reason_by="", reason_at=None)
+    nothing = {"reason": "", "reason_by": "", "reason_at": None}
+    Node.objects.filter(pk=node.pk).update(drain_asked=False, drain_mode=DrainMode.FINISH, **nothing)
+    stop_actions.call_off(node, author=author, why=f"{node} takes work again.", now=now)
     _ask(node, DeedKind.RESUME, why)
     journal.of_node("node.resumed", author, node, why=why).save()
     _done(node)
@@ -51,7 +58,7 @@ def _lock(node: Node) -> None:
 
 def _ask(node: Node, kind: str, why: str) -> None:
     """The newest wish wins: an open deed of the other kind would undo it."""
-    Deed.objects.open().filter(node=node).exclude(kind=kind).delete()
+    Deed.objects.open().filter(node=node, kind__in=TO_NODES).exclude(kind=kind).delete()
     Deed.objects.get_or_create(
         node=node, kind=kind, done_at=None, defaults={"cluster_id": node.cluster_id, "reason": why}
     )

@@ -13,10 +13,11 @@ from django.shortcuts import get_object_or_404, redirect
 from django.utils.http import urlencode
 from django.views.decorators.http import require_POST, require_safe
 
-from jobs import clock, node_actions
+from jobs import clock, consequences, node_actions
+from jobs.consequences import Touched
 from jobs.journal import Author
 from jobs.lifecycle import NodeState
-from jobs.models import Allocation, Attempt, Cluster, Event, Job, Node, Resolution, Sample
+from jobs.models import Allocation, Attempt, Cluster, DrainMode, Event, Job, Mode, Node, Resolution, Sample
 from jobs.node_actions import NodeError
 from jobs.pages import MOST_EVENTS, answer
 from jobs.wishes import want_turn
@@ -30,6 +31,12 @@ NODE_FILTERS: dict[str, Callable[[Node], bool]] = {
     "drain": lambda node: node.is_drained,
     "down": lambda node: node.badge.tone == "bad",
 }
+
+WAYS_TO_DRAIN = [
+    (str(DrainMode.FINISH), "finish"),
+    (str(DrainMode.CHECKPOINT), "go back to the queue after their next checkpoint"),
+    (str(DrainMode.NOW), "go back to the queue now"),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +85,8 @@ def node(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
         "node": row,
         "sample": sample,
         "gpus": _gpus(row, sample, held, visible),
-        "running": _running(held, visible),
+        "running": _running(consequences.of_drain(row, clock.now()), visible),
+        "modes": _modes(row),
         "recent": cache(lambda: _recent(request, row)),
         "events": cache(lambda: list(Event.objects.filter(node=row).order_by("-id")[:MOST_EVENTS])),
         "may_operate": request.user.has_perm("jobs.operate_cluster"),
@@ -143,18 +151,24 @@ def _gpus(row: Node, sample: Sample | None, held: list[Allocation], visible: set
 class Running:
     """What a drain would wait for."""
 
-    jobs: list[Job]
+    jobs: list[Touched]
     hidden: int
+    at_risk: float  # GPU-hours of all of them, shown or not
 
     @property
     def count(self) -> int:
         return len(self.jobs) + self.hidden
 
 
-def _running(held: list[Allocation], visible: set[int]) -> Running:
-    found = {allocation.attempt.job_id: allocation.attempt.job for allocation in held}
-    shown = [job for pk, job in found.items() if pk in visible]
-    return Running(jobs=shown, hidden=len(found) - len(shown))
+def _running(touched: list[Touched], visible: set[int]) -> Running:
+    shown = [one for one in touched if one.job.pk in visible]
+    return Running(jobs=shown, hidden=len(touched) - len(shown), at_risk=sum(one.at_risk for one in touched))
+
+
+def _modes(row: Node) -> list[tuple[str, str]]:
+    """How it may be drained: where Acme drives, and in another way than it is."""
+    modes = WAYS_TO_DRAIN if row.cluster.mode == Mode.DRIVE else WAYS_TO_DRAIN[:1]
+    return [mode for mode in modes if not (row.drain_asked and row.drain_mode == mode[0])]
 
 
 def _recent(request: HttpRequest, row: Node) -> list[Attempt]:
@@ -172,8 +186,12 @@ def node_verb(request: HttpRequest, cluster: str, name: str, verb: str) -> HttpR
     change = {"drain": node_actions.drain, "resume": node_actions.resume}.get(verb)
     if change is None:
         raise Http404("no such verb")
+    mode = request.POST.get("mode", DrainMode.FINISH)
+    if mode not in DrainMode.values:
+        raise Http404("no such way to drain")
+    asked = {"author": Author.of(request), "why": request.POST.get("why", "").strip()[:1000], "now": clock.now()}
     try:
-        change(row, author=Author.of(request), why=request.POST.get("why", "").strip()[:1000], now=clock.now())
+        change(row, **asked, **({"mode": mode} if verb == "drain" else {}))
     except NodeError as error:
         messages.error(request, f"Conflict, nothing was changed: {error}.")
     else:

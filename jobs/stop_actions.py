@@ -91,14 +91,18 @@ def stop(
 
 
 def _refuse_stop(job: Job, attempt: Attempt, verb: str) -> None:
-    if job.foreign_user:
-        raise Moved(f"{job} was not submitted through Acme; {verb} it on {job.cluster}")
+    refuse_foreign(job, verb)
     if job.cluster.mode != Mode.DRIVE:
         raise Moved(f"{job} runs on {job.cluster}, which Acme does not drive; {verb} it there")
     if attempt.stop_as == State.CANCELLED:
         raise Moved(f"{job} is being cancelled already")
     if attempt.stop_as and verb in BY_LOOPS:
         raise Moved(f"{job} is being stopped already")
+
+
+def refuse_foreign(job: Job, verb: str) -> None:
+    if job.is_foreign:
+        raise Moved(f"{job} was not submitted through Acme; {verb} it on {job.cluster}")
 
 
 def _tell_cluster(attempt: Attempt, cluster_id: int, why: str, ask: Ask | None, node: Node | None) -> timedelta | None:

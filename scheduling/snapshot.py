@@ -28,7 +28,8 @@ def of(cluster: Cluster, now: datetime) -> Picture:
     for node_id, on in held.items():
         for job_id, gpus in on.jobs.items():
             places[job_id][node_id] = gpus
-    waiting = list(Job.objects.waiting().filter(cluster=cluster).select_related("team").defer("command", "environment"))
+    ours = Job.objects.waiting().filter(cluster=cluster, foreign_id="")
+    waiting = list(ours.select_related("team").defer("command", "environment"))
     live = _live_attempts(cluster)
     unmet = unmet_dependencies(job.pk for job in waiting)
     running = Job.objects.filter(cluster=cluster, state__in=LIVE).select_related("team").defer("command", "environment")

@@ -364,19 +364,31 @@ def diagnose(
 NodeArgument = Annotated[str, typer.Argument(help="CLUSTER/NODE, or NODE where only one cluster has it.")]
 
 
+class Drain(StrEnum):
+    """What becomes of the jobs that run there."""
+
+    FINISH = "finish"
+    CHECKPOINT = "checkpoint"
+    NOW = "now"
+
+
 @app.command()
 def drain(
     ctx: typer.Context,
     node: NodeArgument,
     reason: Annotated[str, typer.Option("--reason", help="Operators read it in the list of nodes.")],
+    mode: Annotated[
+        Drain, typer.Option("--mode", help="Running jobs finish, or are requeued after their next checkpoint, or now.")
+    ] = Drain.FINISH,
     dry_run: DryRun = False,
 ) -> None:
-    """Let a node take no new jobs; running ones finish."""
+    """Let a node take no new jobs; running ones finish, or are sent back to the queue."""
     acme = _server(ctx)
-    said = acme.post(f"nodes/{_node(acme, node)}/drain/", {"reason": reason, "dry_run": dry_run})
+    said = acme.post(f"nodes/{_node(acme, node)}/drain/", {"reason": reason, "mode": mode.value, "dry_run": dry_run})
     typer.echo(f"{said['node']}: {'would be drained' if dry_run else 'drained'}. {said['effect']}")
     for one in said["jobs"]:
-        typer.echo(f"  {one['id']} of {one['user']} ({one['team']}), {one['gpus']} GPUs")
+        risk = f", {one['gpu_hours_at_risk']:.1f} GPU-hours since it last saved its work"
+        typer.echo(f"  {one['id']} of {one['user']} ({one['team']}), {one['gpus']} GPUs{risk}")
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -11,12 +11,12 @@ from django.db.models import Count, IntegerField, OuterRef, Q, QuerySet, Subquer
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 
-from jobs import clock, node_actions
+from jobs import clock, consequences, node_actions
 from jobs.admin import looks
 from jobs.admin.event import EventInline, ShowsEvents
 from jobs.admin.record import AcmeAdmin, CappedPaginator, KeepsHistory
 from jobs.admin.verbs import Asked, Verb, WithVerbs, many
-from jobs.models import Allocation, Attempt, Cluster, Node
+from jobs.models import Allocation, Attempt, Cluster, DrainMode, Mode, Node
 from jobs.notation import format_memory
 
 
@@ -93,6 +93,12 @@ def _drain_effect(nodes: Sequence[Node]) -> str:
     return f"drain: no new jobs on {many(len(nodes), 'node')}, {many(_running_on(nodes), 'running job', 'finish')}."
 
 
+def _drain_now_effect(nodes: Sequence[Node]) -> str:
+    now = clock.now()
+    touched = [one for node in nodes for one in consequences.of_drain(node, now)]
+    return f"drain now: {consequences.sentence(touched, DrainMode.NOW)}"
+
+
 def _resume_effect(nodes: Sequence[Node]) -> str:
     closed = many(sum(not node.takes_work for node in nodes), "closed node", "take")
     return f"resume: {closed} new jobs again as soon as the cluster agrees; the reasons for the drain are cleared."
@@ -102,8 +108,26 @@ def _drain(node: Node, asked: Asked) -> None:
     node_actions.drain(node, author=asked.author, why=asked.why, now=clock.now())
 
 
+def _drain_after_checkpoint(node: Node, asked: Asked) -> None:
+    node_actions.drain(node, author=asked.author, why=asked.why, now=clock.now(), mode=DrainMode.CHECKPOINT)
+
+
+def _drain_after_checkpoint_effect(nodes: Sequence[Node]) -> str:
+    now = clock.now()
+    touched = [one for node in nodes for one in consequences.of_drain(node, now)]
+    return f"drain after checkpoint: {consequences.sentence(touched, DrainMode.CHECKPOINT)}"
+
+
+def _drain_now(node: Node, asked: Asked) -> None:
+    node_actions.drain(node, author=asked.author, why=asked.why, now=clock.now(), mode=DrainMode.NOW)
+
+
 def _resume(node: Node, asked: Asked) -> None:
     node_actions.resume(node, author=asked.author, why=asked.why, now=clock.now())
+
+
+def _drains_otherwise(mode: str) -> Callable[[Node], bool]:
+    return lambda node: node.cluster.mode == Mode.DRIVE and not (node.drain_asked and node.drain_mode == mode)
 
 
 NODE_VERBS = (
@@ -113,6 +137,22 @@ NODE_VERBS = (
         act=_drain,
         effect=_drain_effect,
         fits=lambda node: not node.is_drained,
+        needs_reason=True,
+    ),
+    Verb(
+        name="drain-after-checkpoint",
+        label="Drain after checkpoint",
+        act=_drain_after_checkpoint,
+        effect=_drain_after_checkpoint_effect,
+        fits=_drains_otherwise(DrainMode.CHECKPOINT),
+        needs_reason=True,
+    ),
+    Verb(
+        name="drain-now",
+        label="Drain now",
+        act=_drain_now,
+        effect=_drain_now_effect,
+        fits=_drains_otherwise(DrainMode.NOW),
         needs_reason=True,
     ),
     Verb(

@@ -9,6 +9,7 @@ from django.db.models import Count, Q, QuerySet
 from rest_framework.response import Response
 
 from jobs import clock, node_actions, readers
+from jobs import consequences as drains
 from jobs.api import shapes
 from jobs.api.jobs import LONGEST_REASON
 from jobs.api.submitting import soon
@@ -18,7 +19,7 @@ from jobs.door.errors import BadField
 from jobs.door.rights import Rule
 from jobs.door.shapes import plain
 from jobs.lifecycle import NodeState
-from jobs.models import Allocation, Node, Scope
+from jobs.models import Allocation, DrainMode, Node, Scope
 
 REASON = readers.needed(readers.text(LONGEST_REASON, lines=True))
 
@@ -103,7 +104,7 @@ class DrainNode(NodeVerb):
     rules = {
         "POST": Rule(
             scope=Scope.OPERATE,
-            says="Drain a node: no new jobs, running ones finish. A dry run shows which",
+            says="Drain a node: no new jobs; running ones finish, or are requeued. A dry run shows which",
             body=shapes.DRAIN,
             answer=shapes.CONSEQUENCES,
             operator=True,
@@ -111,17 +112,19 @@ class DrainNode(NodeVerb):
             team=True,
         )
     }
-    takes = {"reason": REASON, "mode": readers.one_of(("finish",)), "dry_run": readers.truth}
+    takes = {"reason": REASON, "mode": readers.one_of(DrainMode.values), "dry_run": readers.truth}
 
     def work(self, cluster: str, name: str) -> Response:
         asked = self.body(self.takes, "the verb drain")
         if "reason" not in asked:
             raise BadField("reason", "is missing: operators read it in the list of nodes")
-        node, dry = self.lock(cluster, name), asked.get("dry_run", False)
+        node, dry, mode = self.lock(cluster, name), asked.get("dry_run", False), asked.get("mode", DrainMode.FINISH)
+        # Looked at before: a preview and a deed are told in the same words
+        said = consequences(node, mode, done=not dry)
         if not dry:
-            node_actions.drain(node, author=self.author, why=asked["reason"], now=clock.now())
+            node_actions.drain(node, author=self.author, why=asked["reason"], now=clock.now(), mode=mode)
             soon(node.cluster_id)
-        return Response(consequences(node, done=not dry))
+        return Response(said)
 
 
 class ResumeNode(NodeVerb):
@@ -149,29 +152,30 @@ class ResumeNode(NodeVerb):
         return Response(shown, headers={"ETag": versions.etag(shown)})
 
 
-def consequences(node: Node, *, done: bool) -> dict[str, Any]:
+def consequences(node: Node, mode: str, *, done: bool) -> dict[str, Any]:
     """Which jobs a drain touches, in any team: whoever operates clusters sees whose they are, not what they do."""
-    rows = (
-        Allocation.objects.filter(node=node, released_at__isnull=True)
-        .values("attempt__job__public_id", "attempt__job__team__name", "attempt__job__user__username")
-        .annotate(gpus=Count("gpu"))
-        .values_list(
-            "attempt__job__public_id",
-            "attempt__job__team__name",
-            "attempt__job__user__username",
-            "gpus",
-            "attempt__confirmed_at",
-            "attempt__job__preemptible",
-        )
-        .order_by("attempt__job__public_id")
-    )
-    jobs = [dict(zip(shapes.HELD.fields, map(plain, row), strict=True)) for row in rows]
-    finish = {0: "nothing runs on it", 1: "1 running job finishes"}.get(len(jobs), f"{len(jobs)} running jobs finish")
+    touched = drains.of_drain(node, clock.now())
     return {
         "node": f"{node.cluster.name}/{node.name}",
         "done": done,
-        "effect": f"No new jobs; {finish}.",
-        "running": len(jobs),
-        "gpus": sum(job["gpus"] for job in jobs),
-        "jobs": jobs,
+        "effect": drains.sentence(touched, mode),
+        "running": len(touched),
+        "gpus": sum(one.gpus for one in touched),
+        "mode": mode,
+        "gpu_hours_at_risk": round(sum(one.at_risk for one in touched), 2),
+        "jobs": [_held(one) for one in touched],
+    }
+
+
+def _held(one: drains.Touched) -> dict[str, Any]:
+    return {
+        "id": one.job.public_id,
+        "team": one.job.team.name,
+        "user": one.job.owner_name,
+        "gpus": one.gpus,
+        "started_at": plain(one.started_at),
+        "preemptible": one.job.preemptible,
+        "gpus_in_all": one.job.gpus,
+        "saved_at": plain(one.saved_at),
+        "gpu_hours_at_risk": one.at_risk,
     }

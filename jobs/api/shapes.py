@@ -12,6 +12,7 @@ from jobs.door.shapes import (
     at,
     either,
     many,
+    measure,
     moment,
     names,
     number,
@@ -22,7 +23,7 @@ from jobs.door.shapes import (
 )
 from jobs.lifecycle import CODES, Kind, NodeState, State, title
 from jobs.masking import masked, masked_command
-from jobs.models import Attempt, Hold, Job, Mode, Role, Scope
+from jobs.models import Attempt, DrainMode, Hold, Job, Mode, Role, Scope
 from jobs.spec import HIGHEST_PRIORITY
 
 ID = text("Short public id that sorts by time; an array's task is written ID_INDEX.")
@@ -58,6 +59,7 @@ JOB = Shape(
         "cluster": text(get=at("cluster.name"), needs=("cluster__name",)),
         "team": text(get=at("team.name"), needs=("team__name",)),
         "user": text(get=at("user.username"), needs=("user__username",)),
+        "foreign_user": text("Who submitted it to the cluster, where it was not Acme; empty for Acme's own jobs."),
         "name": text(),
         "kind": text(choices=Kind),
         "state": text("Slurm's base state.", choices=STATES),
@@ -225,6 +227,9 @@ HELD = Shape(
         "gpus": number("On this node."),
         "started_at": moment(nullable=True),
         "preemptible": truth(),
+        "gpus_in_all": number("Of the whole job, on all its nodes."),
+        "saved_at": moment("Its newest checkpoint in remote storage.", nullable=True),
+        "gpu_hours_at_risk": measure("Of the whole job, since it last saved its work."),
     },
 )
 
@@ -236,6 +241,8 @@ CONSEQUENCES = Shape(
         "effect": text("What happens, as a sentence."),
         "running": number("Jobs on the node."),
         "gpus": number("GPUs of the node that they hold."),
+        "mode": text(choices=DrainMode.values),
+        "gpu_hours_at_risk": measure("Of all of them; lost when they are sent away now."),
         "jobs": many(HELD),
     },
 )
@@ -419,7 +426,11 @@ DRAIN = Shape(
     "DrainRequest",
     {
         "reason": text("Operators read it in the list of nodes."),
-        "mode": text("finish: running jobs finish.", choices=("finish",), required=False),
+        "mode": text(
+            "What becomes of running jobs: finish lets them, checkpoint requeues each after its next one, now at once.",
+            choices=DrainMode.values,
+            required=False,
+        ),
         "dry_run": truth("Show the consequences, and change nothing.", required=False),
     },
 )

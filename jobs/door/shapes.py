@@ -107,6 +107,11 @@ def number(says: str = "", low: int | None = None, high: int | None = None, **mo
     return _field(schema, says, more)
 
 
+def measure(says: str = "", **more: Any) -> Field:
+    """A number that need not be whole."""
+    return _field({"type": "number"}, says, more)
+
+
 def truth(says: str = "", **more: Any) -> Field:
     return _field({"type": "boolean"}, says, more)
 

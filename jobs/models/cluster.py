@@ -41,9 +41,9 @@ class Mode(models.TextChoices):
 class DrainMode(models.TextChoices):
     """What becomes of the jobs on a node that is drained."""
 
-    FINISH = "finish", "let running jobs finish"
-    CHECKPOINT = "checkpoint", "requeue each after its next checkpoint"
-    NOW = "now", "requeue them now"
+    FINISH = "finish"
+    CHECKPOINT = "checkpoint"  # each is requeued after its next one
+    NOW = "now"
 
 
 class ClusterQuerySet(models.QuerySet["Cluster"]):

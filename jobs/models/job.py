@@ -121,6 +121,9 @@ class Job(models.Model):
     ended_at = models.DateTimeField(null=True, editable=False)
     exit_code = models.IntegerField(null=True, editable=False)
     signal = models.PositiveSmallIntegerField(null=True, editable=False)
+    foreign_id = models.CharField(
+        max_length=64, blank=True, editable=False, help_text="Id and time of submission there, where it was not Acme's."
+    )
     foreign_user = models.CharField(
         max_length=64, blank=True, editable=False, help_text="Who submitted it to the cluster, where it was not Acme."
     )
@@ -148,6 +151,9 @@ class Job(models.Model):
             models.CheckConstraint(condition=models.Q(state__in=list(State)), name="job_state_known"),
             models.CheckConstraint(condition=models.Q(kind__in=list(Kind)), name="job_kind_known"),
             models.CheckConstraint(condition=models.Q(nodes__gte=1), name="job_has_a_node"),
+            models.UniqueConstraint(
+                fields=["cluster", "foreign_id"], condition=~models.Q(foreign_id=""), name="one_row_per_foreign_job"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -160,6 +166,15 @@ class Job(models.Model):
     @property
     def is_final(self) -> bool:
         return self.state in FINAL
+
+    @property
+    def is_foreign(self) -> bool:
+        """Submitted to the cluster by others: seen and counted, never changed."""
+        return bool(self.foreign_id)
+
+    @property
+    def owner_name(self) -> str:
+        return self.foreign_user or self.user.get_username()
 
     @property
     def is_live(self) -> bool:

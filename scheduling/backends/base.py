@@ -68,6 +68,12 @@ class SeenJob:
     ended_at: datetime | None = None
     exit_code: int | None = None
     signal: int | None = None
+    account: str = ""
+    gpus_per_node: int = 0  # as asked, also while it waits
+    cpus: int = 0  # of all its nodes together
+    memory_per_node_mb: int = 0
+    time_limit: timedelta | None = None
+    stdout: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jobs.hostlist import BadHostlist, expand
@@ -27,6 +27,7 @@ GONE = frozenset({2017, 2021})  # no such job; already completing or completed: 
 UNSENT = frozenset({1001, 1800})
 TRANSPORT = (range(1000, 1100), range(1800, 1900), range(5000, 5100))
 
+MOST_MINUTES = 2**31  # more is one of Slurm's words for "none"
 MOST_GPUS = 4096  # per node; an index list comes from outside and must not fill the memory
 GPU_COUNT = re.compile(r"(?:^|,)\s*(?:gres[/:])?gpu(?::([^:,()]+))?:(\d+)")
 GPU_INDICES = re.compile(r"(?:^|,)gpu(?::[^,()]*)?\(IDX:([0-9,-]+)\)")
@@ -271,7 +272,21 @@ def job(raw: Mapping[str, Any]) -> SeenJob:
         ended_at=_time(raw, "end_time") if state in FINAL else None,  # before the end it is start plus time limit
         exit_code=code,
         signal=signal,
+        **_asked(raw),
     )
+
+
+def _asked(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """What it asked for; of a job that others submitted nothing else tells it."""
+    minutes = _number(raw.get("time_limit"), "time_limit")
+    return {
+        "account": _text(raw, "account"),
+        "gpus_per_node": _gpu_count(_text(raw, "tres_per_node"))[1],
+        "cpus": _number(raw.get("cpus"), "cpus") or 0,
+        "memory_per_node_mb": _number(raw.get("memory_per_node"), "memory_per_node") or 0,
+        "time_limit": timedelta(minutes=minutes) if minutes and minutes < MOST_MINUTES else None,
+        "stdout": _text(raw, "standard_output"),
+    }
 
 
 def node(raw: Mapping[str, Any]) -> SeenNode:

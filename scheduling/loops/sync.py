@@ -2,7 +2,8 @@
 
 Who is eligible   every node of the cluster; every live attempt, oldest first.
 What a turn does  node rows follow the report; attempts are accepted, confirmed, suspended, ended; GPU indices are
-                  corrected to those the cluster gave; jobs of ours that run once too often are cancelled.
+                  corrected to those the cluster gave; jobs of ours that run once too often are cancelled; jobs that
+                  others submitted are followed (`foreign`).
 Failure story     It only compares and takes over, each row guarded by the state it expects: killed anywhere or run
                   twice, the next look finds what is left to do. A cluster that cannot be reached says nothing about
                   its jobs, so nothing is changed.
@@ -20,13 +21,14 @@ from django.db import transaction
 from acmeweb import live
 from jobs import actions, node_actions
 from jobs.actions import Correction
-from jobs.ending import Ended
 from jobs.journal import SYNC
-from jobs.lifecycle import FINAL, State
-from jobs.models import Allocation, Attempt, Cluster, Deed, DeedKind, Mode, Node
+from jobs.lifecycle import FINAL
+from jobs.models import TO_NODES, Allocation, Attempt, Cluster, Deed, DeedKind, Mode, Node
 from jobs.wishes import want_diagnoses
 from scheduling import observing
 from scheduling.backends.base import Backend, SeenJob, SeenNode
+from scheduling.loops.foreign import follow_once
+from scheduling.loops.news import apply_news
 from scheduling.loops.rows import one_row
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ def sync_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
     nodes, jobs = backend.nodes(), backend.jobs()
     _sync_nodes(cluster, nodes, _foreign_gpus(jobs), now)
     moved = _sync_attempts(cluster, backend, jobs, asked_at)
+    moved += follow_once(cluster, jobs, now)
     if moved:
         want_diagnoses()
     greeting = backend.ping() if not cluster.product else None
@@ -66,7 +69,9 @@ def _sync_nodes(cluster: Cluster, seen: Sequence[SeenNode], foreign: dict[str, l
 
 def _take_over_nodes(cluster: Cluster, seen: Sequence[SeenNode], foreign: dict[str, list[int]], now: datetime) -> None:
     rows = {node.name: node for node in Node.objects.filter(cluster=cluster)}
-    busy_deeds = set(Deed.objects.open().filter(node__cluster=cluster).values_list("node_id", flat=True))
+    busy_deeds = set(
+        Deed.objects.open().filter(node__cluster=cluster, kind__in=TO_NODES).values_list("node_id", flat=True)
+    )
     for report in seen:
         node = rows.pop(report.name, None) or Node.objects.create(cluster=cluster, name=report.name)
         fields = {**observing.node_fields(report), "foreign_gpus": sorted(foreign.get(report.name, ()))}
@@ -95,7 +100,7 @@ def _sync_attempts(cluster: Cluster, backend: Backend, jobs: Sequence[SeenJob], 
     for attempt in live_attempts:
         chosen, spare = observing.pick(by_key.pop(attempt.key, []), attempt.backend_id)
         with one_row(attempt):
-            moved += _apply_news(attempt, chosen, attempt.pk in sent, now)
+            moved += apply_news(attempt, chosen, attempt.pk in sent, now)
         _cancel_all(cluster, backend, spare)
     _cancel_all(cluster, backend, _zombies(by_key))
     _correct_gpus(jobs)
@@ -104,39 +109,11 @@ def _sync_attempts(cluster: Cluster, backend: Backend, jobs: Sequence[SeenJob], 
 
 def _live_attempts(cluster: Cluster) -> Iterable[Attempt]:
     return (
-        Attempt.objects.filter(job__cluster=cluster, ended_at__isnull=True)
+        Attempt.objects.filter(job__cluster=cluster, job__foreign_id="", ended_at__isnull=True)
         .select_related("job")
         .defer("job__command", "job__environment")
         .order_by("id")
     )
-
-
-def _apply_news(attempt: Attempt, seen: SeenJob | None, sent: bool, now: datetime) -> bool:
-    facts = observing.AttemptFacts(
-        backend_id=attempt.backend_id,
-        confirmed=attempt.confirmed_at is not None,
-        suspended=attempt.state == State.SUSPENDED,
-        sent=sent,
-        missing_since=attempt.missing_since,
-    )
-    moved = False
-    for news in observing.news_of(facts, seen, now):
-        match news:
-            case observing.Known(backend_id):
-                actions.accepted(attempt, backend_id)
-            case observing.Missing(since):
-                actions.missing(attempt, since)
-            case observing.Runs(started_at):
-                actions.confirm(attempt, started_at=started_at, author=SYNC)
-                moved = True
-            case observing.Suspended(yes):
-                actions.suspend(attempt, suspended=yes, author=SYNC)
-                moved = True
-            case observing.Over(state, at, exit_code, signal, reason):
-                ended = Ended(state=state, at=at, exit_code=exit_code, signal=signal, reason=reason)
-                actions.finish(attempt, ended, author=SYNC)
-                moved = True
-    return moved
 
 
 def _zombies(by_key: dict[str, list[SeenJob]]) -> list[SeenJob]:

@@ -2,6 +2,8 @@
 
 Who is eligible   a cluster whose lease is free; any worker may run any turn, woken by beat or by a wish.
 What a turn does  `deliver_once` carries out due deeds, `sync_once` takes over what the cluster reports,
+                  `drain_once` sends away who must leave a node,
+                  `limits_once` ends who is over his time,
                   `schedule_once` promises GPUs to waiting jobs or tells them why they wait, `deliver_once` again.
 Failure story     Killed while holding the lease: it runs out by itself. Asleep past the lease: each promise checks the
                   term in its own transaction and fails. Cluster away: nothing is known, so nothing is decided; its
@@ -25,6 +27,8 @@ from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.placements.exact import Missing
 from scheduling.engine.policies import POLICIES, BadSettings, Policy, configured
 from scheduling.loops.deliver import deliver_once
+from scheduling.loops.drain import drain_once
+from scheduling.loops.limits import limits_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.loops.sync import sync_once
 from scheduling.models import Lease
@@ -87,7 +91,8 @@ def turn_once(cluster: Cluster, connect: Callable[[Cluster], Backend], lease: He
         lease.renew()
         sync_once(cluster, backend, clock.now())
         lease.renew()
-        if schedule_once(cluster, policy, clock.now(), lease.check):
+        left = drain_once(cluster, clock.now()) + limits_once(cluster, clock.now())
+        if left + schedule_once(cluster, policy, clock.now(), lease.check):
             lease.renew()
             deliver_once(cluster, backend, clock.now())
     except (BackendError, Misconfigured, Missing) as error:

@@ -358,6 +358,20 @@ def test_drain_shows_its_consequences_first(olga, ada):
     assert not Node.objects.filter(drain_asked=True).exists()
 
 
+def test_a_drain_now_says_what_it_costs_before_it_is_done(olga, ada):
+    job = make.running(make.job(ada.user, gpus_per_node=8), gpus=tuple(range(8)))
+    job.attempts.update(confirmed_at=clock.now() - timedelta(minutes=15))
+
+    said = olga.post("nodes/seren/gpu001/drain/", {"reason": "fan", "mode": "now", "dry_run": True}).json()
+
+    assert (said["done"], said["mode"], said["gpu_hours_at_risk"]) == (False, "now", 2.0)
+    assert "1 job is requeued now: up to 2.0 GPU-hours" in said["effect"]
+    assert (said["jobs"][0]["gpus_in_all"], said["jobs"][0]["saved_at"]) == (8, None)
+
+    assert olga.post("nodes/seren/gpu001/drain/", {"reason": "fan", "mode": "now"}).json()["done"]
+    assert Node.objects.get(name="gpu001").drain_mode == "now"
+
+
 def test_drain_and_resume(olga):
     drained = olga.post("nodes/seren/gpu002/drain/", {"reason": "ECC errors"})
     node = olga.get("nodes/seren/gpu002/").json()

@@ -23,6 +23,7 @@ def after(state, wanted="", budget=0, **fields):
         (State.CANCELLED, "", 3, State.CANCELLED, False),
         (State.CANCELLED, State.PREEMPTED, 1, State.PENDING, False),
         (State.CANCELLED, State.PREEMPTED, 0, State.PREEMPTED, False),
+        (State.CANCELLED, State.TIMEOUT, 3, State.TIMEOUT, False),
         (State.NODE_FAIL, "", 1, State.PENDING, True),
         (State.NODE_FAIL, "", 0, State.NODE_FAIL, False),
         (State.NODE_FAIL, State.CANCELLED, 1, State.CANCELLED, False),

@@ -641,7 +641,7 @@ def test_draining_shows_what_it_means_before_it_is_done(db):
 
     page = text(node_operator().get("/nodes/seren/seren-001/"))
 
-    assert "2 running jobs finish first" in page
+    assert "2 running jobs; 0.7 GPU-hours since the last checkpoints" in page
     assert "1 of teams that you are not in" in page
 
 

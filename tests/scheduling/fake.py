@@ -59,11 +59,11 @@ class FakeCluster:
     def forget(self, key: str) -> None:
         self.known = {name: job for name, job in self.known.items() if job.key != key}
 
-    def foreign(self, name: str = "others", **fields: object) -> None:
+    def foreign(self, name: str = "others", **fields: object) -> str:
         backend_id = str(9000 + len(self.known))
-        self.known[backend_id] = SeenJob(
-            backend_id=backend_id, key="", name=name, user="mallory", state=State.RUNNING, **fields
-        )
+        plain = {"backend_id": backend_id, "key": "", "name": name, "user": "mallory", "state": State.RUNNING}
+        self.known[backend_id] = SeenJob(**{**plain, **fields})
+        return backend_id
 
     # the protocol
 

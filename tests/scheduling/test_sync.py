@@ -287,7 +287,7 @@ def test_a_cluster_that_answers_again_is_no_trouble_any_more(cluster, slurm):
 
 def test_a_quiet_look_writes_no_node(cluster, slurm, django_assert_max_num_queries):
     sync(cluster, slurm)
-    with django_assert_max_num_queries(8):
+    with django_assert_max_num_queries(9):
         sync_once(Cluster.objects.get(), slurm, clock.now())
 
 

@@ -1,0 +1,164 @@
+"""Jobs that others submitted to a cluster: taken into the record, followed, never changed.
+
+They are rows like ours, so lists, statistics and diagnoses know them. Their place is kept as what a node holds without
+GPU indices, because the GPUs of a foreign job may be ones that we had promised: which GPUs they hold is said by
+`Node.foreign_gpus`, which the scheduler respects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.db import connection, transaction
+
+from acmeweb import live
+from jobs import actions, copying, journal
+from jobs.hostlist import compress
+from jobs.journal import Author
+from jobs.lifecycle import FINAL, LIVE, State
+from jobs.models import Allocation, Attempt, Cluster, Job, Node, Team
+from jobs.publicid import public_id
+
+NOBODYS = "outside-acme"  # the team and the user of whom neither account nor name is known here
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stranger:
+    """A job as its cluster reports it."""
+
+    id: str
+    backend_id: str
+    name: str
+    user: str
+    account: str
+    state: State
+    reason: str
+    submitted_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    nodes: tuple[str, ...]
+    gpus_per_node: int
+    cpus_per_node: int
+    memory_per_node_mb: int
+    time_limit: timedelta | None
+    exit_code: int | None
+    signal: int | None
+    log_path: str
+
+    @property
+    def has_run(self) -> bool:
+        return self.started_at is not None and bool(self.nodes)
+
+
+@transaction.atomic
+def adopt(cluster: Cluster, strangers: Sequence[Stranger], *, now: datetime, author: Author) -> int:
+    """Rows for all of them, as they stand. Twice is refused by the database, with nothing written."""
+    people, teams = _people({one.user for one in strangers}), _teams({one.account for one in strangers})
+    jobs = [
+        _job(one, cluster, people.get(one.user) or people[NOBODYS], teams.get(one.account) or teams[NOBODYS], key, now)
+        for one, key in zip(strangers, _keys(len(strangers), now), strict=True)
+    ]
+    copying.insert(jobs)
+    pairs = list(zip(strangers, jobs, strict=True))
+    attempts = [_attempt(one, job, 1) for one, job in pairs if one.has_run]
+    copying.insert(attempts)
+    names = dict(Node.objects.filter(cluster=cluster).values_list("name", "pk"))
+    placed = zip((one for one in strangers if one.has_run), attempts, strict=True)
+    copying.insert([held for one, attempt in placed for held in _held(one, attempt, names)])
+    copying.insert([journal.of_job("job.seen", author, job, to_state=job.state) for job in jobs])
+    live.changed("queue")
+    return len(jobs)
+
+
+def _keys(count: int, now: datetime) -> Iterable[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nextval('jobs_public_id') FROM generate_series(1, %s)", [count])
+        return [public_id(now, number) for (number,) in cursor.fetchall()]
+
+
+def _people(names: set[str]) -> dict[str, Any]:
+    """Accounts that are here. Nobody gets one because a cluster has heard his name."""
+    users = get_user_model().objects
+    nobody, new = users.get_or_create(username=NOBODYS, defaults={"is_active": False})
+    if new:
+        nobody.set_unusable_password()
+        nobody.save()
+    return {NOBODYS: nobody} | {user.get_username(): user for user in users.filter(username__in=names)}
+
+
+def _teams(names: set[str]) -> dict[str, Team]:
+    nobodys, _ = Team.objects.get_or_create(name=NOBODYS)
+    return {NOBODYS: nobodys} | {team.name: team for team in Team.objects.filter(name__in=names)}
+
+
+def _job(one: Stranger, cluster: Cluster, user: Any, team: Team, name: str, now: datetime) -> Job:
+    over = one.state in FINAL
+    return Job(
+        public_id=name,
+        cluster=cluster,
+        team=team,
+        user=user,
+        foreign_id=one.id,
+        foreign_user=one.user[:64] or "unknown",
+        name=one.name[:120] or "job",
+        command="",
+        nodes=max(len(one.nodes), 1),
+        gpus_per_node=one.gpus_per_node,
+        cpus_per_node=one.cpus_per_node,
+        memory_per_node_mb=one.memory_per_node_mb,
+        time_limit=one.time_limit,
+        state=one.state,
+        flags=[],
+        reason="" if one.state != State.PENDING else one.reason[:40],
+        why="" if one.state != State.PENDING else "It waits in its cluster's own queue.",
+        submitted_at=one.submitted_at or now,
+        started_at=one.started_at if one.has_run else None,
+        ended_at=(one.ended_at or now) if over else None,
+        exit_code=one.exit_code,
+        signal=one.signal,
+    )
+
+
+def _attempt(one: Stranger, job: Job, number: int) -> Attempt:
+    return Attempt(
+        job=job,
+        number=number,
+        key=f"f{job.public_id}.{number}",
+        backend_id=one.backend_id,
+        state=one.state,
+        nodelist=compress(one.nodes),
+        log_path=one.log_path[:500],
+        promised_at=one.started_at,
+        confirmed_at=one.started_at,
+        ended_at=job.ended_at if one.state in FINAL else None,
+        exit_code=one.exit_code,
+        signal=one.signal,
+    )
+
+
+def _held(one: Stranger, attempt: Attempt, names: dict[str, int]) -> list[Allocation]:
+    here = [names[name] for name in one.nodes if name in names] if one.state in LIVE else []
+    return [Allocation(attempt=attempt, node_id=node, gpu=None, held_at=one.started_at) for node in here]
+
+
+@transaction.atomic
+def begin(job: Job, one: Stranger, *, author: Author) -> Attempt:
+    """Its cluster started it. What became of it since is the next news."""
+    running = {**vars(one), "state": State.RUNNING, "ended_at": None}
+    attempt = _attempt(Stranger(**running), job, job.attempts.count() + 1)
+    attempt.save()
+    names = dict(Node.objects.filter(cluster=job.cluster_id, name__in=one.nodes).values_list("name", "pk"))
+    Allocation.objects.bulk_create(_held(Stranger(**running), attempt, names))
+    began, nodes = one.started_at, max(len(one.nodes), 1)
+    actions.move(job, State.RUNNING, author=author, why="", attempt=attempt, started_at=began, nodes=nodes, reason="")
+    return attempt
+
+
+def withdraw(job: Job, why: str, *, now: datetime, author: Author) -> None:
+    """It left its cluster's queue without having run."""
+    with transaction.atomic():
+        actions.move(job, State.CANCELLED, author=author, why=why, ended_at=now)

@@ -1,0 +1,106 @@
+"""Foreign: follow the jobs that others submitted to a cluster.
+
+Who is eligible   every job without a key of ours that the cluster reports, oldest first, `MOST_NEW` new ones a turn;
+                  every foreign job of the record that has not ended.
+What a turn does  takes new ones over as they stand; follows the others through their states. It never tells the
+                  cluster anything.
+Failure story     It compares the whole with the record each time. New ones are one transaction, which the database
+                  refuses to have twice; each other row is one guarded verb. Id and time of submission together are the
+                  identity, because a controller that lost its state gives ids out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from jobs import actions, foreign_actions
+from jobs.foreign_actions import Stranger
+from jobs.journal import SYNC
+from jobs.lifecycle import FINAL, LIVE, State
+from jobs.models import Attempt, Cluster, Job
+from scheduling.backends.base import SeenJob
+from scheduling.loops.news import apply_news
+from scheduling.loops.rows import one_row
+
+MOST_NEW = 500
+
+
+def follow_once(cluster: Cluster, jobs: Iterable[SeenJob], now: datetime) -> int:
+    """Return how many were new or moved."""
+    seen = {identity(job): job for job in jobs if not job.key}
+    rows = {job.foreign_id: job for job in _unfinished(cluster)}
+    live = Attempt.objects.filter(job__in=rows.values(), ended_at__isnull=True).select_related("job")
+    attempts = {attempt.job_id: attempt for attempt in live}
+    moved = 0
+    for name, job in rows.items():
+        with one_row(job):
+            moved += _follow(job, attempts.get(job.pk), seen.get(name), now)
+    return moved + _adopt_new(cluster, {name: job for name, job in seen.items() if name not in rows}, now)
+
+
+def identity(job: SeenJob) -> str:
+    return f"{job.backend_id}@{int(job.submitted_at.timestamp()) if job.submitted_at else 0}"
+
+
+def _unfinished(cluster: Cluster) -> Iterable[Job]:
+    foreign = Job.objects.filter(cluster=cluster).exclude(foreign_id="").unfinished()
+    return foreign.select_related("cluster").defer("command", "environment").order_by("id")
+
+
+def _follow(job: Job, attempt: Attempt | None, seen: SeenJob | None, now: datetime) -> bool:
+    if attempt is None:
+        return _follow_waiting(job, seen, now)
+    if seen and seen.state == State.PENDING:
+        actions.requeued_there(attempt, now=now, author=SYNC)
+        return True
+    return apply_news(attempt, seen, True, now)
+
+
+def _follow_waiting(job: Job, seen: SeenJob | None, now: datetime) -> bool:
+    if seen is None:
+        foreign_actions.withdraw(job, "Its cluster does not know it any more.", now=now, author=SYNC)
+        return True
+    stranger = stranger_of(seen)
+    if stranger.has_run and seen.state in LIVE | FINAL:
+        attempt = foreign_actions.begin(job, stranger, author=SYNC)
+        apply_news(attempt, seen, True, now)
+        return True
+    if seen.state in FINAL:
+        foreign_actions.withdraw(job, f"Its cluster reports {seen.state}.", now=now, author=SYNC)
+    return seen.state in FINAL
+
+
+def _adopt_new(cluster: Cluster, seen: dict[str, SeenJob], now: datetime) -> int:
+    known = set(Job.objects.filter(cluster=cluster, foreign_id__in=seen).values_list("foreign_id", flat=True))
+    new = sorted((name for name in seen if name not in known), key=lambda name: int(name.partition("@")[0]))[:MOST_NEW]
+    if not new:
+        return 0
+    with one_row(f"new jobs of {cluster}"):
+        return foreign_actions.adopt(cluster, [stranger_of(seen[name]) for name in new], now=now, author=SYNC)
+    return 0
+
+
+def stranger_of(seen: SeenJob) -> Stranger:
+    nodes = max(len(seen.nodes), 1)
+    held = max((len(gpus) for gpus in seen.gpus.values()), default=0)
+    return Stranger(
+        id=identity(seen),
+        backend_id=seen.backend_id,
+        name=seen.name,
+        user=seen.user,
+        account=seen.account,
+        state=seen.state,
+        reason=seen.reason,
+        submitted_at=seen.submitted_at,
+        started_at=seen.started_at,
+        ended_at=seen.ended_at,
+        nodes=seen.nodes,
+        gpus_per_node=held or seen.gpus_per_node,
+        cpus_per_node=max(-(-seen.cpus // nodes), 1),
+        memory_per_node_mb=seen.memory_per_node_mb,
+        time_limit=seen.time_limit,
+        exit_code=seen.exit_code,
+        signal=seen.signal,
+        log_path=seen.stdout,
+    )

@@ -1,0 +1,37 @@
+"""Limits: end what runs longer than it may, where its cluster does not.
+
+Who is eligible   running attempts of ours, past their time limit by more than `SLACK`; nobody who is being stopped.
+What a turn does  each is asked to end as TIMEOUT, by a deed. A cluster that keeps limits itself has long done so.
+Failure story     One guarded verb a job, repeatable: killed anywhere, the next turn finds who is still over.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db.models import F
+
+from jobs import stop_actions
+from jobs.journal import SCHEDULER
+from jobs.models import Attempt, Cluster, Mode
+from jobs.notation import format_duration
+from scheduling.loops.rows import one_row
+
+# Slurm rounds limits up to whole minutes, looks twice a minute and lets a job end in peace
+SLACK = timedelta(minutes=3)
+
+
+def limits_once(cluster: Cluster, now: datetime) -> int:
+    """Return how many were asked to end."""
+    if cluster.mode != Mode.DRIVE:
+        return 0
+    asked = 0
+    over = Attempt.objects.filter(
+        job__cluster=cluster, ended_at__isnull=True, stop_as="", confirmed_at__lt=now - F("job__time_limit") - SLACK
+    )
+    for attempt in over.filter(job__foreign_id="").select_related("job__cluster").order_by("id"):
+        with one_row(attempt):
+            why = f"It reached its time limit of {format_duration(attempt.job.time_limit)}."
+            stop_actions.reach_limit(attempt.job, author=SCHEDULER, why=why)
+            asked += 1
+    return asked

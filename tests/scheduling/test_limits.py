@@ -1,0 +1,95 @@
+"""What the engine keeps by itself: time limits, begin times, holds, dependencies, arrays; whatever the cluster does."""
+
+from datetime import timedelta
+
+import pytest
+
+from jobs import actions, clock
+from jobs.lifecycle import State
+from jobs.models import Attempt, Deed, Event, Job
+from scheduling.engine.policies import POLICIES
+from scheduling.loops.deliver import deliver_once
+from scheduling.loops.limits import SLACK, limits_once
+from scheduling.loops.schedule import schedule_once
+from scheduling.loops.sync import sync_once
+from tests import make
+
+MINUTE = timedelta(minutes=1)
+
+
+def on_cluster(slurm, **asked):
+    """It has run for five minutes."""
+    attempt = make.running(make.job(gpus_per_node=1, **asked), gpus=(len(slurm.known),))
+    slurm.adopt(attempt)
+    Deed.objects.filter(kind="submit").update(done_at=clock.now())
+    return attempt
+
+
+def wanted(attempt):
+    return Attempt.objects.get(pk=attempt.pk).stop_as
+
+
+def test_who_runs_over_is_ended_as_a_timeout_though_his_cluster_sleeps(cluster, slurm):
+    attempt = on_cluster(slurm, time_limit="1:00")
+
+    assert limits_once(cluster, clock.now()) == 1
+    deliver_once(cluster, slurm, clock.now())
+    assert slurm.cancelled == [attempt.backend_id]
+    slurm.end(attempt.key, State.CANCELLED, clock.now(), signal=15)
+    sync_once(cluster, slurm, clock.now())
+
+    assert Job.objects.get().state == State.TIMEOUT
+    assert Event.objects.get(what="job.limit_asked").why == "It reached its time limit of 00:01:00."
+
+
+def test_a_cluster_has_a_moment_to_keep_the_limit_itself(cluster, slurm):
+    attempt = on_cluster(slurm, time_limit=300)
+
+    assert limits_once(cluster, clock.now()) == 0
+    assert limits_once(cluster, clock.now() + SLACK + MINUTE) == 1
+    assert wanted(attempt) == State.TIMEOUT
+
+
+def test_who_has_no_limit_or_is_being_stopped_is_left_alone(cluster, slurm):
+    free, going = on_cluster(slurm), on_cluster(slurm, time_limit="1:00")
+    actions.cancel(going.job, author=make.author())
+
+    assert limits_once(cluster, clock.now()) == 0
+    assert (wanted(free), wanted(going)) == ("", State.CANCELLED)
+
+
+def test_twice_is_once(cluster, slurm):
+    on_cluster(slurm, time_limit="1:00")
+
+    assert [limits_once(cluster, clock.now()) for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_nobody_is_ended_where_acme_does_not_drive(cluster, slurm, mode):
+    attempt = on_cluster(slurm, time_limit="1:00")
+
+    assert limits_once(make.cluster(mode=mode), clock.now()) == 0
+    assert wanted(attempt) == ""
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_policy_keeps_begin_times_holds_dependencies_and_arrays(cluster, policy):
+    """An empty cluster could start all of them at once; none of it is left to the cluster."""
+    soon = (clock.now() + MINUTE).isoformat()
+    first, after, later, held = make.jobs(
+        {"gpus_per_node": 1, "key": "a"},
+        {"gpus_per_node": 1, "dependencies": "afterok:@a"},
+        {"gpus_per_node": 1, "begin_at": soon},
+        {"gpus_per_node": 1, "hold": True},
+    )
+    tasks = make.jobs({"gpus_per_node": 1, "array": "0-5%2"})
+
+    for _ in range(2):
+        schedule_once(cluster, POLICIES[policy], clock.now(), lambda: None)
+
+    states = dict(Job.objects.values_list("pk", "state"))
+    assert [states[one.pk] for one in (first, after, later, held)] == ["RUNNING", "PENDING", "PENDING", "PENDING"]
+    assert sorted(states[task.pk] for task in tasks).count("RUNNING") == 2
+
+    schedule_once(cluster, POLICIES[policy], clock.now() + 2 * MINUTE, lambda: None)
+    assert Job.objects.get(pk=later.pk).state == State.RUNNING
