@@ -14,5 +14,6 @@ urlpatterns = [
     path("favicon.ico", views.favicon),
     path("admin/", admin.site.urls),
     path("api/v1/", include(api.urlpatterns)),
+    path("", include("scheduling.urls")),
     path("", include("jobs.urls")),
 ]

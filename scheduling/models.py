@@ -151,5 +151,13 @@ class EstimateError(models.Model):
         ordering = ["cluster", "lead"]
         constraints = [models.UniqueConstraint(fields=["cluster", "lead"], name="one_error_per_lead")]
 
+    @property
+    def median(self) -> timedelta:
+        return timedelta(seconds=self.median_s)
+
+    @property
+    def percent(self) -> int:
+        return round(100 * self.within_p90)
+
     def __str__(self) -> str:
         return f"{self.cluster} {self.lead}: {self.median_s:.0f} s"

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from django.db.models import Count, Sum
+
 from jobs.lifecycle import FINAL, LIVE, USABLE_NODE, Kind, State
 from jobs.models import After, Allocation, Attempt, Cluster, Dependency, Hold, Job, Node, Quota
 from scheduling.engine.cluster import ClosedNode, Need, NodeView, Picture, QuotaView, RunningJob, WaitingJob
@@ -46,6 +48,16 @@ def of(cluster: Cluster, now: datetime) -> Picture:
         quotas=tuple(_quotas(cluster)),
         closed=tuple(_closed(node, held[node.pk]) for node in nodes if not node.takes_work),
     )
+
+
+def looks(cluster: Cluster) -> str:
+    """Changes when who waits, what runs or what takes work changes; three short sums over indexes."""
+    sums = (Count("pk"), Sum("pk"), Sum("priority"))
+    waiting = Job.objects.waiting().filter(cluster=cluster, hold="").order_by().aggregate(*sums)
+    running = Job.objects.live().filter(cluster=cluster).order_by().aggregate(*sums[:2])
+    nodes = Node.objects.usable().filter(cluster=cluster).order_by().aggregate(*sums[:2])
+    numbers = (*waiting.values(), *running.values(), *nodes.values())
+    return ":".join([cluster.policy, *(str(number or 0) for number in numbers)])
 
 
 def past(cluster: Cluster, now: datetime) -> list[PastJob]:

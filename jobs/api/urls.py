@@ -31,7 +31,6 @@ urlpatterns = [
     path("jobs/<public_id:id>/", jobs.OneJob.as_view()),
     path("jobs/<public_id:id>/attempts/", jobs.JobAttempts.as_view()),
     path("jobs/<public_id:id>/events/", jobs.JobEvents.as_view()),
-    path("jobs/<public_id:id>/explain/", jobs.JobExplanation.as_view()),
     path("jobs/<public_id:id>/log/", logs.JobLog.as_view()),
     path("jobs/<public_id:id>/log/follow/", logs.FollowJobLog.as_view()),
     *[path(f"jobs/<public_id:id>/{name}/", view.as_view()) for name, view in jobs.VERBS.items()],

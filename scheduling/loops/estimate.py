@@ -17,13 +17,11 @@ from __future__ import annotations
 import time
 from datetime import datetime, timedelta
 
-from django.db.models import Count, Sum
-
 from acmeweb import live
 from jobs import clock
-from jobs.models import Cluster, Job, Mode, Node
+from jobs.models import Cluster, Mode
 from scheduling import actions, snapshot
-from scheduling.engine.policies import RULES
+from scheduling.engine.policies import POLICIES, BadSettings, rules_of
 from scheduling.models import Forecast, Lease
 from scheduling.simulator.durations import Durations
 from scheduling.simulator.forecast import start_estimates
@@ -46,31 +44,25 @@ def estimates(cluster_id: int, holder: str) -> int:
 
 def estimate_once(cluster: Cluster, now: datetime) -> int:
     """Return how many estimates were written."""
-    if cluster.mode == Mode.OBSERVE or cluster.policy not in RULES:
+    if cluster.mode == Mode.OBSERVE or cluster.policy not in POLICIES:
         return 0
+    try:
+        rules = rules_of(cluster.policy, cluster.policy_settings)
+    except BadSettings:
+        return 0  # its page says so already
     if actions.judge_started(cluster):
         actions.sum_up_errors(cluster, now)
-    seen = looks(cluster)
+    seen = snapshot.looks(cluster)
     last = Forecast.objects.filter(cluster=cluster).first()
     if last and last.seen == seen and now - last.made_at < AGAIN:
         return 0
     began = time.perf_counter()
     picture = snapshot.of(cluster, now)
     durations = Durations(snapshot.past(cluster, now))
-    told = start_estimates(picture, RULES[cluster.policy], durations=durations, seed=cluster.pk)
+    told = start_estimates(picture, rules, durations=durations, seed=cluster.pk)
     written = actions.keep_estimates(cluster, told, now)
     took = timedelta(seconds=time.perf_counter() - began)
     actions.note_forecast(cluster, now=now, jobs=len(told), took=took, seen=seen)
     if written:
         live.changed("queue")
     return written
-
-
-def looks(cluster: Cluster) -> str:
-    """Changes when who waits, what runs or what takes work changes; three short sums over indexes."""
-    sums = (Count("pk"), Sum("pk"), Sum("priority"))
-    waiting = Job.objects.waiting().filter(cluster=cluster, hold="").order_by().aggregate(*sums)
-    running = Job.objects.live().filter(cluster=cluster).order_by().aggregate(*sums[:2])
-    nodes = Node.objects.usable().filter(cluster=cluster).order_by().aggregate(*sums[:2])
-    numbers = (*waiting.values(), *running.values(), *nodes.values())
-    return ":".join([cluster.policy, *(str(number or 0) for number in numbers)])

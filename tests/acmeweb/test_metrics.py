@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -10,7 +11,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from acmeweb.env import BadSetting, Env
+from jobs import clock
 from jobs.models import Node, Scope
+from scheduling import actions
+from scheduling.models import EstimateError, Lead
 from tests.jobs import api_make as make
 
 pytestmark = pytest.mark.django_db
@@ -46,6 +50,22 @@ def test_jobs_nodes_and_waits_by_state(scrape):
         'slurm_gpus{cluster="seren",state="allocated"} 2',
         'acme_queue_wait_seconds{cluster="seren",quantile="0.5"} ',
         'acme_queue_oldest_seconds{cluster="seren"} ',
+    ):
+        assert line in said
+
+
+def test_how_good_start_estimates_are(scrape):
+    seren, now = make.cluster(), clock.now()
+    actions.note_forecast(seren, now=now, jobs=3, took=timedelta(seconds=1), seen="")
+    EstimateError.objects.create(cluster=seren, lead=Lead.HOUR, jobs=7, median_s=90.5, within_p90=0.75, updated_at=now)
+
+    said = scrape()
+
+    for line in (
+        'acme_start_estimate_error_seconds{cluster="seren",ahead="1h"} 90.5',
+        'acme_start_estimate_kept_ratio{cluster="seren",ahead="1h"} 0.75',
+        'acme_start_estimates_judged{cluster="seren",ahead="1h"} 7',
+        f'acme_start_estimates_made_at{{cluster="seren"}} {now.timestamp():.15g}',
     ):
         assert line in said
 
