@@ -67,7 +67,7 @@ def docs(request: HttpRequest) -> HttpResponse:
 urlpatterns = [
     path("", include("jobs.api.urls")),
     path("", include("failures.api.urls")),
-    path("", include("scheduling.api")),
+    path("", include("scheduling.api.urls")),
     path("schema/", Schema.as_view()),
     path("docs/", docs, name="api-docs"),
     re_path("", Nowhere.as_view()),

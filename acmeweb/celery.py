@@ -20,6 +20,7 @@ app.autodiscover_tasks()
 # A tick that no worker took within its interval is worthless: the next one is there. So it expires.
 app.conf.beat_schedule = {
     "turns": {"task": "scheduling.turns", "schedule": 1.0, "options": {"expires": 2}},
+    "estimates": {"task": "scheduling.estimates", "schedule": 30.0, "options": {"expires": 30}},
     "samples": {"task": "scheduling.samples", "schedule": 15.0, "options": {"expires": 15}},
     "diagnoses": {"task": "failures.diagnose", "schedule": 1.0, "options": {"expires": 2}},
     "late diagnoses": {"task": "failures.sweep", "schedule": 300.0, "options": {"expires": 300}},

@@ -29,6 +29,7 @@ from jobs import clock
 from jobs.lifecycle import NodeState, State
 from jobs.models import Cluster, Job, Node, Pulse, Scope
 from jobs.rights import Caller
+from scheduling.models import EstimateError, Forecast
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 UNFINISHED = [State.PENDING, State.RUNNING, State.SUSPENDED]
@@ -108,6 +109,7 @@ def families(now: datetime, seen: QuerySet[Job]) -> Iterator[Family]:
         [({}, Pulse.objects.filter(attempt__ended_at=None, heard_at__gte=now - FRESH).count())],
     )
     yield from _failures(names, now)
+    yield from _estimates()
     rows = seen.filter(state__in=[State.RUNNING, State.SUSPENDED]).order_by("pk")
     rows = rows.values_list("public_id", "cluster_id", "team__name", "user__username", "kind")
     labels = ("job", "cluster", "team", "user", "kind")
@@ -227,3 +229,20 @@ def _waits(names: dict[int, str], now: datetime) -> Iterator[Family]:
     yield Family("acme_queue_wait_seconds", "How long jobs waited that started within the last hour.", waited)
     longest = [({"cluster": names[home]}, max(0.0, seconds)) for home, seconds in oldest]
     yield Family("acme_queue_oldest_seconds", "How long the job waits that waits longest.", longest)
+
+
+def _estimates() -> Iterator[Family]:
+    """How good the start estimates are: a few rows, summed up by the loop that makes them."""
+    rows = [
+        ({"cluster": error.cluster.name, "ahead": error.lead}, error)
+        for error in EstimateError.objects.select_related("cluster")
+    ]
+    says = "Half of the start estimates of the last seven days were nearer, by how far ahead they looked."
+    yield Family("acme_start_estimate_error_seconds", says, [(labels, error.median_s) for labels, error in rows])
+    says = "Part of the jobs that had started by their P90."
+    yield Family("acme_start_estimate_kept_ratio", says, [(labels, error.within_p90) for labels, error in rows])
+    says = "Jobs whose estimates were judged."
+    yield Family("acme_start_estimates_judged", says, [(labels, float(error.jobs)) for labels, error in rows])
+    times = [({"cluster": one.cluster.name}, one.made_at) for one in Forecast.objects.select_related("cluster")]
+    says = "When the starts of all waiting jobs were last estimated."
+    yield Family("acme_start_estimates_made_at", says, [(labels, made.timestamp()) for labels, made in times])

@@ -18,5 +18,6 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/v1/", include(api.urlpatterns)),
     path("", include("failures.urls")),
+    path("", include("scheduling.urls")),
     path("", include("jobs.urls")),
 ]

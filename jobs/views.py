@@ -96,6 +96,7 @@ def job(request: HttpRequest, public_id: str) -> HttpResponse:
         "now": now,
         "job": row,
         "topic": topic_of(row),
+        "waits": row.state == State.PENDING,
         "attempts": [(attempt, _bar(row, attempt, now)) for attempt in attempts],
         "places": cache(lambda: _places(attempts[-1]) if attempts else []),
         "dependencies": cache(lambda: list(row.dependencies.select_related("on"))),

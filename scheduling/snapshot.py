@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from jobs.lifecycle import FINAL, LIVE, Kind, State
+from django.db.models import Count, Sum
+
+from jobs.lifecycle import FINAL, LIVE, USABLE_NODE, Kind, State
 from jobs.models import After, Allocation, Attempt, Cluster, Dependency, Hold, Job, Node, Quota
-from scheduling.engine.cluster import Need, NodeView, Picture, QuotaView, RunningJob, WaitingJob
+from scheduling.engine.cluster import ClosedNode, Need, NodeView, Picture, QuotaView, RunningJob, WaitingJob
+from scheduling.simulator.durations import PastJob
+
+PAST = timedelta(days=30)
+PAST_JOBS = 5000
 
 
 @dataclass(kw_only=True)
@@ -33,14 +40,42 @@ def of(cluster: Cluster, now: datetime) -> Picture:
     live = _live_attempts(cluster)
     unmet = unmet_dependencies(job.pk for job in waiting)
     running = Job.objects.filter(cluster=cluster, state__in=LIVE).select_related("team").defer("command", "environment")
+    nodes = list(Node.objects.filter(cluster=cluster))
     return Picture(
         now=now,
-        nodes=tuple(_node(node, held[node.pk]) for node in Node.objects.usable().filter(cluster=cluster)),
+        nodes=tuple(_node(node, held[node.pk]) for node in nodes if node.takes_work),
         waiting=tuple(_waiting(job, unmet.get(job.pk, ())) for job in waiting),
         running=tuple(_running(job, places.get(job.pk, {}), *live.get(job.pk, (None, ""))) for job in running),
         quotas=tuple(_quotas(cluster)),
         placement=cluster.placement,
+        closed=tuple(_closed(node, held[node.pk]) for node in nodes if not node.takes_work),
     )
+
+
+def looks(cluster: Cluster) -> str:
+    """Changes when who waits, what runs or what takes work changes; three short sums over indexes."""
+    sums = (Count("pk"), Sum("pk"), Sum("priority"))
+    waiting = Job.objects.waiting().filter(cluster=cluster, hold="").order_by().aggregate(*sums)
+    running = Job.objects.live().filter(cluster=cluster).order_by().aggregate(*sums[:2])
+    nodes = Node.objects.usable().filter(cluster=cluster).order_by().aggregate(*sums[:2])
+    numbers = (*waiting.values(), *running.values(), *nodes.values())
+    return ":".join([cluster.policy, *(str(number or 0) for number in numbers)])
+
+
+def past(cluster: Cluster, now: datetime) -> list[PastJob]:
+    """What ran lately, the newest last."""
+    rows = Job.objects.filter(cluster=cluster, started_at__isnull=False, ended_at__gte=now - PAST).order_by("-ended_at")
+    columns = ("user_id", "name", "nodes", "gpus_per_node", "started_at", "ended_at", "time_limit")
+    return [
+        PastJob(
+            user=str(user),
+            title=name,
+            gpus=nodes * gpus,
+            ran_s=max(0.0, (ended - started).total_seconds()),
+            limit_s=limit.total_seconds() if limit else math.inf,
+        )
+        for user, name, nodes, gpus, started, ended, limit in reversed(rows.values_list(*columns)[:PAST_JOBS])
+    ]
 
 
 def held_on(cluster: Cluster) -> Mapping[int, Held]:
@@ -100,6 +135,12 @@ def _node(node: Node, held: Held) -> NodeView:
     )
 
 
+def _closed(node: Node, held: Held) -> ClosedNode:
+    """An operator's drain is over when somebody resumes it; everything else must come back by itself."""
+    answers = node.state in USABLE_NODE and node.is_drained
+    return ClosedNode(node=_node(node, held), back="resumed" if answers else "back", why=node.reason)
+
+
 def _waiting(job: Job, waits_for: Iterable[str]) -> WaitingJob:
     return WaitingJob(
         id=job.pk,
@@ -124,6 +165,8 @@ def _waiting(job: Job, waits_for: Iterable[str]) -> WaitingJob:
         waits_for=tuple(waits_for),
         array=job.array_id,
         array_limit=job.array_limit,
+        user=str(job.user_id),
+        title=job.name,
     )
 
 
@@ -150,6 +193,8 @@ def _running(job: Job, places: Mapping[int, int], saved_at: datetime | None, sto
         memory_mb=job.memory_per_node_mb,
         saved_at=saved_at,
         stopping=bool(stop_as),
+        user=str(job.user_id),
+        title=job.name,
     )
 
 

@@ -15,6 +15,7 @@ from scheduling.backends import telemetry
 from scheduling.backends.base import Unreachable
 from scheduling.connections import connect
 from scheduling.loops import simulate
+from scheduling.loops.estimate import estimates
 from scheduling.loops.sample import sample_once, sweep_once
 from scheduling.loops.turn import turns
 
@@ -32,6 +33,17 @@ def wake_all() -> None:
 @shared_task(name="scheduling.turn")
 def turn(cluster_id: int) -> int:
     return turns(cluster_id, f"{HOLDER}:{os.getpid()}", connect)
+
+
+@shared_task(name="scheduling.estimates")
+def estimate_all() -> None:
+    for cluster_id in Cluster.objects.values_list("pk", flat=True):
+        estimate.apply_async([cluster_id], expires=30)
+
+
+@shared_task(name="scheduling.estimate")
+def estimate(cluster_id: int) -> int:
+    return estimates(cluster_id, f"{HOLDER}:{os.getpid()}")
 
 
 @shared_task(name="scheduling.samples")

@@ -18,7 +18,7 @@ import httpx
 import typer
 from rich.console import Console
 
-from acme_client import __version__, config, offline, script, table
+from acme_client import __version__, config, explained, offline, script, table
 from acme_client.api import Acme, AcmeError, Refused
 
 EPILOG = "Exit codes: 0 done, 1 refused by the server, 2 wrong usage, 3 server not reachable, 4 not allowed."
@@ -252,13 +252,10 @@ def _write_log(raw: bytes) -> None:
 
 
 @app.command()
-def why(ctx: typer.Context, id: str) -> None:
-    """Why a job waits."""
+def why(ctx: typer.Context, id: str, output: FormOption = Form.TABLE) -> None:
+    """Why a job waits, what would start it now, and when it will start."""
     said = _server(ctx).get(f"jobs/{id}/explain/")
-    sentence = said["why"] or f"It does not wait: it is {said['title']}."
-    typer.echo(table.clean(f"{said['id']} {said['title']} ({said['reason'] or 'None'}): {sentence}"))
-    for one in said["waits_for"]:
-        typer.echo(f"  {one['after']}:{one['id']} is {one['state']}")
+    typer.echo(table.as_json(said) if output == Form.JSON else explained.text(said))
 
 
 def _verb(

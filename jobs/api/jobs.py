@@ -14,7 +14,7 @@ from jobs import actions, readers, verbs
 from jobs.api import shapes, submitting
 from jobs.api.submitting import soon
 from jobs.door import pages, query, versions
-from jobs.door.endpoint import Detail, Endpoint, Listing, Verb, found, refuse_unknown
+from jobs.door.endpoint import Detail, Listing, Verb, found
 from jobs.door.errors import BadField
 from jobs.door.rights import Rule
 from jobs.lifecycle import Forbidden, Kind, State
@@ -192,18 +192,6 @@ class JobEvents(OfJob):
 
     def rows(self, id: str) -> QuerySet:
         return Event.objects.filter(job=self.job(id))
-
-
-class JobExplanation(Endpoint):
-    """Why it waits."""
-
-    tag = "Jobs"
-    rules = {"GET": Rule(scope=READ, says="Why a job waits", answer=shapes.EXPLANATION, team=True)}
-
-    def get(self, request: Any, id: str) -> Response:
-        refuse_unknown(request)
-        rows = self.caller.jobs().prefetch_related("dependencies__on")
-        return Response(shapes.EXPLANATION.show(found(rows, "job", public_id=id)))
 
 
 # --- verbs

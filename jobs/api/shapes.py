@@ -36,7 +36,7 @@ def exit_text(row: Any) -> str:
     return "" if row.exit_code is None and row.signal is None else f"{row.exit_code or 0}:{row.signal or 0}"
 
 
-def _title(job: Job) -> str:
+def title_of(job: Job) -> str:
     return str(title(State(job.state), job.flags))
 
 
@@ -64,8 +64,8 @@ JOB = Shape(
         "kind": text(choices=Kind),
         "state": text("Slurm's base state.", choices=STATES),
         "flags": texts("What goes on around the state: CONFIGURING, SIGNALING, REQUEUE_HOLD …"),
-        "title": text("The one word for state and flags, as squeue shows it.", get=_title, needs=("state", "flags")),
-        "code": text("The title's short code: PD, R, CG …", get=lambda j: CODES[_title(j)], needs=("state", "flags")),
+        "title": text("The one word for state and flags, as squeue shows it.", get=title_of, needs=("state", "flags")),
+        "code": text("The title's short code: PD, R, CG …", get=lambda j: CODES[title_of(j)], needs=("state", "flags")),
         "reason": text("Slurm's word for why it waits."),
         "why": text("The same as a sentence."),
         "hold": text("Who holds it.", choices=Hold.values),
@@ -166,24 +166,6 @@ DEPENDENCY = Shape(
         "id": text(get=at("on.public_id")),
         "after": text(choices=("afterok", "afterany", "afternotok")),
         "state": text(get=at("on.state"), choices=STATES),
-    },
-)
-
-EXPLANATION = Shape(
-    "Explanation",
-    {
-        "id": text(get=at("public_id")),
-        "state": text(choices=STATES),
-        "title": text(get=_title),
-        "reason": text("Slurm's word: Resources, Priority, Dependency, JobHeldUser …"),
-        "why": text("The same as a sentence; empty for a job that does not wait."),
-        "hold": text("Who holds it.", choices=Hold.values),
-        "begin_at": moment("Not before.", nullable=True),
-        "waits_for": many(
-            DEPENDENCY,
-            "Jobs that must end first.",
-            get=lambda job: [DEPENDENCY.show(d) for d in job.dependencies.all()],
-        ),
     },
 )
 

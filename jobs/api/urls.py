@@ -32,7 +32,6 @@ urlpatterns = [
     path("jobs/<public_id:id>/", jobs.OneJob.as_view()),
     path("jobs/<public_id:id>/attempts/", jobs.JobAttempts.as_view()),
     path("jobs/<public_id:id>/events/", jobs.JobEvents.as_view()),
-    path("jobs/<public_id:id>/explain/", jobs.JobExplanation.as_view()),
     path("jobs/<public_id:id>/progress/", progress_reads.JobProgress.as_view()),
     path("jobs/<public_id:id>/checkpoints/", progress_reads.JobCheckpoints.as_view()),
     path("checkpoints/", progress_reads.Checkpoints.as_view()),

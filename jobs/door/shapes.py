@@ -136,6 +136,14 @@ def anything(says: str = "", **more: Any) -> Field:
     return _field({"type": "object"}, says, more)
 
 
+def fraction(says: str = "", **more: Any) -> Field:
+    return _field({"type": "number"}, says, more)
+
+
+def one(shape: Shape, says: str = "", **more: Any) -> Field:
+    return _field(shape.schema(), says, more)
+
+
 def many(shape: Shape, says: str = "", **more: Any) -> Field:
     return _field({"type": "array", "items": shape.schema()}, says, more)
 

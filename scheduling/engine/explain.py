@@ -19,7 +19,7 @@ from scheduling.engine.room import Room, numbered
 
 Told = tuple[Blocker, ...]
 Place = tuple[int, float, int]  # band, key, number: the order of those who wait
-QUOTA_KINDS = {"JobArrayTaskLimit": BlockerKind.ARRAY, "Reservation": BlockerKind.RESERVATION}
+QUOTA_KINDS = {"JobArrayTaskLimit": BlockerKind.ARRAY, "ReqNodeNotAvail": BlockerKind.RESERVATION}
 
 
 class Telling:

@@ -62,8 +62,8 @@ class Guesses:
         return self._engine.place(self._room, need, self._room.able(need)) is not None
 
     def _admitted(self, gpus: int) -> bool:
-        books = self._engine.books
-        return books is None or books.refuse(Owner.of(self._job), gpus) is None
+        books, obtainable = self._engine.books, self._engine.firm.free_gpus
+        return books is None or books.refuse(Owner.of(self._job), gpus, obtainable=obtainable) is None
 
     def _alone(self, kind: str, cost: float, phrase: str, **fields: object) -> Change:
         return change(kind, Who.OWNER, cost, phrase, with_job(self._job.id, **fields))

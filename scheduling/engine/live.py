@@ -94,13 +94,15 @@ class Opened:
         self._missing[number] -= gpus
         return gpus
 
-    def adopt(self, running: Iterable[RunningJob]) -> list[Job]:
-        """Who runs already, for whoever must know when they end. Nodes that take no work are not in the room."""
+    def adopt(self, running: Iterable[RunningJob], first: int | None = None) -> list[Job]:
+        """Who runs already, for whoever must know when they end. Nodes that take no work are not in the room. They are
+        numbered behind those who wait."""
+        first = len(self.jobs) if first is None else first
         at = {node.id: number for number, node in enumerate(self.engine.room.nodes)}
         adopted = []
         # Oldest first: what an account has used is counted forward in time
         oldest = sorted(running, key=lambda job: (job.started_at or self._now, job.id))
-        for number, held in enumerate(oldest, len(self.jobs)):
+        for number, held in enumerate(oldest, first):
             owner = Owner(team=held.team, kind=held.kind, preemptible=held.preemptible, array=held.array)
             need = Need(gpus=held.gpus, cpus=held.cpus, memory_mb=held.memory_mb)
             began = (held.started_at or self._now).timestamp()

@@ -52,6 +52,8 @@ class _Ranking:
             return self._shut
         if claim := self._opened.claims.waits.get(self._asked.id):
             return claim.blockers
+        if claim := self._opened.claims.waits.get(self._asked.id):
+            return claim.blockers
         at = {self._opened.jobs[place[2]][1].id: place for place in self._telling.waiting}
         place = at.get(self._asked.id)
         return tuple(self._with_holders(one) for one in self._telling.told(place)) if place else ()
@@ -67,7 +69,7 @@ class _Ranking:
                 return replace(blocker, jobs=len(tasks), holders=self._holders(tasks))
             case BlockerKind.PRIORITY:
                 return self._of_those_ahead(blocker)
-            case BlockerKind.RESERVATION:
+            case BlockerKind.RESERVATION if self._opened.engine.promise:
                 return self._of_promise(blocker)
         return blocker
 

@@ -24,11 +24,11 @@ from django.db.models import Max
 
 from jobs.models import Node
 from jobs.traces.trace import Trace
-from scheduling import actions
-from scheduling.actions import Gone
+from scheduling import simulation_actions as actions
 from scheduling.engine.placements.exact import Missing
 from scheduling.history import trace_of
 from scheduling.models import UNFINISHED, Simulation
+from scheduling.simulation_actions import Gone
 from scheduling.simulator import acme, asking
 from scheduling.simulator.asking import BadSetting
 from scheduling.simulator.measured import measured

@@ -1,26 +1,41 @@
 """When will who waits start? The Picture is replayed forward, with the engine that will really decide. Pure and seeded.
 
-How long jobs take is drawn: each runs for a part of its time limit, and the parts are those of past jobs. Several draws
-give a median and a late estimate (P90). Nobody else comes in the meantime, so under a policy that lets newcomers go
-first an estimate is early; under `fifo` and `easy` newcomers change nothing for those before them.
+How long jobs take is drawn (`durations`); several draws give a median and a late estimate (P90). Nobody else comes in
+the meantime, so under a policy that lets newcomers go first an estimate is early; under `fifo` and `easy` newcomers
+change nothing for those before them.
+
+Three things keep it fast where many wait:
+  * Time goes in steps, a few hundred to the end of the queue, because turns are what a replay costs. Run times are
+    rounded to steps up or down by chance, so that on average nothing is lost.
+  * Where no job takes more CPUs or memory for a GPU than every node has, those cannot be what is short.
+  * Where gangs would be placed on very many nodes, the GPUs of each make are counted instead, as one node that has all.
+    Then an estimate is early for a gang that waits for whole nodes; its past error says by how much.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from random import Random
 
-from scheduling.engine.cluster import Picture
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.engine.books import Owner
+from scheduling.engine.cluster import Need, NodeView, Picture, RunningJob, WaitingJob
 from scheduling.engine.live import Opened
 from scheduling.engine.rules import Rules
+from scheduling.simulator.durations import STEPS, Durations
 from scheduling.simulator.kernel import Arrivals, replay
 
-DAY_S = 86_400.0
-# Parts of their limits that jobs take where there is no history: most end early, some use it up
-PARTS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0, 1.0)
+CROWD = 1000  # jobs from which on the grid is worth it
+GRID = 100  # steps to the end of the queue
+WORK = 60_000  # jobs replayed in all draws together
+MOST_PLACES = 20_000  # nodes under all who wait and run, up to which they are placed
+FEWEST, MOST = 5, 20
+
+Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,52 +48,185 @@ def start_estimates(
     picture: Picture,
     rules: Callable[[], Rules],
     *,
-    parts: Sequence[float] = PARTS,
-    draws: int = 5,
+    durations: Durations | None = None,
+    draws: int = 0,
     seed: int = 0,
 ) -> dict[int, StartEstimate]:
     """By job id. Who is held, not yet due or dependent has none; neither has who can never fit."""
-    dice = Random(seed)
-    starts: dict[int, list[float]] = {}
-    for _ in range(draws):
-        for job_id, at in _once(picture, rules(), parts, dice).items():
-            starts.setdefault(job_id, []).append(at)
-    return {job_id: _estimate(sorted(times)) for job_id, times in starts.items() if len(times) == draws}
+    forward = _Forward(picture, rules, durations or Durations())
+    draws = draws or min(MOST, max(FEWEST, WORK // max(1, forward.jobs)))
+    dice = np.random.default_rng(seed)
+    times = np.sort(np.array([forward.once(dice) for _ in range(draws)]), axis=0)
+    middle, late = times[(draws - 1) // 2], times[min(draws - 1, math.ceil(draws * 0.9) - 1)]
+    always = np.isfinite(times[-1])  # nan sorts last: somebody who did not start in one of them
+    return {
+        job.id: StartEstimate(p50=_when(p50, picture.now), p90=_when(p90, picture.now))
+        for job, p50, p90, known in zip(forward.waiting, middle.tolist(), late.tolist(), always, strict=True)
+        if known
+    }
 
 
-def _once(picture: Picture, rules: Rules, parts: Sequence[float], dice: Random) -> dict[int, float]:
-    opened = Opened(picture, rules)
-    now = picture.now.timestamp()
-    running = opened.adopt(picture.running)
-    for job in running:
-        # It has not ended yet, so it takes at least what it has had, and at most the longer of that and its limit
-        past = now - job.began
-        limit = max(past, _known(job.expected_s))
-        job.remaining_s = past + (limit - past) * dice.choice(parts)
-    jobs = [job for job, _ in opened.jobs]
-    coming = Arrivals(
-        submit_s=[now] * len(jobs),
-        runtime_s=[_known(job.expected_s) * dice.choice(parts) for job in jobs],
-        expected_s=[job.expected_s for job in jobs],
-        asks=[job.ask for job in jobs],
-        users=[0] * len(jobs),
-        names=[0] * len(jobs),
-        bands=[job.band for job in jobs],
+class _Forward:
+    """What is the same in every draw is worked out once."""
+
+    def __init__(self, picture: Picture, rules: Callable[[], Rules], durations: Durations) -> None:
+        opened = Opened(picture, rules())
+        self._rules = rules
+        self._now = float(math.floor(picture.now.timestamp()))
+        self.waiting = [asked for _, asked in opened.jobs]
+        self._running = sorted(picture.running, key=lambda job: (job.started_at or picture.now, job.id))
+        self.jobs = len(self.waiting) + len(self._running)
+        self._smaller = _Smaller(
+            counts=_places(picture) > MOST_PLACES,
+            lean=not opened.engine.rules.by_account and only_gpus_are_short(picture),
+        )
+        self._empty = self._smaller.picture(picture, self._running)
+        # Teams without a quota are alike: their jobs may stand in one line
+        apart = {quota.team for quota in picture.quotas}
+        self._apart = apart if not opened.engine.rules.by_account else {job.team for job in self.waiting}
+        self._asks: dict[tuple[Need, Owner], int] = {}
+        self._ask_of = [self._ask(asked) for asked in self.waiting]
+        self._expected = [job.expected_s for job, _ in opened.jobs]
+        self._bands = [job.band for job, _ in opened.jobs]
+        past = [max(0.0, self._now - (job.started_at or picture.now).timestamp()) for job in self._running]
+        self._runtimes = _table([durations.waiting(job) for job in self.waiting])
+        self._left = _table([durations.running(job, had) for job, had in zip(self._running, past, strict=True)])
+        self._grid = self._step(sum(node.gpus for node in picture.nodes)) if self.jobs > CROWD else 0
+
+    def _ask(self, asked: WaitingJob) -> int:
+        owner = Owner.of(asked)
+        if asked.team not in self._apart and not owner.array_limit:
+            owner = Owner(team="", kind=owner.kind, preemptible=owner.preemptible)
+        return self._asks.setdefault((self._smaller.need(asked.need), owner), len(self._asks))
+
+    def _step(self, gpus: int) -> int:
+        """Whole seconds, so that sums of them are exact and what ends together ends together."""
+        asked = np.array([job.need.total_gpus for job in self.waiting])
+        held = np.array([job.gpus for job in self._running])
+        work = float(asked @ self._runtimes.mean(axis=1)) + float(held @ self._left.mean(axis=1))
+        return max(1, round(work / max(1, gpus) / GRID))
+
+    def once(self, dice: np.random.Generator) -> Sequence[float]:
+        opened = Opened(self._empty, self._rules())
+        left = self._drawn(self._left, dice)
+        running = opened.adopt(self._empty.running, len(self.waiting))
+        for job, more in zip(running, left, strict=True):
+            job.began, job.remaining_s = self._now, more
+        asks = [opened.engine.ask(need, owner, owner.team) for need, owner in self._asks]
+        count = len(self.waiting)
+        coming = Arrivals(
+            submit_s=[self._now] * count,
+            runtime_s=self._drawn(self._runtimes, dice),
+            expected_s=self._expected,
+            asks=[asks[number] for number in self._ask_of],
+            users=[0] * count,
+            names=[0] * count,
+            bands=self._bands,
+        )
+        return replay(opened.engine, coming, running=running).started[:count]
+
+    def _drawn(self, table: Times, dice: np.random.Generator) -> list[float]:
+        drawn = table[np.arange(len(table)), dice.integers(0, STEPS, len(table))]
+        if self._grid:
+            drawn = np.floor(drawn / self._grid + dice.random(len(table))) * self._grid
+        rounded: list[float] = drawn.tolist()
+        return rounded
+
+
+def _places(picture: Picture) -> int:
+    return sum(job.need.nodes for job in picture.waiting) + sum(len(job.places) for job in picture.running)
+
+
+class _Smaller:
+    """Less to replay, with nearly the same answer: no CPUs and memory, one node for all of a make."""
+
+    def __init__(self, *, counts: bool, lean: bool) -> None:
+        self._counts = counts
+        self._lean = lean
+        self._needs: dict[Need, Need] = {}
+
+    def need(self, need: Need) -> Need:
+        if (known := self._needs.get(need)) is None:
+            known = replace(need, cpus=0, memory_mb=0) if self._lean else need
+            known = self._needs[need] = _in_one(known) if self._counts else known
+        return known
+
+    def picture(self, picture: Picture, running: list[RunningJob]) -> Picture:
+        """Without those who wait."""
+        if self._lean:
+            running = [replace(job, cpus=0, memory_mb=0) for job in running]
+        if not self._counts:
+            return replace(picture, waiting=(), running=tuple(running))
+        makes: dict[tuple[str, str], list[NodeView]] = {}
+        for node in picture.nodes:
+            makes.setdefault((node.gpu_model, node.nic_type), []).append(node)
+        home = {node.id: number for number, nodes in enumerate(makes.values()) for node in nodes}
+        return replace(
+            picture,
+            nodes=tuple(_as_one(number, nodes) for number, nodes in enumerate(makes.values())),
+            waiting=(),
+            running=tuple(_held_in_one(job, home) for job in running),
+        )
+
+
+def _as_one(number: int, nodes: list[NodeView]) -> NodeView:
+    first = nodes[0]
+    return NodeView(
+        id=number,
+        name=first.gpu_model,
+        gpus=sum(node.gpus for node in nodes),
+        free_gpus=tuple(range(sum(len(node.free_gpus) for node in nodes))),
+        free_cpus=sum(node.free_cpus for node in nodes),
+        free_memory_mb=sum(node.free_memory_mb for node in nodes),
+        gpu_model=first.gpu_model,
+        nic_type=first.nic_type,
     )
-    outcome = replay(opened.engine, coming, running=running)
-    began = zip(opened.jobs, outcome.started, strict=False)
-    return {asked.id: at for (_, asked), at in began if math.isfinite(at)}
 
 
-def _known(limit_s: float) -> float:
-    """A job without a limit is taken to ask for a day."""
-    return limit_s if math.isfinite(limit_s) else DAY_S
+def _in_one(need: Need) -> Need:
+    wide = need.nodes + bool(need.rest)
+    return replace(need, nodes=1, gpus=need.total_gpus, rest=0, cpus=wide * need.cpus, memory_mb=wide * need.memory_mb)
 
 
-def _estimate(times: list[float]) -> StartEstimate:
-    late = times[min(len(times) - 1, math.ceil(len(times) * 0.9) - 1)]
-    return StartEstimate(p50=_when(times[(len(times) - 1) // 2]), p90=_when(late))
+def _held_in_one(job: RunningJob, home: Mapping[int, int]) -> RunningJob:
+    places: dict[int, int] = {}
+    for node, gpus in job.places.items():
+        if node in home:
+            places[home[node]] = places.get(home[node], 0) + gpus
+    wide = len(job.places)
+    return replace(job, places=places, cpus=wide * job.cpus, memory_mb=wide * job.memory_mb)
 
 
-def _when(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)
+def only_gpus_are_short(picture: Picture) -> bool:
+    """Nobody asks for more CPUs or memory for a GPU than every node has for each of its own."""
+    asked = [(job.need.gpus, job.need.cpus, job.need.memory_mb) for job in picture.waiting]
+    asked += [(_narrowest(job), job.cpus, job.memory_mb) for job in picture.running]
+    if any(not gpus and (cpus or memory) for gpus, cpus, memory in asked) or any(
+        job.need.rest for job in picture.waiting
+    ):
+        return False
+    cpus = max((cpus / gpus for gpus, cpus, _ in asked if gpus), default=0.0)
+    memory_mb = max((memory / gpus for gpus, _, memory in asked if gpus), default=0.0)
+    held_cpus: dict[int, int] = {}
+    held_mb: dict[int, int] = {}
+    for job in picture.running:
+        for node in job.places:
+            held_cpus[node] = held_cpus.get(node, 0) + job.cpus
+            held_mb[node] = held_mb.get(node, 0) + job.memory_mb
+    return all(
+        node.free_cpus + held_cpus.get(node.id, 0) >= cpus * node.gpus
+        and node.free_memory_mb + held_mb.get(node.id, 0) >= memory_mb * node.gpus
+        for node in picture.nodes
+    )
+
+
+def _narrowest(job: RunningJob) -> int:
+    return min(job.places.values(), default=0)
+
+
+def _table(rows: list[Times]) -> Times:
+    return np.array(rows) if rows else np.zeros((0, STEPS))
+
+
+def _when(at: float, now: datetime) -> datetime:
+    return max(now, datetime.fromtimestamp(at, UTC))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -13,6 +14,8 @@ from acmeweb.env import BadSetting, Env
 from failures import actions
 from jobs import clock
 from jobs.models import Node, Scope
+from scheduling import estimate_actions
+from scheduling.models import EstimateError, Lead
 from tests import make as rows
 from tests.failures import make as failures
 from tests.jobs import api_make as make
@@ -67,6 +70,22 @@ def test_incidents_by_state_and_failures_by_cause(scrape, tmp_path):
         'acme_failures_last_day{cluster="seren",category="Script",cause="TypeError"} 1',
         'acme_failures_gpu_hours_lost_last_day{cluster="seren",category="Script",cause="TypeError"} 16',
         "acme_diagnoses_open{} 0",
+    ):
+        assert line in said
+
+
+def test_how_good_start_estimates_are(scrape):
+    seren, now = make.cluster(), clock.now()
+    estimate_actions.note_forecast(seren, now=now, jobs=3, took=timedelta(seconds=1), seen="")
+    EstimateError.objects.create(cluster=seren, lead=Lead.HOUR, jobs=7, median_s=90.5, within_p90=0.75, updated_at=now)
+
+    said = scrape()
+
+    for line in (
+        'acme_start_estimate_error_seconds{cluster="seren",ahead="1h"} 90.5',
+        'acme_start_estimate_kept_ratio{cluster="seren",ahead="1h"} 0.75',
+        'acme_start_estimates_judged{cluster="seren",ahead="1h"} 7',
+        f'acme_start_estimates_made_at{{cluster="seren"}} {now.timestamp():.15g}',
     ):
         assert line in said
 

@@ -20,7 +20,7 @@ from jobs.journal import SCHEDULER, Author
 from jobs.lifecycle import NodeState
 from jobs.models import Cluster, Job, Membership, Node, Role, Scope, Team, Token
 from jobs.spec import parse
-from scheduling import actions as asking
+from scheduling import simulation_actions as asking
 from scheduling.models import Simulation
 
 _numbers = itertools.count()

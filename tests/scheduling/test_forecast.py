@@ -5,16 +5,18 @@ from datetime import timedelta
 import pytest
 
 from jobs.lifecycle import Kind
-from scheduling.engine.cluster import Picture, QuotaView, RunningJob
+from scheduling.engine.cluster import Need, Picture, QuotaView, RunningJob
 from scheduling.engine.policies import RULES
-from scheduling.simulator.forecast import start_estimates
+from scheduling.simulator import forecast
+from scheduling.simulator.durations import Durations, PastJob
+from scheduling.simulator.forecast import only_gpus_are_short, start_estimates
 from tests.make import NOON
 from tests.scheduling.test_engine import held, hours, node, waiting
 
 
 def estimates(nodes, *jobs, policy="fifo", parts=(1.0,), **fields):
     picture = Picture(now=NOON, nodes=tuple(nodes), waiting=jobs, **fields)
-    told = start_estimates(picture, RULES[policy], parts=parts, draws=fields.pop("draws", 5))
+    told = start_estimates(picture, RULES[policy], durations=Durations(parts=parts), draws=5)
     return {job_id: (one.p50 - NOON, one.p90 - NOON) for job_id, one in told.items()}
 
 
@@ -71,3 +73,112 @@ def test_priorities_count(policy):
     told = estimates([node(1)], *jobs, policy=policy)
 
     assert (told[2][0], told[1][0]) == (timedelta(0), hours(1))
+
+
+# crowds
+
+
+def crowd(count, policy="fifo", **fields):
+    """Twice as many as have room at once, over and over."""
+    jobs = [waiting(n, gpus=1 + n % 8, time_limit=hours(1 + n % 5), **fields) for n in range(count)]
+    picture = Picture(now=NOON, nodes=tuple(node(n) for n in range(20)), waiting=tuple(jobs))
+    told = start_estimates(picture, RULES[policy], draws=5)
+    return [(told[n].p50 - NOON) / hours(1) for n in range(count)]
+
+
+@pytest.mark.parametrize("policy", ["fifo", "easy"])
+def test_a_crowd_on_the_grid_starts_when_it_would_start_exactly(policy, monkeypatch):
+    grid = crowd(1100, policy)
+    monkeypatch.setattr(forecast, "CROWD", 10**9)
+    exact = crowd(1100, policy)
+
+    off = [abs(one - other) for one, other in zip(grid, exact, strict=True)]
+    assert max(exact) > 20
+    assert sum(off) / len(off) < 0.05 * max(exact)
+
+
+def test_counted_gpus_give_nearly_the_same_answer(monkeypatch):
+    placed = crowd(600)
+    monkeypatch.setattr(forecast, "MOST_PLACES", 0)
+    counted = crowd(600)
+
+    # Nothing is scattered when GPUs are only counted, so nobody starts much later
+    assert max(counted) <= max(placed) * 1.02
+    assert max(counted) > 0.8 * max(placed)
+
+
+def test_the_same_seed_gives_the_same_answer():
+    assert crowd(1100) == crowd(1100)
+
+
+def test_cpus_count_where_they_can_be_what_is_short():
+    greedy = [waiting(n, need=Need(gpus=1, cpus=100), time_limit=hours(1)) for n in (1, 2)]
+    modest = [waiting(n, need=Need(gpus=1, cpus=16), time_limit=hours(1)) for n in (1, 2)]
+
+    assert not only_gpus_are_short(Picture(now=NOON, nodes=(node(1),), waiting=tuple(greedy)))
+    assert only_gpus_are_short(Picture(now=NOON, nodes=(node(1),), waiting=tuple(modest)))
+    assert estimates([node(1)], *greedy)[2][0] == hours(1)
+    assert estimates([node(1)], *modest)[2][0] == hours(0)
+
+
+def test_a_job_without_gpus_keeps_the_cpus_in_the_replay():
+    jobs = waiting(1, gpus=0), waiting(2, gpus=1)
+
+    assert not only_gpus_are_short(Picture(now=NOON, nodes=(node(1),), waiting=jobs))
+
+
+# durations
+
+
+def past(*ran_s, user="ada", title="train", gpus=8, limit_s=36_000.0):
+    return [PastJob(user=user, title=title, gpus=gpus, ran_s=float(ran), limit_s=limit_s) for ran in ran_s]
+
+
+def quantile(row, part):
+    return row[int(part * len(row))]
+
+
+def test_a_job_is_taken_to_run_as_long_as_its_like_did():
+    durations = Durations(past(100, 200, 300))
+
+    row = durations.waiting(waiting(1, gpus=8, user="ada", title="train", time_limit=hours(10)))
+
+    assert (row[0], quantile(row, 0.5), row[-1]) == (100, 200, 300)
+
+
+def test_the_limit_is_the_end_of_every_habit():
+    durations = Durations(past(100, 9000, 9000))
+
+    assert durations.waiting(waiting(1, gpus=8, user="ada", title="train", time_limit=hours(1)))[-1] == 3600
+
+
+def test_another_size_counts_until_there_are_enough_of_the_same():
+    durations = Durations(past(100, 200, 300) + past(7, 7, 7, gpus=64))
+
+    rows = [durations.waiting(waiting(1, gpus=g, user="ada", title="train", time_limit=hours(10))) for g in (8, 64, 2)]
+
+    assert [row[-1] for row in rows[:2]] == [300, 7]
+    assert (rows[2][0], rows[2][-1]) == (7, 300)
+
+
+def test_somebody_else_is_taken_by_the_parts_of_limits_that_jobs_use():
+    durations = Durations(past(*[9000] * 12))
+
+    row = durations.waiting(waiting(1, gpus=1, user="ben", title="x", time_limit=hours(4)))
+
+    assert set(row) == {3600}
+
+
+def test_who_has_run_longer_than_half_of_its_like_is_compared_with_the_other_half():
+    durations = Durations(past(1000, 2000, 3000, 4000))
+    job = held(9, 1, 8, user="ada", title="train", time_limit=hours(10))
+
+    row = durations.running(job, 2500.0)
+
+    assert (row[0], row[-1]) == (500, 1500)
+
+
+def test_who_has_outlived_its_like_has_a_part_of_its_limit_left():
+    job = held(9, 1, 8, user="ada", title="train", time_limit=hours(1))
+
+    assert Durations(past(10, 10, 10), parts=(1.0,)).running(job, 1800.0)[0] == 1800

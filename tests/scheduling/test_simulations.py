@@ -8,11 +8,11 @@ from celery.exceptions import SoftTimeLimitExceeded
 from jobs import clock
 from jobs.journal import Author
 from jobs.models import Cluster, Event, Job, Role, Scope
-from scheduling import actions
-from scheduling.actions import MOST_TRIES, MOST_WAITING, Gone, TooMany
+from scheduling import simulation_actions as actions
 from scheduling.history import trace_of
 from scheduling.loops.simulate import forget_once, simulate_once, wanted
 from scheduling.models import SILENT_AFTER, Simulation, SimulationState
+from scheduling.simulation_actions import MOST_TRIES, MOST_WAITING, Gone, TooMany
 from tests.jobs import api_make as make
 from tests.jobs.api_make import Caller
 

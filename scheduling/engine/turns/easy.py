@@ -218,7 +218,7 @@ class _Walk:
     @staticmethod
     def of(engine: Engine, promise: Promise, ask: Ask, now: float) -> _Walk | None:
         """None if nobody in it can pass."""
-        if ask is promise.job.ask or (engine.books and engine.refuses(ask)):
+        if ask.gpus > engine.room.free_gpus or ask is promise.job.ask or (engine.books and engine.refuses(ask)):
             return None
         if _fits(engine, ask, ask.able if promise.outranks(ask) else promise.beyond(ask)):
             return _Walk(engine, promise, ask, now, only_short=False)

@@ -7,7 +7,7 @@ from django.db import migrations
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0007_identity"),
+        ("jobs", "0008_placement"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

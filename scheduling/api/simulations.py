@@ -22,11 +22,11 @@ from jobs.door.rights import Rule
 from jobs.door.shapes import Shape, anything, at, moment, number, text, texts
 from jobs.models import Role, Scope
 from jobs.rights import Caller
-from scheduling import actions
-from scheduling.actions import Gone, TooMany
+from scheduling import simulation_actions as actions
 from scheduling.engine.policies import RULES
 from scheduling.loops import simulate
 from scheduling.models import Simulation, SimulationState
+from scheduling.simulation_actions import Gone, TooMany
 from scheduling.simulator import acme, asking
 from scheduling.simulator.asking import BadSetting
 from scheduling.simulator.run import COSTS

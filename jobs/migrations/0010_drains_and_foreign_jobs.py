@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0006_failed_attempts"),
+        ("jobs", "0009_labels_found"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

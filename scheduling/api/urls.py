@@ -1,0 +1,3 @@
+from scheduling.api import explain, simulations
+
+urlpatterns = [*explain.urlpatterns, *simulations.urlpatterns]

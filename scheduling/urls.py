@@ -1,0 +1,5 @@
+from django.urls import path
+
+from scheduling import views
+
+urlpatterns = [path("jobs/<slug:public_id>/why/", views.why_it_waits, name="why")]
