@@ -25,7 +25,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from acmeweb.authentication import BearerTokenAuthentication
 from acmeweb.views import glances
 from failures.models import Diagnosis, Incident, Standing
-from jobs import clock
+from jobs import clock, tally
 from jobs.lifecycle import NodeState, State
 from jobs.models import Cluster, Job, Node, Pulse, Scope
 from jobs.rights import Caller
@@ -84,17 +84,35 @@ class Family:
             yield f"{self.name}{{{written}}} {value:.15g}\n"
 
 
+@dataclass(frozen=True)
+class Histogram:
+    name: str
+    says: str
+    label: str
+    tallies: dict[str, tally.Tally]
+
+    def lines(self) -> Iterator[str]:
+        yield f"# HELP {self.name} {self.says}\n# TYPE {self.name} histogram\n"
+        for of, found in sorted(self.tallies.items()):
+            mine = f'{self.label}="{_escaped(of)}"'
+            for bound, count in zip((*map(str, tally.BOUNDS_S), "+Inf"), (*found.within, found.count), strict=True):
+                yield f'{self.name}_bucket{{{mine},le="{bound}"}} {count}\n'
+            yield f"{self.name}_sum{{{mine}}} {found.total_s:.15g}\n{self.name}_count{{{mine}}} {found.count}\n"
+
+
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def families(now: datetime, seen: QuerySet[Job]) -> Iterator[Family]:
+def families(now: datetime, seen: QuerySet[Job]) -> Iterator[Family | Histogram]:
     names = dict(Cluster.objects.values_list("pk", "name"))
     yield _jobs(names)
     yield _ended(names, now)
     yield _nodes(names)
     yield _gpus(now)
     yield from _waits(names, now)
+    says = "How long a turn thought about who starts, and wrote it down."
+    yield Histogram("slurm_schedule_cycle_seconds", says, "cluster", tally.read("schedule_cycle"))
     yield Family(
         "acme_cluster_silent_seconds",
         "Since the cluster last answered.",

@@ -8,18 +8,26 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import httpx
 import typer
 from rich.console import Console
+from typer.completion import get_completion_script
 
-from acme_client import __version__, config, explained, offline, script, table
+from acme_client import __version__, config, explained, keys, offline, script, table, verbs
+from acme_client import top as live_view
 from acme_client.api import Acme, AcmeError, Refused
+from acme_client.terminal import DryRun, Form, FormOption, ReasonOption
+from acme_client.terminal import pairs as _pairs
+from acme_client.terminal import print_rows as _print
+from acme_client.terminal import say as _say
+from acme_client.terminal import server_of as _server
+from acme_client.terminal import usage as _usage
 
 EPILOG = "Exit codes: 0 done, 1 refused by the server, 2 wrong usage, 3 server not reachable, 4 not allowed."
 UNFINISHED = ("PENDING", "RUNNING", "SUSPENDED")
@@ -30,23 +38,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-
-
-class Form(StrEnum):
-    TABLE = "table"
-    WIDE = "wide"
-    CSV = "csv"
-    JSON = "json"
-
-
-FormOption = Annotated[Form, typer.Option("--output", "-o", help="How it is printed.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Kept in the record, with your name.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
-Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs or arrays, or ranges of tasks: ID_[0-7].")]
-Filters = Annotated[
-    list[str] | None, typer.Option("--filter", "-f", help="Instead of ids: state=PENDING, user=ada, name__contains=x.")
-]
 
 
 def run() -> None:
@@ -59,20 +50,6 @@ def run() -> None:
         # Whoever read us has seen enough; nothing may be written any more, not even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-
-
-def _say(sentence: str) -> None:
-    errors.print(f"acme: {table.clean(sentence)}")
-
-
-def _usage(sentence: str) -> NoReturn:
-    _say(sentence)
-    raise typer.Exit(2)
-
-
-def _server(ctx: typer.Context) -> Acme:
-    """The context carries another way to the server in tests."""
-    return Acme.configured(ctx.obj if isinstance(ctx.obj, httpx.BaseTransport) else None)
 
 
 @app.command()
@@ -180,12 +157,19 @@ def jobs(
     cluster: Annotated[str, typer.Option("--clusters", "-M")] = "",
     sort: Annotated[str, typer.Option("--sort", "-S", help="id, -id, priority, submitted_at …")] = "",
     limit: Annotated[int, typer.Option("--limit", min=1)] = 1000,
+    labels: Annotated[
+        list[str] | None, typer.Option("--label", "-l", help="NAME=VALUE; several must all hold.")
+    ] = None,
+    filters: Annotated[
+        list[str] | None, typer.Option("--filter", "-f", help="Any filter of the API: kind=pretrain, nodes__gte=8.")
+    ] = None,
     output: FormOption = Form.TABLE,
 ) -> None:
     """The queue, as squeue shows it."""
-    query = {"user": user, "team": account, "name": name, "cluster": cluster, "ordering": sort}
+    query: dict[str, Any] = {"user": user, "team": account, "name": name, "cluster": cluster, "ordering": sort}
     if states.lower() != "all":
         query["state__in"] = ",".join(_state(word) for word in states.split(",")) if states else ",".join(UNFINISHED)
+    query |= {f"labels__{name}": value for name, value in _pairs(labels or []).items()} | _pairs(filters or [])
     rows = list(_server(ctx).pages("jobs/", {key: value for key, value in query.items() if value}, limit))
     _print(table.job_columns(datetime.now(UTC), output in (Form.WIDE, Form.CSV)), rows, output)
 
@@ -195,20 +179,14 @@ def _state(word: str) -> str:
     return table.CODES.get(upper, upper)
 
 
-def _print(columns: Sequence[table.Column], rows: Sequence[table.Row], output: Form) -> None:
-    if output == Form.JSON:
-        typer.echo(table.as_json(rows))
-    elif output == Form.CSV:
-        typer.echo(table.as_csv(columns, rows))
-    else:
-        typer.echo(table.lines(columns, rows))
-
-
 @app.command()
 def job(ctx: typer.Context, id: str, output: FormOption = Form.TABLE) -> None:
     """Everything about one job."""
     row = _server(ctx).get(f"jobs/{id}/")
-    typer.echo(table.as_json(row) if output == Form.JSON else table.details(row))
+    if output == Form.TABLE:
+        typer.echo(table.details(row))
+    else:
+        _print(table.job_columns(datetime.now(UTC), wide=True), [row], output, alone=True)
 
 
 @app.command()
@@ -258,71 +236,35 @@ def why(ctx: typer.Context, id: str, output: FormOption = Form.TABLE) -> None:
     typer.echo(table.as_json(said) if output == Form.JSON else explained.text(said))
 
 
-def _verb(
-    ctx: typer.Context, verb: str, ids: list[str] | None, filters: list[str] | None, reason: str, dry: bool
+@app.command()
+def top(
+    ctx: typer.Context,
+    user: Annotated[str, typer.Option("--user", "-u")] = "",
+    account: Annotated[str, typer.Option("--account", "-A", help="The team.")] = "",
+    cluster: Annotated[str, typer.Option("--clusters", "-M")] = "",
+    every: Annotated[float, typer.Option("--every", "-d", min=1, max=3600, help="Seconds.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print it once; so it is where there is no terminal.")] = False,
 ) -> None:
-    if bool(ids) == bool(filters):
-        _usage("give ids, or --filter, one of the two")
-    body: dict[str, Any] = {"verb": verb, "dry_run": dry} | ({"reason": reason} if reason else {})
-    if ids:
-        try:
-            body["ids"] = table.expand(ids)
-        except ValueError as error:
-            _usage(str(error))
-    else:
-        body["filter"] = _pairs(filters or [])
-    answer = _server(ctx).post("jobs/verbs/", body)
-    for one in answer["outcomes"]:
-        if not one["done"]:
-            _say(f"{one['id']}: {one['error']}")
-    if dry:
-        typer.echo(f"{verb} would reach {answer['done']} of {answer['matched']} jobs.")
-    if answer["left"]:
-        _say(f"{answer['left']} more match; run it again.")
-    if answer["refused"]:
-        raise typer.Exit(1)
+    """The clusters live: GPUs, what runs, what waits and why."""
+    query = {name: value for name, value in (("user", user), ("team", account), ("cluster", cluster)) if value}
+    looking, console = live_view.Looking(acme=_server(ctx), query=query), Console(highlight=False)
+    if once or not console.is_terminal:
+        console.print(live_view.view(looking.look(console.height), console.height))
+        return
+    with keys.unbuffered(), suppress(KeyboardInterrupt):
+        live_view.show(looking, every, console, lambda seconds: keys.pressed("qQ", seconds))
 
 
-def _pairs(filters: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for one in filters:
-        name, sign, value = one.partition("=")
-        if not sign:
-            _usage(f"{one} is no filter; write NAME=VALUE")
-        found.setdefault(name, []).append(value)
-    return found
+class Shell(StrEnum):
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
 
 
 @app.command()
-def cancel(
-    ctx: typer.Context, ids: Ids = None, filters: Filters = None, reason: ReasonOption = "", dry_run: DryRun = False
-) -> None:
-    """End jobs."""
-    _verb(ctx, "cancel", ids, filters, reason, dry_run)
-
-
-@app.command()
-def hold(
-    ctx: typer.Context, ids: Ids = None, filters: Filters = None, reason: ReasonOption = "", dry_run: DryRun = False
-) -> None:
-    """Keep waiting jobs from starting."""
-    _verb(ctx, "hold", ids, filters, reason, dry_run)
-
-
-@app.command()
-def release(
-    ctx: typer.Context, ids: Ids = None, filters: Filters = None, reason: ReasonOption = "", dry_run: DryRun = False
-) -> None:
-    """Let held jobs start again."""
-    _verb(ctx, "release", ids, filters, reason, dry_run)
-
-
-@app.command()
-def requeue(
-    ctx: typer.Context, ids: Ids = None, filters: Filters = None, reason: ReasonOption = "", dry_run: DryRun = False
-) -> None:
-    """Stop running jobs and put them back at their place in the queue."""
-    _verb(ctx, "requeue", ids, filters, reason, dry_run)
+def completion(shell: Annotated[Shell, typer.Argument(help="For which shell.")] = Shell.BASH) -> None:
+    """What makes the shell complete our words; for bash put it into ~/.local/share/bash-completion/completions/acme."""
+    typer.echo(get_completion_script(prog_name="acme", complete_var="_ACME_COMPLETE", shell=shell.value))
 
 
 @app.command()
@@ -403,6 +345,9 @@ def _node(acme: Acme, name: str) -> str:
     if len(found) != 1:
         _usage(f"{name} is in {len(found)} clusters; write CLUSTER/NODE" if found else f"there is no node {name}")
     return str(found[0])
+
+
+verbs.register(app)
 
 
 if __name__ == "__main__":

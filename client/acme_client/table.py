@@ -106,6 +106,11 @@ NODE_COLUMNS: list[Column] = [
     ("REASON", lambda row: row["reason"]),
     ("BY", lambda row: row["reason_by"]),
 ]
+OUTCOME_COLUMNS: list[Column] = [
+    ("JOBID", lambda row: row["id"]),
+    ("DONE", lambda row: "yes" if row["done"] else "no"),
+    ("ERROR", lambda row: row.get("error", "")),
+]
 GROUP_COLUMNS: list[Column] = [(name, itemgetter(name)) for name in ("CLUSTER", "NODES", "STATE", "GPUS", "NODELIST")]
 
 

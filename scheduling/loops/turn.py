@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from acmeweb import live
-from jobs import clock
+from jobs import clock, tally
 from jobs.models import Cluster
 from scheduling.backends.base import Backend, BackendError
 from scheduling.engine.placements import PLACEMENTS
@@ -92,7 +92,9 @@ def turn_once(cluster: Cluster, connect: Callable[[Cluster], Backend], lease: He
         sync_once(cluster, backend, clock.now())
         lease.renew()
         left = drain_once(cluster, clock.now()) + limits_once(cluster, clock.now())
-        if left + schedule_once(cluster, policy, clock.now(), lease.check):
+        with tally.timed("schedule_cycle", cluster.name):
+            started = schedule_once(cluster, policy, clock.now(), lease.check)
+        if left + started:
             lease.renew()
             deliver_once(cluster, backend, clock.now())
     except (BackendError, Misconfigured, Missing) as error:

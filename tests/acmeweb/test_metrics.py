@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from acmeweb.env import BadSetting, Env
 from failures import actions
-from jobs import clock
+from jobs import clock, tally
 from jobs.models import Node, Scope
 from scheduling import estimate_actions
 from scheduling.models import EstimateError, Lead
@@ -53,6 +53,22 @@ def test_jobs_nodes_and_waits_by_state(scrape):
         'slurm_gpus{cluster="seren",state="allocated"} 2',
         'acme_queue_wait_seconds{cluster="seren",quantile="0.5"} ',
         'acme_queue_oldest_seconds{cluster="seren"} ',
+    ):
+        assert line in said
+
+
+def test_how_long_a_turn_thought_is_a_histogram(scrape, monkeypatch):
+    found = tally.Tally(count=3, total_s=0.75, within=[1] * 5 + [2] * (len(tally.BOUNDS_S) - 5))
+    monkeypatch.setattr(tally, "read", lambda what: {'odd"name': found} if what == "schedule_cycle" else {})
+
+    said = scrape()
+
+    for line in (
+        "# TYPE slurm_schedule_cycle_seconds histogram",
+        'slurm_schedule_cycle_seconds_bucket{cluster="odd\\"name",le="0.005"} 1',
+        'slurm_schedule_cycle_seconds_bucket{cluster="odd\\"name",le="0.25"} 2',
+        'slurm_schedule_cycle_seconds_bucket{cluster="odd\\"name",le="+Inf"} 3',
+        'slurm_schedule_cycle_seconds_sum{cluster="odd\\"name"} 0.75',
     ):
         assert line in said
 

@@ -10,7 +10,6 @@ import httpx
 import pytest
 from acme_client import Acme, Refused, config, table
 from acme_client.cli import app, run
-from typer.testing import CliRunner
 
 from jobs import actions, clock
 from jobs.journal import Author
@@ -19,28 +18,6 @@ from scheduling.loops.estimate import estimate_once
 from tests.jobs import api_make as make
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def acme(door, monkeypatch, tmp_path):
-    """Run `acme WORDS` as ada."""
-    make.cluster()
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setenv("ACME_URL", "http://localhost")
-    monkeypatch.setenv("ACME_TOKEN", make.token(make.operator("ada")))
-
-    def call(*words, stdin=None):
-        result = CliRunner().invoke(app, [str(word) for word in words], obj=door, input=stdin)
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
-
-    return call
-
-
-@pytest.fixture
-def ada():
-    return make.person("ada")
 
 
 def test_submits_a_script_with_its_directives(acme, tmp_path):

@@ -1,0 +1,65 @@
+"""What the commands share: their common options, one sentence for errors, and rows in the form that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any, NoReturn
+
+import httpx
+import typer
+from rich.console import Console
+
+from acme_client import table
+from acme_client.api import Acme
+
+errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
+class Form(StrEnum):
+    TABLE = "table"
+    WIDE = "wide"
+    CSV = "csv"
+    JSON = "json"
+
+
+FormOption = Annotated[Form, typer.Option("--output", "-o", help="How it is printed.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Kept in the record, with your name.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs or arrays, or ranges of tasks: ID_[0-7].")]
+Filters = Annotated[
+    list[str] | None, typer.Option("--filter", "-f", help="Instead of ids: state=PENDING, user=ada, name__contains=x.")
+]
+
+
+def say(sentence: str) -> None:
+    errors.print(f"acme: {table.clean(sentence)}")
+
+
+def usage(sentence: str) -> NoReturn:
+    say(sentence)
+    raise typer.Exit(2)
+
+
+def server_of(ctx: typer.Context) -> Acme:
+    """The context carries another way to the server in tests."""
+    return Acme.configured(ctx.obj if isinstance(ctx.obj, httpx.BaseTransport) else None)
+
+
+def print_rows(columns: Sequence[table.Column], rows: Sequence[table.Row], output: Form, alone: bool = False) -> None:
+    if output == Form.JSON:
+        typer.echo(table.as_json(rows[0] if alone else rows))
+    elif output == Form.CSV:
+        typer.echo(table.as_csv(columns, rows))
+    else:
+        typer.echo(table.lines(columns, rows))
+
+
+def pairs(filters: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for one in filters:
+        name, sign, value = one.partition("=")
+        if not sign:
+            usage(f"{one} is no filter; write NAME=VALUE")
+        found.setdefault(name, []).append(value)
+    return found

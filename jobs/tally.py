@@ -1,0 +1,90 @@
+"""Durations that several processes measure, added up in Valkey for `/metrics`: how many, how long together, how many
+within each bound.
+
+As everything there they can be lost; then they begin at nothing again, which Prometheus expects of counters. Whoever
+measures never waits for a Valkey that is away, and never fails because of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import redis
+from django.conf import settings
+
+log = logging.getLogger(__name__)
+
+BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+AWAY_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    count: int
+    total_s: float
+    within: Sequence[int]  # for each bound, those that took no longer
+
+
+class _Valkey:
+    """One connection a process; one that did not answer is left alone for a while."""
+
+    def __init__(self) -> None:
+        self.away_until = 0.0
+        self.server: redis.Redis | None = None
+
+    def ask(self, work: list[tuple[object, ...]]) -> list[object] | None:
+        if not settings.VALKEY_URL or time.monotonic() < self.away_until:
+            return None
+        try:
+            if self.server is None:
+                url = settings.VALKEY_URL
+                self.server = redis.Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
+            pipe = self.server.pipeline(transaction=False)
+            for words in work:
+                pipe.execute_command(*words)
+            return pipe.execute()
+        except redis.RedisError as error:
+            self.away_until = time.monotonic() + AWAY_S
+            log.info("a measurement was lost: %s", error)
+            return None
+
+
+valkey = _Valkey()
+
+
+@contextmanager
+def timed(what: str, of: str) -> Iterator[None]:
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        note(what, of, time.perf_counter() - began)
+
+
+def note(what: str, of: str, seconds: float) -> None:
+    place = f"acme:tally:{what}"
+    bound = next((str(number) for number, bound in enumerate(BOUNDS_S) if seconds <= bound), "over")
+    valkey.ask([("HINCRBY", place, f"{of}\n{bound}", 1), ("HINCRBYFLOAT", place, f"{of}\ntotal", f"{seconds:.6f}")])
+
+
+def read(what: str) -> dict[str, Tally]:
+    """By what was measured; empty when nobody answers."""
+    answers = valkey.ask([("HGETALL", f"acme:tally:{what}")])
+    found: dict[str, dict[str, float]] = {}
+    kept = answers[0] if answers else {}
+    for field, value in kept.items() if isinstance(kept, dict) else ():
+        of, _, part = field.decode().partition("\n")
+        found.setdefault(of, {})[part] = float(value)
+    return {of: _tally(parts) for of, parts in found.items()}
+
+
+def _tally(parts: dict[str, float]) -> Tally:
+    within, so_far = [], 0
+    for number in range(len(BOUNDS_S)):
+        so_far += int(parts.get(str(number), 0))
+        within.append(so_far)
+    return Tally(count=so_far + int(parts.get("over", 0)), total_s=parts.get("total", 0.0), within=within)

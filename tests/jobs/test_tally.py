@@ -1,0 +1,61 @@
+"""Durations added up in Valkey."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+import redis
+from django.conf import settings as configured
+
+from jobs import tally
+
+needs_valkey = pytest.mark.skipif(not configured.VALKEY_URL, reason="no Valkey")
+
+
+@pytest.fixture
+def what():
+    name = f"test-{uuid.uuid4().hex}"
+    yield name
+    with redis.Redis.from_url(configured.VALKEY_URL) as server:
+        server.delete(f"acme:tally:{name}")
+
+
+@needs_valkey
+def test_each_bound_counts_all_that_took_no_longer(what):
+    for seconds in (0.001, 0.005, 0.02, 0.3, 99.0):
+        tally.note(what, "seren", seconds)
+    tally.note(what, "kalos", 1.0)
+
+    found = tally.read(what)
+
+    assert set(found) == {"seren", "kalos"}
+    assert found["seren"].count == 5 and round(found["seren"].total_s, 3) == 99.326
+    assert found["seren"].within == [2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4]
+
+
+@needs_valkey
+def test_what_fails_is_measured_too(what):
+    with pytest.raises(ZeroDivisionError), tally.timed(what, "seren"):
+        1 / 0  # noqa: B018
+
+    assert tally.read(what)["seren"].count == 1
+
+
+def test_without_valkey_nothing_is_counted_and_nobody_fails(settings):
+    settings.VALKEY_URL = ""
+    tally.note("x", "seren", 1.0)
+
+    assert tally.read("x") == {}
+
+
+def test_a_valkey_that_is_away_is_left_alone_for_a_while(settings, monkeypatch):
+    settings.VALKEY_URL = "redis://127.0.0.1:1/0"
+    fresh = tally._Valkey()
+    monkeypatch.setattr(tally, "valkey", fresh)
+
+    tally.note("x", "seren", 1.0)
+    waited = fresh.away_until
+    tally.note("x", "seren", 1.0)
+
+    assert waited > 0 and fresh.away_until == waited and tally.read("x") == {}
