@@ -23,12 +23,14 @@ from failures.grouping import Known, Scope, Symptom
 from failures.models import Diagnosis, Incident, Review, Standing
 from jobs import journal
 from jobs.journal import Author
-from jobs.lifecycle import FAILURES
-from jobs.models import Attempt, Node
+from jobs.lifecycle import FAILURES, State
+from jobs.models import Attempt, Job, Node
 
 ENGINE = Author(by="diagnosis")
 LEASE = timedelta(seconds=90)  # longer than a task may live, so that nobody else is at the same row
 MOST_NOTED = 500
+MOST_RESOLVED = 200
+RECOVERY = timedelta(days=30)
 MOST_BUNDLE = 64 << 10
 OPEN_LOCK = 0x0E11  # "who opens incidents of this cluster", for pg_advisory_xact_lock
 
@@ -226,6 +228,20 @@ def resolve(incident: Incident, *, author: Author, now: datetime, why: str = "")
     ):
         raise _moved(incident, "resolved")
     _of_incident("incident.resolved", author, incident, Standing.RESOLVED, why)
+
+
+def resolve_recovered(now: datetime) -> int:
+    """Close what a program mended by itself: every job that was in it has ended well since."""
+    rows = Incident.objects.unresolved().filter(scope=Scope.JOB, last_symptom_at__gte=now - RECOVERY)
+    mended = rows.exclude(diagnoses__attempt__job__in=Job.objects.exclude(state=State.COMPLETED))
+    done = 0
+    for incident in mended.select_related("lead__attempt__job").order_by("pk")[:MOST_RESOLVED]:
+        try:
+            resolve(incident, author=ENGINE, now=now, why="Its jobs have ended well since.")
+            done += 1
+        except Moved:
+            continue  # a person was faster
+    return done
 
 
 def _moved(incident: Incident, wanted: str) -> Moved:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
+from failures import actions
 from failures.loops import diagnose
 from jobs import clock
 
@@ -16,4 +17,6 @@ def diagnose_lately() -> int:
 @shared_task(name="failures.sweep")
 def diagnose_ever() -> int:
     """Attempts whose end we learned of late: a cluster was away for days, or all workers were."""
-    return diagnose.diagnose_once(clock.now(), since=diagnose.EVER)
+    done = diagnose.diagnose_once(clock.now(), since=diagnose.EVER)
+    actions.resolve_recovered(clock.now())
+    return done
