@@ -54,14 +54,21 @@ def note_failed(since: datetime, now: datetime) -> int:
 
 
 def claim(now: datetime) -> Diagnosis | None:
-    """The next row with work to do, verdicts before bundles. Counted before it is begun."""
+    """The next row with work to do, verdicts before bundles. Counted before it is begun.
+
+    One bundle at a time: each is seconds of work that nobody waits for, and must not take every worker from verdicts.
+    """
     with transaction.atomic():
         due = Diagnosis.objects.open().filter(due_at__lte=now).select_for_update(skip_locked=True, of=("self",))
-        row = due.order_by(F("judged_at").asc(nulls_first=True), "due_at").only("pk").first()
-        if row is None:
+        row = due.order_by(F("judged_at").asc(nulls_first=True), "due_at").only("pk", "judged_at").first()
+        if row is None or (row.judged_at and _bundle_in_hand(now)):
             return None
         Diagnosis.objects.filter(pk=row.pk).update(tries=F("tries") + 1, due_at=now + LEASE)
     return Diagnosis.objects.select_related("attempt__job__cluster").defer("bundle").get(pk=row.pk)
+
+
+def _bundle_in_hand(now: datetime) -> bool:
+    return Diagnosis.objects.open().judged().filter(due_at__gt=now, tries__gt=0).exists()
 
 
 def put_off(row: Diagnosis, trouble: str, until: datetime) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from celery import shared_task
 
 from failures import actions
+from failures.diagnosis import compress, scan
 from failures.loops import diagnose
 from jobs import clock
 
 
 @shared_task(name="failures.diagnose")
 def diagnose_lately() -> int:
+    # Compiled once a process, before somebody waits for it
+    scan.shipped()
+    compress.shipped_filters()
     return diagnose.diagnose_once(clock.now())
 
 
