@@ -23,12 +23,14 @@ from failures.grouping import Known, Scope, Symptom
 from failures.models import Diagnosis, Incident, Review, Standing
 from jobs import journal
 from jobs.journal import Author
-from jobs.lifecycle import FAILURES
-from jobs.models import Attempt, Node
+from jobs.lifecycle import FAILURES, State
+from jobs.models import Attempt, Job, Node
 
 ENGINE = Author(by="diagnosis")
 LEASE = timedelta(seconds=90)  # longer than a task may live, so that nobody else is at the same row
 MOST_NOTED = 500
+MOST_RESOLVED = 200
+RECOVERY = timedelta(days=30)
 MOST_BUNDLE = 64 << 10
 OPEN_LOCK = 0x0E11  # "who opens incidents of this cluster", for pg_advisory_xact_lock
 
@@ -52,14 +54,21 @@ def note_failed(since: datetime, now: datetime) -> int:
 
 
 def claim(now: datetime) -> Diagnosis | None:
-    """The next row with work to do, verdicts before bundles. Counted before it is begun."""
+    """The next row with work to do, verdicts before bundles. Counted before it is begun.
+
+    One bundle at a time: each is seconds of work that nobody waits for, and must not take every worker from verdicts.
+    """
     with transaction.atomic():
         due = Diagnosis.objects.open().filter(due_at__lte=now).select_for_update(skip_locked=True, of=("self",))
-        row = due.order_by(F("judged_at").asc(nulls_first=True), "due_at").only("pk").first()
-        if row is None:
+        row = due.order_by(F("judged_at").asc(nulls_first=True), "due_at").only("pk", "judged_at").first()
+        if row is None or (row.judged_at and _bundle_in_hand(now)):
             return None
         Diagnosis.objects.filter(pk=row.pk).update(tries=F("tries") + 1, due_at=now + LEASE)
     return Diagnosis.objects.select_related("attempt__job__cluster").defer("bundle").get(pk=row.pk)
+
+
+def _bundle_in_hand(now: datetime) -> bool:
+    return Diagnosis.objects.open().judged().filter(due_at__gt=now, tries__gt=0).exists()
 
 
 def put_off(row: Diagnosis, trouble: str, until: datetime) -> None:
@@ -226,6 +235,20 @@ def resolve(incident: Incident, *, author: Author, now: datetime, why: str = "")
     ):
         raise _moved(incident, "resolved")
     _of_incident("incident.resolved", author, incident, Standing.RESOLVED, why)
+
+
+def resolve_recovered(now: datetime) -> int:
+    """Close what a program mended by itself: every job that was in it has ended well since."""
+    rows = Incident.objects.unresolved().filter(scope=Scope.JOB, last_symptom_at__gte=now - RECOVERY)
+    mended = rows.exclude(diagnoses__attempt__job__in=Job.objects.exclude(state=State.COMPLETED))
+    done = 0
+    for incident in mended.select_related("lead__attempt__job").order_by("pk")[:MOST_RESOLVED]:
+        try:
+            resolve(incident, author=ENGINE, now=now, why="Its jobs have ended well since.")
+            done += 1
+        except Moved:
+            continue  # a person was faster
+    return done
 
 
 def _moved(incident: Incident, wanted: str) -> Moved:

@@ -64,7 +64,7 @@ def weighed(diagnosis: Diagnosis, end: End) -> Diagnosis:
     told = _clusters_word(end)
     if told and _yields(diagnosis, told[0]):
         return _with_word(diagnosis, *told, end)
-    if diagnosis.root_cause == NONE:
+    if diagnosis.root_cause == NONE or (diagnosis.root_cause == UNKNOWN and not diagnosis.notes):
         return _unexplained(diagnosis, end)
     return _with_the_dead(diagnosis, end) if diagnosis.root_cause in NODE_CAUSES else diagnosis
 
@@ -114,9 +114,9 @@ def _with_the_dead(diagnosis: Diagnosis, end: End) -> Diagnosis:
 
 
 def _unexplained(diagnosis: Diagnosis, end: End) -> Diagnosis:
-    """The log looks healthy, yet the attempt failed: nothing in it says why."""
+    """The attempt failed, and nothing in its log says why."""
     row = LABELS[UNKNOWN]
-    words = f"The log shows no failure; the cluster reports {end.state}" + (f": {end.reason}" if end.reason else "")
+    words = f"Nothing in the log says why; the cluster reports {end.state}" + (f": {end.reason}" if end.reason else "")
     return replace(
         diagnosis, root_cause=UNKNOWN, category=row.category, confidence=0.0, restart_helps=row.restart,
         restart_reason=row.reason, action=row.action, notes=(f"{words}.", *diagnosis.notes),

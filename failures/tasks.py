@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from celery import shared_task
 
+from failures import actions
+from failures.diagnosis import compress, scan
 from failures.loops import consult, diagnose, learn
 from jobs import clock
 
 
 @shared_task(name="failures.diagnose")
 def diagnose_lately() -> int:
+    # Compiled once a process, before somebody waits for it
+    scan.shipped()
+    compress.shipped_filters()
     return diagnose.diagnose_once(clock.now())
 
 
 @shared_task(name="failures.sweep")
 def diagnose_ever() -> int:
     """Attempts whose end we learned of late: a cluster was away for days, or all workers were."""
-    return diagnose.diagnose_once(clock.now(), since=diagnose.EVER)
+    done = diagnose.diagnose_once(clock.now(), since=diagnose.EVER)
+    actions.resolve_recovered(clock.now())
+    return done
 
 
 @shared_task(name="failures.learn")

@@ -57,7 +57,7 @@ def _work(row: Diagnosis, now: datetime, judge: Judge, bundle: Bundle) -> bool:
     try:
         if row.judged_at is None:
             return _verdict(row, now, judge)
-        _bundle(row, now, bundle)
+        _bundle(row, bundle)
     except Moved as moved:
         log.info("%s", moved)
         return False
@@ -76,7 +76,7 @@ def _verdict(row: Diagnosis, now: datetime, judge: Judge) -> bool:
     if isinstance(found.no_log, NothingYet) and now - row.failed_at < PATIENCE and row.tries == 1:
         actions.put_off(row, str(found.no_log), now + LATE_LOG)
         return False
-    actions.judge(row, found.verdict, found.cost, found.first_symptom_at, now)
+    actions.judge(row, found.verdict, found.cost, found.first_symptom_at, clock.now())  # reading took its time
     return True
 
 
@@ -89,6 +89,6 @@ def _unread(why: str) -> PureDiagnosis:
     return replace(engine.diagnose([]), root_cause="Unknown", notes=(why,))
 
 
-def _bundle(row: Diagnosis, now: datetime, bundle: Bundle) -> None:
+def _bundle(row: Diagnosis, bundle: Bundle) -> None:
     text = "" if row.tries > MOST_TRIES else bundle(row.attempt)
-    actions.keep_bundle(row, text, now)
+    actions.keep_bundle(row, text, clock.now())

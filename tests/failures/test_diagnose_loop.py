@@ -276,6 +276,20 @@ def test_what_is_in_the_hands_of_one_worker_is_not_taken_by_another(tmp_path):
     assert actions.claim(clock.now()) is None
 
 
+def test_bundles_never_take_all_workers_from_verdicts(tmp_path):
+    for _ in range(2):
+        make.failed(tmp_path)
+    turn(bundle=poisoned)  # both have verdicts, and a bundle that failed
+    due_now()
+
+    held = actions.claim(clock.now())
+    assert held.judged_at
+    assert actions.claim(clock.now()) is None
+    late = make.failed(tmp_path)
+    note()
+    assert actions.claim(clock.now()).attempt == late
+
+
 def test_a_worker_killed_in_the_middle_loses_nothing(tmp_path):
     attempt = make.failed(tmp_path)
 

@@ -9,7 +9,7 @@ from failures.actions import Moved
 from failures.loops.diagnose import diagnose_once
 from failures.models import Diagnosis, Incident, Standing
 from jobs import clock
-from jobs.models import Event
+from jobs.models import Event, Job
 from tests import make as rows
 from tests.failures import make
 
@@ -76,6 +76,19 @@ def test_acknowledged_by_one_it_is_not_acknowledged_again(tmp_path):
         act(actions.acknowledge, incident)
     incident.refresh_from_db()
     assert (incident.state, incident.acknowledged_by) == (Standing.ACKNOWLEDGED, "ada")
+
+
+def test_what_ended_well_after_all_is_resolved_by_itself(tmp_path):
+    mended, still = make.diagnosed(tmp_path), make.diagnosed(tmp_path)
+    service = make.diagnosed(tmp_path, make.STORAGE)
+    Job.objects.filter(pk__in=[mended.attempt.job_id, service.attempt.job_id]).update(state="COMPLETED")
+
+    assert actions.resolve_recovered(clock.now()) == 1
+
+    states = {row.pk: row.incident.state for row in map(make.of, [mended.attempt, still.attempt, service.attempt])}
+    assert states == {mended.pk: "resolved", still.pk: "open", service.pk: "open"}
+    assert Event.objects.get(what="incident.resolved").by == "diagnosis"
+    assert actions.resolve_recovered(clock.now()) == 0
 
 
 def test_each_step_of_an_incident_is_an_event_with_its_author(tmp_path):
