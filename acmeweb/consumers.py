@@ -22,7 +22,7 @@ from failures import rights
 from jobs.models import Job, Role, Team
 from scheduling.models import Simulation
 
-SHARED = frozenset({"queue", "nodes", "failures"})
+SHARED = frozenset({"queue", "nodes", "failures", "rules"})
 TOPIC = re.compile(r"(job:[0-9a-z_]{11,24}|node:\d{1,18}|incident:\d{1,18}|simulation:[0-9a-z]{11,16})", re.ASCII)
 MOST_TOPICS = 50
 RECHECK_S = 30

@@ -11,7 +11,8 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from failures.models import Diagnosis, Incident
+from failures.models import Diagnosis, Incident, LearnedRule
+from jobs.models import Scope
 from jobs.rights import Caller
 
 
@@ -42,3 +43,15 @@ def may_handle(caller: Caller, incident: Incident) -> bool:
 def teams_counted(caller: Caller) -> Sequence[int] | None:
     """Whose failures a table counts; None: everybody's. Figures are no log lines, so operators see all of them."""
     return None if caller.everywhere or caller.operates else sorted(caller.roles)
+
+
+def rules(caller: Caller) -> QuerySet[LearnedRule]:
+    """Operators keep the rulebook; others see what their own failures taught."""
+    rows = LearnedRule.objects.all()
+    if caller.everywhere or caller.operates:
+        return rows
+    return rows.filter(source__in=diagnoses(caller).values("pk"))
+
+
+def may_keep_rules(caller: Caller) -> bool:
+    return bool(caller.everywhere or caller.operates)

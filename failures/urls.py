@@ -1,10 +1,12 @@
 from django.urls import path
 
-from failures import views
+from failures import rule_views, views
 from failures.api.urls import AttemptKey, IncidentNumber  # noqa: F401 (importing them registers the converters)
 
 urlpatterns = [
     path("failures/", views.failures, name="failures"),
+    path("failures/rules/", rule_views.rules, name="rules"),
+    path("failures/rules/<slug:name>/<slug:verb>/", rule_views.rule_verb, name="rule-verb"),
     path("failures/paste/", views.paste, name="paste-log"),
     path("failures/diagnoses/<attempt_key:attempt>/", views.review, name="review"),
     path("failures/<incident_number:number>/", views.incident, name="incident"),

@@ -16,11 +16,11 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from failures import actions, forms, rights, statistics, story
+from failures import actions, alike, forms, rights, statistics, story
 from failures.diagnosis import engine
 from failures.diagnosis.labels import LABELS
 from failures.grouping import Scope
-from failures.models import Diagnosis, Incident, Standing
+from failures.models import Diagnosis, Incident, ModelOpinion, Standing
 from failures.models.diagnosis import look
 from jobs import clock
 from jobs.journal import Author
@@ -267,6 +267,8 @@ def _shown(row: Diagnosis, caller: Caller) -> dict[str, Any]:
         "log_url": f"{reverse('log', args=[job.public_id])}?attempt={row.attempt.number}",
         "may_review": row.judged_at is not None and caller.may_change(job),
         "others": others,
+        "alike": cache(lambda: alike.seen_before(row, caller)),
+        "opinion": ModelOpinion.objects.filter(diagnosis=row).first(),
         "labels": [name for name in LABELS if name != row.root_cause],
     }
 

@@ -1,6 +1,6 @@
 from django.urls import path, register_converter
 
-from failures.api import diagnoses, figures, incidents
+from failures.api import diagnoses, figures, incidents, rules
 from jobs.api.urls import PublicId
 
 
@@ -30,5 +30,10 @@ urlpatterns = [
     path("incidents/<incident_number:incident>/", incidents.OneIncident.as_view()),
     path("incidents/<incident_number:incident>/acknowledge/", incidents.AcknowledgeIncident.as_view()),
     path("incidents/<incident_number:incident>/resolve/", incidents.ResolveIncident.as_view()),
+    path("diagnoses/<attempt_key:attempt>/similar/", rules.Similar.as_view()),
+    path("rules/", rules.Rules.as_view()),
+    path("rules/<slug:rule>/", rules.OneRule.as_view()),
+    path("rules/<slug:rule>/adopt/", rules.AdoptRule.as_view()),
+    path("rules/<slug:rule>/retire/", rules.RetireRule.as_view()),
     path("failures/statistics/", figures.FailureStatistics.as_view()),
 ]

@@ -68,6 +68,10 @@ class Case(models.Model):
         return 1.0 - float(getattr(self, "distance", 1.0))
 
     @property
+    def percent(self) -> int:
+        return round(100 * self.likeness)
+
+    @property
     def cured_by(self) -> str:
         """What people wrote when it was over, in their words."""
         incident = self.diagnosis.incident
