@@ -46,7 +46,8 @@ GOLDEN = (
     ("tiresias", "consolidate", "helios", "Lucid", 7400.5, 164.9),
     ("qssf", "consolidate", "none", "HeliosArtifact (unseeded noise)", 8014.5, 782.4),
 )
-GOAL = {"fifo": 100_000, "sjf": 100_000, "qssf": 100_000, "easy": 100_000, "srtf": 20_000, "tiresias": 20_000}
+GOAL = dict.fromkeys(("fifo", "sjf", "qssf", "easy"), 100_000)
+GOAL |= dict.fromkeys(("srtf", "tiresias", "gittins", "themis", "acme"), 20_000)
 
 
 def best(work, times=3):
@@ -145,6 +146,13 @@ def live():
     for name, policy in POLICIES.items():
         took, decided = best(lambda p=policy: p(picture))
         print(f"{name:<10}{took * 1000:>8.1f} ms   {len(decided.starts)} starts, {len(decided.waits)} reasons")
+    mixed = replace(
+        picture,
+        waiting=tuple(replace(job, preemptible=job.id % 4 == 0) for job in waiting),
+        running=tuple(replace(job, preemptible=job.id % 3 == 0) for job in running),
+    )
+    took, decided = best(lambda: POLICIES["acme"](mixed))
+    print(f"acme{took * 1000:>14.1f} ms   {len(decided.stops)} borrowers of 667 give way")
     print("\nstart estimates for all who wait, one draw and five; goal 1 s")
     for name in ("fifo", "fifo-skip", "easy", "fair"):
         once, told = best(lambda p=name: start_estimates(picture, RULES[p], draws=1), times=2)

@@ -136,6 +136,7 @@ class Engine:
         self._early = 0
         self.running: dict[int, Job] = {}
         self.borrowers: dict[int, Job] = {}  # of these, who gives way; for rules that claim
+        self.market: Any = None  # what each of them would lose, worked out once a turn
         self.bands: set[int] = set()  # the priority classes that have been seen
         self.blocked: Job | None = None
         self.started: list[Job] = []
@@ -238,6 +239,7 @@ class Engine:
 
     def decide(self, now: float) -> None:
         """Who starts and who stops now. Whoever calls empties `started` and `stopped` when it has acted on them."""
+        self.market = None
         self.rules.turn(self, now)
         self.freed = False
         if self.fresh:

@@ -15,9 +15,10 @@ from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import RULES
 from scheduling.engine.policies.fair import Fair
 from scheduling.engine.policies.gittins import gittins
+from scheduling.engine.policies.qssf import Qssf
 from scheduling.engine.room import Room
-from scheduling.simulator.kernel import Outage
-from scheduling.simulator.run import Setting, pool, run
+from scheduling.simulator.kernel import Outage, replay
+from scheduling.simulator.run import Setting, arrivals, pool, run
 from tests.scheduling.replaying import (
     COUNT,
     SMALL,
@@ -298,6 +299,39 @@ def test_qssf_learns_from_the_users_own_jobs():
 
     assert done.started_s[-2:].tolist() == [10_060, 10_050]
     assert done.prediction_error_s is not None
+
+
+def test_trees_learn_from_what_has_ended_what_the_rolling_estimate_cannot():
+    """Widths decide how long jobs take, but every user and every name is new: the rolling mean knows nothing of it."""
+    widths = [1, 2] * 800
+    jobs = [(10 * n, 5 if gpus == 1 else 500, gpus) for n, gpus in enumerate(widths)]
+    users = [f"u{n}" for n in range(len(jobs))]
+    history = trace(*jobs, users=users, names=users)
+
+    rolling, blended = (run(history, policy, Setting(nodes=50)) for policy in ("qssf", "qssf-ml"))
+
+    assert blended.prediction_error_s < 0.75 * rolling.prediction_error_s
+    assert blended.prediction_error_s == run(history, "qssf-ml", Setting(nodes=50)).prediction_error_s
+
+
+def test_trees_are_asked_for_only_once_there_is_something_to_learn():
+    done = run(trace((0, 10, 4), (1, 10, 4)), "qssf-ml", COUNT)
+
+    assert done.prediction_error_s == run(trace((0, 10, 4), (1, 10, 4)), "qssf", COUNT).prediction_error_s
+
+
+def test_any_predictor_may_order_the_queue():
+    class LastComesFirst:
+        def predict(self, job):
+            return -job.number
+
+        def learn(self, job, ran_s):
+            pass
+
+    engine = Engine(Room(pool(COUNT, 3)), Qssf(LastComesFirst()))
+    history = trace((0, 10, 12), (1, 10, 12), (2, 10, 12))
+
+    assert replay(engine, arrivals(history, engine, COUNT)).started == [0, 20, 10]
 
 
 def test_drf_gives_to_whom_holds_least():

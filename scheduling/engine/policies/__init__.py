@@ -18,7 +18,7 @@ from scheduling.engine.policies.easy import Easy
 from scheduling.engine.policies.fair import Fair
 from scheduling.engine.policies.fifo import Fifo, FifoSkip
 from scheduling.engine.policies.gittins import Gittins
-from scheduling.engine.policies.qssf import Qssf
+from scheduling.engine.policies.qssf import Qssf, QssfMl
 from scheduling.engine.policies.sjf import Sjf
 from scheduling.engine.policies.srtf import Srtf
 from scheduling.engine.policies.themis import Themis
@@ -26,7 +26,7 @@ from scheduling.engine.policies.tiresias import Tiresias
 from scheduling.engine.rules import Rules
 from scheduling.engine.settings import BadSettings
 
-EVERY = (Fifo, FifoSkip, Sjf, Srtf, Qssf, Tiresias, Gittins, Easy, Conservative, Fair, Drf, Themis, Acme)
+EVERY = (Fifo, FifoSkip, Sjf, Srtf, Qssf, QssfMl, Tiresias, Gittins, Easy, Conservative, Fair, Drf, Themis, Acme)
 LIVE = (Fifo, FifoSkip, Sjf, Easy, Conservative, Fair, Drf, Acme)
 RULES: dict[str, type[Rules]] = {rules.name: rules for rules in EVERY}
 POLICIES: dict[str, Policy] = {rules.name: policy(rules) for rules in LIVE}

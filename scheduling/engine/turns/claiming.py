@@ -13,7 +13,8 @@ An owner may claim from every borrower, a borrower from borrowers of a lower cla
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from heapq import nsmallest
 
 from scheduling.engine.cluster import Need
 from scheduling.engine.engine import Ask, Engine, Job
@@ -41,16 +42,18 @@ def room_for(engine: Engine, job: Job, among: Nodes, now: float) -> Places | Non
         return places
     if engine.place(_without_borrowers(engine, job), need, among) is None:
         return None
-    for victim in victims(engine, job, among, now):
+    market = _market(engine, job, now)
+    for victim in _victims(engine, job, among, market):
         victim.gave_way_to = job
+        market.leave(victim)
         engine.halt(victim, now)
     return engine.place(engine.room, need, among)
 
 
-def victims(engine: Engine, job: Job, among: Nodes, now: float) -> list[Job]:
+def _victims(engine: Engine, job: Job, among: Nodes, market: Market) -> list[Job]:
     """Who must stop so that it fits; it is known to fit if all do whom it may claim from."""
-    loss = {borrower: _loss(engine, borrower, now) for borrower in claimable(engine, job)}
-    chosen = _cheapest(engine, job, among, loss)
+    loss = market.loss
+    chosen = _cheapest(engine, job, among, market)
     room = engine.room.copy()
     for victim in chosen:
         room.give(victim.places or (), victim.ask.need)
@@ -93,20 +96,55 @@ def _loss(engine: Engine, job: Job, now: float) -> Price:
     return -job.asked_band, job.ask.gpus * (engine.unsaved_s(job, now) + restart_s), 1, -job.began
 
 
-def _cheapest(engine: Engine, job: Job, among: Nodes, loss: dict[Job, Price]) -> list[Job]:
+class Market:
+    """What those who may be claimed from would lose, and by node who costs least. A price holds while its node is as it
+    was, so many claims in one turn look at few nodes anew."""
+
+    def __init__(self, engine: Engine, borrowers: Iterable[Job], now: float) -> None:
+        self.loss = {borrower: _loss(engine, borrower, now) for borrower in borrowers}
+        self.size = len(engine.borrowers)
+        self._on_node: dict[int, list[Job]] = defaultdict(list)
+        self._known: dict[tuple[int, int], dict[int, tuple[object, Offer]]] = defaultdict(dict)
+        for borrower in sorted(self.loss, key=self.loss.__getitem__):
+            for node, _ in borrower.places or ():
+                self._on_node[node].append(borrower)
+
+    def leave(self, job: Job) -> None:
+        self.size -= 1
+        del self.loss[job]
+        for node, _ in job.places or ():
+            self._on_node[node].remove(job)
+
+    def offers(self, room: Room, nodes: Nodes, gpus: int, ask: Ask) -> Iterator[Offer]:
+        """What a share of so many GPUs costs on each of the nodes."""
+        known, free, cpus, memory_mb = self._known[ask.shape, gpus], room.free, room.cpus, room.memory_mb
+        for node in members(nodes):
+            borrowers = self._on_node[node]
+            state = free[node], cpus[node], memory_mb[node], len(borrowers)
+            priced = known.get(node)
+            if priced is None or priced[0] != state:
+                priced = known[node] = state, _offer(room, node, gpus, ask.need, borrowers, self.loss)
+            yield priced[1]
+
+
+def _market(engine: Engine, job: Job, now: float) -> Market:
+    if job.ask.borrows:
+        return Market(engine, claimable(engine, job), now)
+    market: Market | None = engine.market
+    if market is None or market.size != len(engine.borrowers):
+        market = engine.market = Market(engine, engine.borrowers.values(), now)
+    return market
+
+
+def _cheapest(engine: Engine, job: Job, among: Nodes, market: Market) -> list[Job]:
     """The victims on the nodes where the shares of this wish cost least."""
-    on_node: dict[int, list[Job]] = defaultdict(list)
-    for borrower in sorted(loss, key=loss.__getitem__):
-        for node, _ in borrower.places or ():
-            on_node[node].append(borrower)
     need, room, firm = job.ask.need, engine.room, _without_borrowers(engine, job)
     chosen: dict[Job, None] = {}
     taken = 0
     for gpus, count in ((need.gpus, need.nodes), (need.rest, int(need.rest > 0))):
         wanted = among & ~taken
         able = firm.spacious(need, sum(nodes & wanted for nodes in firm.by_free[gpus:])) if count else 0
-        offers = sorted((_offer(room, node, gpus, need, on_node[node], loss) for node in members(able)), key=_by_price)
-        for _, node, there in offers[:count]:
+        for _, node, there in nsmallest(count, market.offers(room, able, gpus, job.ask), key=_by_price):
             taken |= 1 << node
             chosen.update(dict.fromkeys(there))
     return list(chosen)
