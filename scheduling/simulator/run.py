@@ -134,7 +134,7 @@ def _joined(traces: list[Trace]) -> Trace:
 
 def _one_pool(trace: Trace, policy: str, setting: Setting, nodes: int, watch: Watch | None) -> Run:
     counted = setting.cpus_per_node > 0
-    wide = trace.gpus > nodes * setting.gpus_per_node
+    wide = _too_wide(trace, setting, nodes)
     bare = (trace.gpus == 0) & (not counted)
     trace_kept = trace if not (wide | bare).any() else trace.rows(np.flatnonzero(~(wide | bare)))
     stalls, storms = _weather(trace_kept, setting)
@@ -197,6 +197,16 @@ def _counted(trace: Trace, setting: Setting) -> list[tuple[int, int]]:
     cpus = np.nan_to_num(trace.cpus) / nodes if setting.cpus_per_node else np.zeros(len(trace))
     memory_mb = np.nan_to_num(trace.memory_mb) if setting.memory_per_node_mb else np.zeros(len(trace))
     return list(zip(np.rint(cpus).astype(int).tolist(), np.rint(memory_mb).astype(int).tolist(), strict=True))
+
+
+def _too_wide(trace: Trace, setting: Setting, nodes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Larger than the pool, or asking more of a node than any has: behind one of these `fifo` waits for ever."""
+    wide = trace.gpus > nodes * setting.gpus_per_node
+    if (setting.cpus_per_node or setting.memory_per_node_mb) and setting.placement != "tune":
+        limits = setting.cpus_per_node or 1 << 60, setting.memory_per_node_mb or 1 << 60
+        asked = np.array(_counted(trace, setting), dtype=np.int64).reshape(-1, 2)
+        wide |= (asked > np.array(limits)).any(axis=1)
+    return wide
 
 
 def _weather(trace: Trace, setting: Setting) -> tuple[Floats, Storms | None]:
