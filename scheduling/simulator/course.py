@@ -62,9 +62,10 @@ class Watcher:
 
     def _state(self, there: int) -> tuple[float, float, float, float]:
         engine = self._engine
-        held = sum(job.ask.gpus for job in engine.running.values())
-        fragmented = self._fragmentation.of_room(engine.room)
-        return held, engine.room.free_gpus, fragmented, there - len(engine.running)
+        room = engine.room
+        # The nodes of a replay are alike, and on one that is down nobody runs
+        held = room.usable.bit_count() * room.most - room.free_gpus
+        return held, room.free_gpus, self._fragmentation.of_room(room), there - len(engine.running)
 
     def course(self) -> Course:
         columns = np.array(self._rows, dtype=np.float64).reshape(-1, 5).T

@@ -134,12 +134,13 @@ def _joined(traces: list[Trace]) -> Trace:
 
 def _one_pool(trace: Trace, policy: str, setting: Setting, nodes: int, watch: Watch | None) -> Run:
     counted = setting.cpus_per_node > 0
-    wide = trace.gpus > nodes * setting.gpus_per_node
+    wide = _too_wide(trace, setting, nodes)
     bare = (trace.gpus == 0) & (not counted)
     trace_kept = trace if not (wide | bare).any() else trace.rows(np.flatnonzero(~(wide | bare)))
     stalls, storms = _weather(trace_kept, setting)
-    engine = engine_for(policy, setting, nodes, outlook(trace_kept, setting))
-    watcher = _watcher(engine, trace_kept, setting)
+    ahead = outlook(trace_kept, setting)
+    engine = engine_for(policy, setting, nodes, ahead)
+    watcher = _watcher(engine, trace_kept, ahead)
     coming = arrivals(trace_kept, engine, setting, stalls)
     outcome = replay(engine, coming, weather=storms, sample=watcher, watch=watch)
     return Run(
@@ -177,10 +178,12 @@ def engine_for(policy: str, setting: Setting, nodes: int, ahead: Outlook | None 
 
 def outlook(trace: Trace, setting: Setting) -> Outlook:
     """What is usually asked for: the sizes of this very trace, as the authors of FGD take them."""
-    cells = (_shares(trace.gpus, setting), _counted(trace, setting))
-    wishes: Counter[Need] = Counter()
-    for (gpus, asked), times in Counter(zip(cells[0], cells[1], strict=True)).items():
-        wishes[Need(gpus=gpus, cpus=asked[0], memory_mb=asked[1])] += times
+    shares = _shares(trace.gpus, setting)
+    if _counts(setting):
+        counted = Counter(zip(shares, _counted(trace, setting), strict=True))
+        wishes = {Need(gpus=gpus, cpus=cpus, memory_mb=mb): times for (gpus, (cpus, mb)), times in counted.items()}
+    else:
+        wishes = {Need(gpus=gpus, cpus=0): times for gpus, times in Counter(shares).items()}
     return Outlook(wishes=wishes, guarantees=setting.pools, elastic=True)
 
 
@@ -189,14 +192,29 @@ def _shares(gpus: Ints, setting: Setting) -> list[int]:
     return most
 
 
+def _counts(setting: Setting) -> bool:
+    """Whether anything but GPUs is counted."""
+    return bool(setting.cpus_per_node or setting.memory_per_node_mb)
+
+
 def _counted(trace: Trace, setting: Setting) -> list[tuple[int, int]]:
     """CPUs and memory on each node of a job, as far as they are counted."""
-    if not setting.cpus_per_node and not setting.memory_per_node_mb:
+    if not _counts(setting):
         return [(0, 0)] * len(trace)
     nodes = np.maximum(1, -(-trace.gpus // setting.gpus_per_node))
     cpus = np.nan_to_num(trace.cpus) / nodes if setting.cpus_per_node else np.zeros(len(trace))
     memory_mb = np.nan_to_num(trace.memory_mb) if setting.memory_per_node_mb else np.zeros(len(trace))
     return list(zip(np.rint(cpus).astype(int).tolist(), np.rint(memory_mb).astype(int).tolist(), strict=True))
+
+
+def _too_wide(trace: Trace, setting: Setting, nodes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Larger than the pool, or asking more of a node than any has: behind one of these `fifo` waits for ever."""
+    wide = trace.gpus > nodes * setting.gpus_per_node
+    if _counts(setting) and setting.placement != "tune":
+        limits = setting.cpus_per_node or 1 << 60, setting.memory_per_node_mb or 1 << 60
+        asked = np.array(_counted(trace, setting), dtype=np.int64).reshape(-1, 2)
+        wide |= (asked > np.array(limits)).any(axis=1)
+    return wide
 
 
 def _weather(trace: Trace, setting: Setting) -> tuple[Floats, Storms | None]:
@@ -211,10 +229,9 @@ def _weather(trace: Trace, setting: Setting) -> tuple[Floats, Storms | None]:
     return np.array(stalls, dtype=np.float64), Storms(setting.faults, saves, setting.seed)
 
 
-def _watcher(engine: Engine, trace: Trace, setting: Setting) -> Watcher:
+def _watcher(engine: Engine, trace: Trace, ahead: Outlook) -> Watcher:
     first, last = (float(trace.submit_s[0]), float(trace.submit_s[-1])) if len(trace) else (0.0, 0.0)
-    usual = Fragmentation(outlook(trace, setting).wishes)
-    return Watcher(engine, usual, first, last - first)
+    return Watcher(engine, Fragmentation(ahead.wishes), first, last - first)
 
 
 def pool(setting: Setting, nodes: int) -> list[NodeView]:
@@ -254,6 +271,9 @@ def arrivals(trace: Trace, engine: Engine, setting: Setting, stalls: Floats | No
 
 def _asks(trace: Trace, engine: Engine, setting: Setting) -> list[Ask]:
     gpus = trace.gpus.tolist()
+    if not (_counts(setting) or setting.shares or engine.rules.by_account or engine.rules.claims):
+        alike = {wide: engine.ask(shape(wide, setting), account=0) for wide in dict.fromkeys(gpus)}
+        return [alike[wide] for wide in gpus]
     users = trace.users.codes.tolist() if engine.rules.by_account else [0] * len(gpus)
     owners = _owners(trace, setting) if engine.rules.claims else [None] * len(gpus)
     pools = trace.pools.codes.tolist() if setting.shares else [-1] * len(gpus)
