@@ -1,4 +1,4 @@
-"""Rows to the engine's Picture: the one place where the two worlds meet. Reads only, seven short queries a cluster."""
+"""Rows to the engine's Picture: the one place where the two worlds meet. Reads only, nine short queries a cluster."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Count, Sum
 
 from jobs.lifecycle import FINAL, LIVE, USABLE_NODE, Kind, State
-from jobs.models import After, Allocation, Attempt, Cluster, Dependency, Hold, Job, Node, Quota
+from jobs.models import After, Allocation, Attempt, Cluster, Dependency, Hold, Job, Node, Quota, Team
 from scheduling.engine.cluster import ClosedNode, Need, NodeView, Picture, QuotaView, RunningJob, WaitingJob
 from scheduling.simulator.durations import PastJob
 
@@ -29,23 +30,28 @@ class Held:
     jobs: dict[int, int] = field(default_factory=dict)  # job -> how many of the GPUs
 
 
+@dataclass(frozen=True, kw_only=True)
+class LiveAttempt:
+    job_id: int
+    cpus: int
+    memory_mb: int
+    saved_at: datetime | None
+    stop_as: str
+
+
 def of(cluster: Cluster, now: datetime) -> Picture:
-    held = held_on(cluster)
+    held, live = held_on(cluster)
+    teams = dict(Team.objects.values_list("pk", "name"))
     places: dict[int, dict[int, int]] = defaultdict(dict)
     for node_id, on in held.items():
         for job_id, gpus in on.jobs.items():
             places[job_id][node_id] = gpus
-    ours = Job.objects.waiting().filter(cluster=cluster, foreign_id="")
-    waiting = list(ours.select_related("team").defer("command", "environment"))
-    live = _live_attempts(cluster)
-    unmet = unmet_dependencies(job.pk for job in waiting)
-    running = Job.objects.filter(cluster=cluster, state__in=LIVE).select_related("team").defer("command", "environment")
     nodes = list(Node.objects.filter(cluster=cluster))
     return Picture(
         now=now,
         nodes=tuple(_node(node, held[node.pk]) for node in nodes if node.takes_work),
-        waiting=tuple(_waiting(job, unmet.get(job.pk, ())) for job in waiting),
-        running=tuple(_running(job, places.get(job.pk, {}), *live.get(job.pk, (None, ""))) for job in running),
+        waiting=tuple(_waiting(cluster, teams)),
+        running=tuple(_running(cluster, teams, places, live)),
         quotas=tuple(_quotas(cluster)),
         placement=cluster.placement,
         closed=tuple(_closed(node, held[node.pk]) for node in nodes if not node.takes_work),
@@ -78,31 +84,34 @@ def past(cluster: Cluster, now: datetime) -> list[PastJob]:
     ]
 
 
-def held_on(cluster: Cluster) -> Mapping[int, Held]:
-    """Node id -> what is held there. CPUs and memory are counted once per node of an attempt, not once per GPU."""
+def held_on(cluster: Cluster) -> tuple[Mapping[int, Held], Mapping[int, LiveAttempt]]:
+    """Node id -> what is held there; job id -> its attempt. CPUs and memory count once per node, not once per GPU."""
     held: dict[int, Held] = defaultdict(Held)
-    rows = Allocation.objects.filter(node__cluster=cluster, released_at__isnull=True).values_list(
-        "node_id", "gpu", "attempt__job_id", "attempt__job__cpus_per_node", "attempt__job__memory_per_node_mb"
-    )
-    for node_id, gpu, job_id, cpus, memory_mb in rows:
+    rows = Allocation.objects.live().filter(node__cluster=cluster).order_by()
+    holders = list(rows.values_list("node_id", "gpu", "attempt_id"))
+    attempts = _live_attempts(cluster)
+    for node_id, gpu, attempt_id in holders:
         on = held[node_id]
-        if job_id not in on.jobs:
-            on.jobs[job_id] = 0
-            on.cpus += cpus
-            on.memory_mb += memory_mb
         if gpu is not None:
             on.gpus.add(gpu)
-            on.jobs[job_id] += 1
-    return held
+        if attempt_id not in attempts:  # it ended between the two questions; the next turn finds its GPUs free
+            continue
+        live = attempts[attempt_id]
+        if live.job_id not in on.jobs:
+            on.jobs[live.job_id] = 0
+            on.cpus += live.cpus
+            on.memory_mb += live.memory_mb
+        on.jobs[live.job_id] += gpu is not None
+    return held, {live.job_id: live for live in attempts.values()}
 
 
-def unmet_dependencies(job_ids: Iterable[int]) -> dict[int, list[str]]:
+def unmet_dependencies(cluster: Cluster) -> dict[int, tuple[str, ...]]:
     """Waiting job -> the public ids it still waits for."""
     unmet: dict[int, list[str]] = defaultdict(list)
-    rows = Dependency.objects.filter(job__in=list(job_ids)).exclude(on__state__in=FINAL)
+    rows = Dependency.objects.filter(job__cluster=cluster, job__state=State.PENDING).exclude(on__state__in=FINAL)
     for job_id, name in rows.values_list("job_id", "on__public_id"):
         unmet[job_id].append(name)
-    return unmet
+    return {job_id: tuple(names) for job_id, names in unmet.items()}
 
 
 def never_met(cluster: Cluster) -> list[tuple[Job, str]]:
@@ -141,61 +150,88 @@ def _closed(node: Node, held: Held) -> ClosedNode:
     return ClosedNode(node=_node(node, held), back="resumed" if answers else "back", why=node.reason)
 
 
-def _waiting(job: Job, waits_for: Iterable[str]) -> WaitingJob:
-    return WaitingJob(
-        id=job.pk,
-        name=job.public_id,
-        team=job.team.name,
-        kind=Kind(job.kind),
-        need=Need(
-            nodes=job.nodes,
-            gpus=job.gpus_per_node,
-            cpus=job.cpus_per_node,
-            memory_mb=job.memory_per_node_mb,
-            gpu_model=job.gpu_model,
-            nic_type=job.nic_type,
-        ),
-        priority=job.priority,
-        submitted_at=job.submitted_at,
-        preemptible=job.preemptible,
-        time_limit=job.time_limit,
-        hold=job.hold,
-        held_why=job.why if job.hold != Hold.NONE else "",
-        begin_at=job.begin_at,
-        waits_for=tuple(waits_for),
-        array=job.array_id,
-        array_limit=job.array_limit,
-        user=str(job.user_id),
-        title=job.name,
-    )
+NEED = ("nodes", "gpus_per_node", "cpus_per_node", "memory_per_node_mb", "gpu_model", "nic_type")
+WISH = ("priority", "submitted_at", "preemptible", "time_limit", "hold", "begin_at", "array_id", "array_limit")
+WHO = ("pk", "public_id", "name", "user_id", "team_id", "kind")
 
 
-def _live_attempts(cluster: Cluster) -> dict[int, tuple[datetime | None, str]]:
-    """Job -> when it last saved its work, and what it was asked to become."""
-    live = Attempt.objects.filter(job__cluster=cluster, ended_at__isnull=True)
-    return {job_id: (saved_at, stop_as) for job_id, saved_at, stop_as in live.values_list("job", "saved_at", "stop_as")}
+def _waiting(cluster: Cluster, teams: Mapping[int, str]) -> Iterable[WaitingJob]:
+    """The queue may be ten thousand long, so plain tuples: making the rows into model objects took most of a turn."""
+    rows = Job.objects.waiting().filter(cluster=cluster, foreign_id="")
+    unmet = unmet_dependencies(cluster)
+    said = dict(rows.exclude(hold=Hold.NONE).values_list("pk", "why"))
+    needs: dict[tuple[Any, ...], Need] = {}
+    for pk, name, title, user, team, kind, *rest in rows.values_list(*WHO, *NEED, *WISH):
+        asked = tuple(rest[: len(NEED)])
+        need = needs.get(asked) or needs.setdefault(asked, _need(*asked))
+        priority, submitted_at, preemptible, time_limit, hold, begin_at, array, array_limit = rest[len(NEED) :]
+        yield WaitingJob(
+            id=pk,
+            name=name,
+            team=teams[team],
+            kind=Kind(kind),
+            need=need,
+            priority=priority,
+            submitted_at=submitted_at,
+            preemptible=preemptible,
+            time_limit=time_limit,
+            hold=hold,
+            held_why=said.get(pk, ""),
+            begin_at=begin_at,
+            waits_for=unmet.get(pk, ()),
+            array=array,
+            array_limit=array_limit,
+            user=str(user),
+            title=title,
+        )
 
 
-def _running(job: Job, places: Mapping[int, int], saved_at: datetime | None, stop_as: str) -> RunningJob:
-    return RunningJob(
-        id=job.pk,
-        name=job.public_id,
-        team=job.team.name,
-        kind=Kind(job.kind),
-        gpus=job.gpus,
-        priority=job.priority,
-        preemptible=job.preemptible,
-        started_at=job.started_at,
-        time_limit=job.time_limit,
-        array=job.array_id,
-        places=places,
-        cpus=job.cpus_per_node,
-        memory_mb=job.memory_per_node_mb,
-        saved_at=saved_at,
-        stopping=bool(stop_as),
-        user=str(job.user_id),
-        title=job.name,
-    )
+def _need(nodes: int, gpus: int, cpus: int, memory_mb: int, gpu_model: str, nic_type: str) -> Need:
+    return Need(nodes=nodes, gpus=gpus, cpus=cpus, memory_mb=memory_mb, gpu_model=gpu_model, nic_type=nic_type)
+
+
+def _live_attempts(cluster: Cluster) -> dict[int, LiveAttempt]:
+    rows = Attempt.objects.filter(job__cluster=cluster, ended_at__isnull=True).order_by()
+    return {
+        pk: LiveAttempt(job_id=job, cpus=cpus, memory_mb=memory_mb, saved_at=saved_at, stop_as=stop_as)
+        for pk, job, cpus, memory_mb, saved_at, stop_as in rows.values_list(
+            "pk", "job", "job__cpus_per_node", "job__memory_per_node_mb", "saved_at", "stop_as"
+        )
+    }
+
+
+RUN = ("priority", "preemptible", "started_at", "time_limit", "array_id", "cpus_per_node", "memory_per_node_mb")
+
+
+def _running(
+    cluster: Cluster,
+    teams: Mapping[int, str],
+    places: Mapping[int, Mapping[int, int]],
+    live: Mapping[int, LiveAttempt],
+) -> Iterable[RunningJob]:
+    rows = Job.objects.filter(cluster=cluster, state__in=LIVE)
+    for pk, name, title, user, team, kind, *rest in rows.values_list(*WHO, "nodes", "gpus_per_node", *RUN):
+        nodes, gpus, priority, preemptible, started_at, time_limit, array, cpus, memory_mb = rest
+        attempt = live.get(pk)
+        yield RunningJob(
+            id=pk,
+            name=name,
+            team=teams[team],
+            kind=Kind(kind),
+            gpus=nodes * gpus,
+            priority=priority,
+            preemptible=preemptible,
+            started_at=started_at,
+            time_limit=time_limit,
+            array=array,
+            places=places.get(pk, {}),
+            cpus=cpus,
+            memory_mb=memory_mb,
+            saved_at=attempt.saved_at if attempt else None,
+            stopping=bool(attempt and attempt.stop_as),
+            user=str(user),
+            title=title,
+        )
 
 
 def _quotas(cluster: Cluster) -> Iterable[QuotaView]:

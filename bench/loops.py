@@ -1,0 +1,251 @@
+"""One live turn with its database, and how many jobs it starts in a second.
+
+    python bench/loops.py                three parts, about two minutes on an idle machine
+    python bench/loops.py turn           load, decide, apply, explain at two sizes; also: starts, profile
+
+`turn` measures a whole turn of a full cluster (nothing can start): the cluster is a list in memory, PostgreSQL a real
+server that waits for its disk. The first turn writes a reason for everybody who waits, later ones find little to
+write. `starts` runs turns against the simulated cluster's server until all of a burst is accepted; where Slurm
+is installed, a real slurmctld on the same host takes a burst through the same adapter, and sbatch one after another.
+Prints a table to stderr and JSON to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import os
+import platform
+import pstats
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+SIZES = {"300 nodes, 500 waiting": (300, 500, 480), "1,250 nodes, 10,000 waiting": (1_250, 10_000, 2_000)}
+GOAL_TURN_S, GOAL_MEMORY_MB, GOAL_STARTS = 1.0, 500, 50
+BURST, SBATCHES, TIMES = 400, 40, 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["turn", "starts"])
+    parts = parser.parse_args().parts
+    found: dict[str, Any] = {
+        "machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0], "python": platform.python_version()}
+    }
+    with ExitStack() as stack:
+        database(stack)
+        if {"turn", "profile"} & set(parts):
+            found["turn"] = {name: turn(*size, profile="profile" in parts) for name, size in SIZES.items()}
+        if "starts" in parts:
+            found["starts"] = starts()
+    found["peak_memory_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(table(found), file=sys.stderr)
+    print(json.dumps(found, indent=1))
+
+
+def database(stack: ExitStack) -> None:
+    """Servers of our own, durable as in production, and an empty schema."""
+    from acmeweb.services import postgres
+    from tests import servers
+
+    os.environ.update(ACME_TESTING="1", SECRET_KEY="only-for-figures-" + "x" * 40)
+    postgres.THROW_AWAY = {}  # what tests save of fsync would be a lie here
+    servers.start(stack)
+    os.environ["DJANGO_SETTINGS_MODULE"] = "acmeweb.settings"
+    import django
+    from django.core.management import call_command
+
+    django.setup()
+    call_command("migrate", verbosity=0)
+
+
+# --- one turn
+
+
+def turn(nodes: int, waiting: int, running: int, *, profile: bool) -> dict[str, float]:
+    from jobs import clock
+    from jobs.models import Cluster
+    from scheduling import snapshot
+    from scheduling.engine.policies import POLICIES
+    from scheduling.loops.turn import turn_once
+    from tests.scheduling.test_turn import free
+
+    clear()
+    cluster, slurm = full_cluster(nodes, waiting, running)
+
+    def one() -> tuple[float, float]:
+        began, spent = time.perf_counter(), time.process_time()
+        turn_once(Cluster.objects.get(pk=cluster.pk), lambda _: slurm, free(), clock.now())
+        return time.perf_counter() - began, time.process_time() - spent
+
+    first, _ = one()
+    later, cpu = zip(*(one() for _ in range(TIMES)), strict=True)
+    if profile:
+        with cProfile.Profile() as spent:
+            one()
+        pstats.Stats(spent, stream=sys.stderr).sort_stats("cumulative").print_stats(35)
+    picture, load_s = timed(lambda: snapshot.of(cluster, clock.now()))
+    _, decide_s = timed(lambda: POLICIES["fifo"](picture))
+    return {
+        "first_s": first,
+        "median_s": statistics.median(later),
+        "worst_s": max(later),
+        "cpu_s": statistics.median(cpu),  # ours alone, without PostgreSQL's: what a busy machine does not stretch
+        "load_s": load_s,
+        "decide_s": decide_s,
+    }
+
+
+def timed(work: Any) -> tuple[Any, float]:
+    began = time.perf_counter()
+    return work(), time.perf_counter() - began
+
+
+def clear() -> None:
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE jobs_cluster, scheduling_lease CASCADE")
+
+
+def full_cluster(nodes: int, waiting: int, running: int) -> tuple[Any, Any]:
+    """Every GPU is held; the widest jobs have whole nodes, the others halves."""
+    from jobs.models import Node
+    from tests import make
+    from tests.scheduling.fake import FakeCluster
+
+    slurm = FakeCluster(nodes=nodes)
+    cluster = make.cluster("seren", nodes=0)
+    Node.objects.bulk_create(
+        [
+            Node(cluster=cluster, name=name, gpus=8, gpu_model="a100", cpus=128, memory_mb=1_048_576, state="IDLE",
+                 rack="r01", leaf=f"l{place // 8:02d}")
+            for place, name in enumerate(slurm.machines)
+        ]
+    )  # fmt: skip
+    run(cluster, slurm, list(Node.objects.filter(cluster=cluster).order_by("id")), running)
+    sizes = ((1, 8), (1, 1), (2, 8), (1, 4), (8, 8), (1, 2))
+    make.jobs(
+        *[
+            {"nodes": n, "gpus_per_node": g, "time_limit": 3600 + i % 7}
+            for i in range(waiting)
+            for n, g in [sizes[i % 6]]
+        ],
+        cluster=cluster,
+    )
+    return cluster, slurm
+
+
+def run(cluster: Any, slurm: Any, nodes: list[Any], count: int) -> None:
+    """`count` jobs that run since an hour, both in the record and on the cluster."""
+    from jobs import clock
+    from jobs.lifecycle import State
+    from jobs.models import Allocation, Attempt, Job
+    from scheduling.backends.base import SeenJob
+    from tests import make
+
+    halves = 2 * (count - len(nodes))
+    places = [(node, range(8)) for node in nodes[: len(nodes) - halves // 2]]
+    places += [(node, half) for node in nodes[len(nodes) - halves // 2 :] for half in (range(4), range(4, 8))]
+    since = clock.now() - timedelta(hours=1)
+    jobs = make.jobs(*[{"gpus_per_node": len(gpus)} for _, gpus in places], cluster=cluster)
+    Job.objects.filter(pk__in=[job.pk for job in jobs]).update(state=State.RUNNING, started_at=since)
+    attempts = Attempt.objects.bulk_create(
+        [
+            Attempt(job=job, number=1, key=f"{job.public_id}.1", backend_id=str(place), nodelist=node.name,
+                    confirmed_at=since)
+            for place, (job, (node, _)) in enumerate(zip(jobs, places, strict=True))
+        ]
+    )  # fmt: skip
+    Allocation.objects.bulk_create(
+        [
+            Allocation(attempt=attempt, node=node, gpu=gpu)
+            for attempt, (node, gpus) in zip(attempts, places, strict=True)
+            for gpu in gpus
+        ],
+        batch_size=5_000,
+    )
+    for attempt, (node, gpus) in zip(attempts, places, strict=True):
+        slurm.known[attempt.backend_id] = SeenJob(
+            backend_id=attempt.backend_id, key=attempt.key, name="train", user="ada", state=State.RUNNING,
+            nodes=(node.name,), gpus={node.name: tuple(gpus)}, started_at=since,
+        )  # fmt: skip
+
+
+# --- starts
+
+
+def starts() -> dict[str, Any]:
+    from tests.backends.real_slurm import RealSlurm, missing_programs
+    from tests.cluster.running import ClusterProcess
+
+    found: dict[str, Any] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="acme-bench-") as home,
+        ClusterProcess(Path(home), "--nodes", "64") as simulated,
+    ):
+        token = str(simulated.state / "token")
+        found["simulated"] = burst(simulated.address, str(simulated.log_root), token, BURST)
+    found["slurm"] = f"not installed ({missing_programs()})" if missing_programs() else None
+    if found["slurm"] is None:
+        with RealSlurm() as slurm:
+            found["slurm"] = burst(slurm.address, str(slurm.output), "", 32)  # as many as its four nodes have GPUs
+            found["sbatch"] = sbatches(slurm)
+    return found
+
+
+def burst(address: str, log_root: str, token_file: str, count: int) -> dict[str, float]:
+    """So many jobs at once, and turns until the cluster has accepted all that fit."""
+    from django.db.models import Q
+
+    from jobs.models import Attempt
+    from scheduling.connections import connect
+    from scheduling.loops.turn import turns
+    from tests import make
+
+    clear()
+    place = {"address": address, "log_root": log_root, "token_file": token_file, "api_user": "root"}
+    cluster = make.cluster("burst", nodes=0, policy="fifo", **place)
+    turns(cluster.pk, "bench", connect)  # it learns its nodes
+    wish = {"gpus_per_node": 1, "cpus_per_node": 1, "memory_per_node": "100M", "command": "sleep 300"}
+    make.jobs(*[{**wish, "environment": {"SIM_DURATION_S": "300"}} for _ in range(count)], cluster=cluster)
+    began = time.perf_counter()
+    while Attempt.objects.filter(job__cluster=cluster).exclude(Q(backend_id="")).count() < count:
+        turns(cluster.pk, "bench", connect)
+        assert time.perf_counter() - began < 300, "the burst was not accepted"
+    took = time.perf_counter() - began
+    return {"jobs": count, "seconds": took, "per_second": count / took}
+
+
+def sbatches(slurm: Any) -> dict[str, float]:
+    _, took = timed(lambda: [slurm.sbatch() for _ in range(SBATCHES)])
+    return {"jobs": SBATCHES, "seconds": took, "per_second": SBATCHES / took}
+
+
+# --- shown
+
+
+def table(found: dict[str, Any]) -> str:
+    lines = [f"load average before: {found['machine']['load_before']:.1f} on {found['machine']['cores']} cores"]
+    for name, took in found.get("turn", {}).items():
+        shown = " ".join(f"{what.removesuffix('_s')} {seconds:.2f}" for what, seconds in took.items())
+        lines.append(f"{name:32} seconds: {shown}; goal {GOAL_TURN_S:.0f} for the median")
+    for name, took in found.get("starts", {}).items():
+        said = took if isinstance(took, str) else f"{took['per_second']:.0f} jobs/s ({took['jobs']} jobs)"
+        lines.append(f"{name:32} {said}; goal {GOAL_STARTS}")
+    lines.append(f"peak memory {found['peak_memory_mb']} MB; goal {GOAL_MEMORY_MB}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
