@@ -360,5 +360,5 @@ def test_a_node_is_sent_empty_and_tested(acme, ada):
     assert Node.objects.get(name="gpu003").drain_mode == "now"
 
     assert "seren/gpu003: It waits for its cluster." in acme("test", "gpu003", "--no-wait").stdout
-    again = acme("test", "gpu003", "--no-wait")
-    assert (again.exit_code, "is being tested already" in again.stderr) == (1, True)
+    with pytest.raises(Refused, match="is being tested already"):
+        acme("test", "gpu003", "--no-wait")
