@@ -12,7 +12,6 @@ from typing import Any
 from django.db.models import QuerySet
 
 from failures.models import Diagnosis, Incident, LearnedRule
-from jobs.models import Scope
 from jobs.rights import Caller
 
 

@@ -31,6 +31,7 @@ def learn_lately() -> int:
     return learn.learn_once(clock.now())
 
 
-@shared_task(name="failures.consult", soft_time_limit=None, time_limit=1300)  # the budget of time ends it long before
+# The budget of time ends it long before. Longer than a message may stay unconfirmed: taken at once, woken by beat
+@shared_task(name="failures.consult", soft_time_limit=None, time_limit=1300, acks_late=False)
 def consult_model() -> int:
     return consult.consult_once(clock.now())

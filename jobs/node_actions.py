@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import transaction
@@ -9,7 +10,8 @@ from django.db import transaction
 from acmeweb import live
 from jobs import journal, stop_actions
 from jobs.journal import Author
-from jobs.models import TO_NODES, Deed, DeedKind, DrainMode, Mode, Node
+from jobs.models import TO_NODES, Allocation, Deed, DeedKind, DrainMode, Mode, Node
+from jobs.notation import count
 
 
 class NodeError(Exception):
@@ -46,6 +48,52 @@ def resume(node: Node, *, author: Author, why: str = "", now: datetime) -> None:
     stop_actions.call_off(node, author=author, why=f"{node} takes work again.", now=now)
     _ask(node, DeedKind.RESUME, why)
     journal.of_node("node.resumed", author, node, why=why).save()
+    _done(node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a test of a node came out."""
+
+    passed: bool
+    why: str = ""
+    exit_code: int | None = None
+    log_path: str = ""
+
+    @property
+    def sentence(self) -> str:
+        return "It passed its test." if self.passed else f"It failed its test: {self.why}."
+
+
+@transaction.atomic
+def test(node: Node, *, author: Author, why: str = "") -> Deed:
+    """Run the cluster's test command on it, while nothing else may start there: on a node that is drained and empty."""
+    _lock(node)
+    if node.cluster.mode != Mode.DRIVE:
+        raise NodeError(f"{node.cluster} is not driven by Acme, which runs tests as jobs")
+    if not node.drain_asked:
+        raise NodeError(f"{node} is not drained; drain it first, so that the test has it alone")
+    if held := Allocation.objects.filter(node=node, released_at__isnull=True).values("attempt").distinct().count():
+        raise NodeError(f"{count(held, 'job')} still {'runs' if held == 1 else 'run'} on {node}")
+    deed, new = Deed.objects.get_or_create(
+        node=node,
+        kind=DeedKind.TEST,
+        attempt=None,
+        done_at=None,
+        defaults={"cluster_id": node.cluster_id, "reason": why or "It is tested."},
+    )
+    if not new:
+        raise NodeError(f"{node} is being tested already")
+    journal.of_node("node.test_asked", author, node, why=why, detail={"test": deed.pk}).save()
+    _done(node)
+    deed.refresh_from_db()
+    return deed
+
+
+def tested(node: Node, deed: Deed, outcome: Outcome, *, author: Author) -> None:
+    """In the transaction that settles the deed."""
+    told = {"test": deed.pk, "passed": outcome.passed, "exit_code": outcome.exit_code, "log": outcome.log_path}
+    journal.of_node("node.tested", author, node, why=outcome.sentence, detail=told).save()
     _done(node)
 
 

@@ -87,6 +87,7 @@ def node(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
         "gpus": _gpus(row, sample, held, visible),
         "running": _running(consequences.of_drain(row, clock.now()), visible),
         "modes": _modes(row),
+        "may_test": row.drain_asked and not held and row.cluster.mode == Mode.DRIVE,
         "recent": cache(lambda: _recent(request, row)),
         "events": cache(lambda: list(Event.objects.filter(node=row).order_by("-id")[:MOST_EVENTS])),
         "may_operate": request.user.has_perm("jobs.operate_cluster"),
@@ -179,22 +180,30 @@ def _recent(request: HttpRequest, row: Node) -> list[Attempt]:
     return list(found.order_by("-pk")[:20])
 
 
+DONE = {"drain": "closed for new jobs", "resume": "takes work again", "test": "its test begins"}
+
+
 @require_POST
 @permission_required("jobs.operate_cluster", raise_exception=True)
 def node_verb(request: HttpRequest, cluster: str, name: str, verb: str) -> HttpResponse:
     row = _node(cluster, name)
-    change = {"drain": node_actions.drain, "resume": node_actions.resume}.get(verb)
-    if change is None:
+    if verb not in DONE:
         raise Http404("no such verb")
     mode = request.POST.get("mode", DrainMode.FINISH)
     if mode not in DrainMode.values:
         raise Http404("no such way to drain")
-    asked = {"author": Author.of(request), "why": request.POST.get("why", "").strip()[:1000], "now": clock.now()}
+    author, why = Author.of(request), request.POST.get("why", "").strip()[:1000]
     try:
-        change(row, **asked, **({"mode": mode} if verb == "drain" else {}))
+        match verb:
+            case "drain":
+                node_actions.drain(row, author=author, why=why, now=clock.now(), mode=mode)
+            case "resume":
+                node_actions.resume(row, author=author, why=why, now=clock.now())
+            case "test":
+                node_actions.test(row, author=author, why=why)
     except NodeError as error:
         messages.error(request, f"Conflict, nothing was changed: {error}.")
     else:
         want_turn(row.cluster_id)
-        messages.success(request, f"{row}: {'closed for new jobs' if verb == 'drain' else 'takes work again'}.")
+        messages.success(request, f"{row}: {DONE[verb]}.")
     return redirect("node", cluster, name)

@@ -17,6 +17,7 @@ from scheduling.connections import connect
 from scheduling.loops import simulate
 from scheduling.loops.estimate import estimates
 from scheduling.loops.sample import sample_once, sweep_once
+from scheduling.loops.sweep import wake_overdue
 from scheduling.loops.turn import turns
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ def samples() -> None:
 
 @shared_task(name="scheduling.sweep")
 def sweep() -> int:
+    wake_overdue(clock.now())
     return sweep_once(clock.now())
 
 
@@ -68,7 +70,8 @@ def wake_simulator() -> None:
     simulate.forget_once(clock.now())
 
 
-@shared_task(name="scheduling.simulation", soft_time_limit=600, time_limit=630)
+# Longer than a message may stay unconfirmed: taken at once, and woken again by beat if its worker dies
+@shared_task(name="scheduling.simulation", soft_time_limit=600, time_limit=630, acks_late=False)
 def simulation() -> str:
     """The next one that waits, whoever asked for it."""
     return str(simulate.simulate_once(clock.now) or "")

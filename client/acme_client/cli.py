@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -30,6 +31,7 @@ from acme_client.terminal import server_of as _server
 from acme_client.terminal import usage as _usage
 
 EPILOG = "Exit codes: 0 done, 1 refused by the server, 2 wrong usage, 3 server not reachable, 4 not allowed."
+TEST_POLL_S = 1.0
 UNFINISHED = ("PENDING", "RUNNING", "SUSPENDED")
 
 app = typer.Typer(
@@ -336,6 +338,25 @@ def resume(ctx: typer.Context, node: NodeArgument, reason: ReasonOption = "") ->
     acme = _server(ctx)
     said = acme.post(f"nodes/{_node(acme, node)}/resume/", {"reason": reason} if reason else {})
     typer.echo(f"{said['id']} is {said['title']}.")
+
+
+@app.command()
+def test(
+    ctx: typer.Context,
+    node: NodeArgument,
+    reason: ReasonOption = "",
+    wait: Annotated[bool, typer.Option(help="Wait until it has come out; exit code 1 if the node failed.")] = True,
+) -> None:
+    """Test a node that is drained and empty."""
+    acme = _server(ctx)
+    path = f"nodes/{_node(acme, node)}/test/"
+    said = acme.post(path, {"reason": reason} if reason else {})
+    while wait and not said["done"]:
+        time.sleep(TEST_POLL_S)
+        said = acme.get(path)
+    typer.echo(f"{said['node']}: {said['outcome']}" + (f" Output: {said['log']}" if said["log"] else ""))
+    if said["passed"] is False:
+        raise typer.Exit(1)
 
 
 def _node(acme: Acme, name: str) -> str:

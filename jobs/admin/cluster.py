@@ -126,6 +126,14 @@ def _resume(node: Node, asked: Asked) -> None:
     node_actions.resume(node, author=asked.author, why=asked.why, now=clock.now())
 
 
+def _test(node: Node, asked: Asked) -> None:
+    node_actions.test(node, author=asked.author, why=asked.why)
+
+
+def _test_effect(nodes: Sequence[Node]) -> str:
+    return f"test: a job of its own checks {many(len(nodes), 'node')}; how it came out is told among the events."
+
+
 def _drains_otherwise(mode: str) -> Callable[[Node], bool]:
     return lambda node: node.cluster.mode == Mode.DRIVE and not (node.drain_asked and node.drain_mode == mode)
 
@@ -154,6 +162,13 @@ NODE_VERBS = (
         effect=_drain_now_effect,
         fits=_drains_otherwise(DrainMode.NOW),
         needs_reason=True,
+    ),
+    Verb(
+        name="test",
+        label="Test",
+        act=_test,
+        effect=_test_effect,
+        fits=lambda node: node.drain_asked and node.cluster.mode == Mode.DRIVE,
     ),
     Verb(
         name="resume",

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, Q, QuerySet
+from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
 from jobs import clock, node_actions, readers
@@ -14,12 +15,12 @@ from jobs.api import shapes
 from jobs.api.jobs import LONGEST_REASON
 from jobs.api.submitting import soon
 from jobs.door import pages, query, versions
-from jobs.door.endpoint import Detail, Listing, Verb, found
+from jobs.door.endpoint import Detail, Listing, Verb, found, refuse_unknown
 from jobs.door.errors import BadField
 from jobs.door.rights import Rule
 from jobs.door.shapes import plain
 from jobs.lifecycle import NodeState
-from jobs.models import Allocation, DrainMode, Node, Scope
+from jobs.models import Allocation, Deed, DeedKind, DrainMode, Event, Node, Scope
 
 REASON = readers.needed(readers.text(LONGEST_REASON, lines=True))
 
@@ -150,6 +151,52 @@ class ResumeNode(NodeVerb):
         soon(node.cluster_id)
         shown = shapes.NODE.show(whole_node(cluster, name))
         return Response(shown, headers={"ETag": versions.etag(shown)})
+
+
+class TestNode(NodeVerb):
+    """Test a node."""
+
+    rules = {
+        "GET": Rule(scope=Scope.READ, says="The newest test of a node", answer=shapes.NODE_TEST, team=True),
+        "POST": Rule(
+            scope=Scope.OPERATE,
+            says="Run the cluster's test on a node that is drained and empty",
+            body=shapes.WHY,
+            answer=shapes.NODE_TEST,
+            operator=True,
+            conflicts=True,
+            team=True,
+        ),
+    }
+    takes = {"reason": readers.text(LONGEST_REASON, lines=True)}
+
+    def get(self, request: Any, cluster: str, name: str) -> Response:
+        refuse_unknown(request)
+        node = whole_node(cluster, name)
+        newest = Deed.objects.filter(node=node.pk, kind=DeedKind.TEST).order_by("-pk").first()
+        if newest is None:
+            raise NotFound(f"{cluster}/{name} has not been tested.")
+        return Response(_test(newest, f"{cluster}/{name}"))
+
+    def work(self, cluster: str, name: str) -> Response:
+        asked = self.body(self.takes, "the verb test")
+        node = self.lock(cluster, name)
+        deed = node_actions.test(node, author=self.author, why=asked.get("reason", ""))
+        soon(node.cluster_id)
+        return Response(_test(deed, f"{cluster}/{name}"))
+
+
+def _test(deed: Deed, node: str) -> dict[str, Any]:
+    told = Event.objects.filter(node=deed.node_id, what="node.tested", detail__test=deed.pk).first()
+    return {
+        "id": deed.pk,
+        "node": node,
+        "asked_at": plain(deed.created_at),
+        "done": deed.done_at is not None,
+        "passed": told.detail["passed"] if told else None,
+        "outcome": deed.outcome or "It waits for its cluster.",
+        "log": told.detail["log"] if told else "",
+    }
 
 
 def consequences(node: Node, mode: str, *, done: bool) -> dict[str, Any]:

@@ -404,6 +404,18 @@ OUTCOMES = Shape(
         "outcomes": many(OUTCOME),
     },
 )
+NODE_TEST = Shape(
+    "NodeTest",
+    {
+        "id": number(),
+        "node": text("CLUSTER/NAME."),
+        "asked_at": moment(),
+        "done": truth(),
+        "passed": truth("Null until it is done.", nullable=True),
+        "outcome": text("How far it is, or how it came out."),
+        "log": text("Where its output is."),
+    },
+)
 DRAIN = Shape(
     "DrainRequest",
     {

@@ -43,4 +43,5 @@ urlpatterns = [
     path("nodes/<node_name:cluster>/<node_name:name>/", nodes.OneNode.as_view()),
     path("nodes/<node_name:cluster>/<node_name:name>/drain/", nodes.DrainNode.as_view()),
     path("nodes/<node_name:cluster>/<node_name:name>/resume/", nodes.ResumeNode.as_view()),
+    path("nodes/<node_name:cluster>/<node_name:name>/test/", nodes.TestNode.as_view()),
 ]

@@ -63,6 +63,8 @@ class Dialect:
     numbers_are_structures: bool = True
     no_requeue: tuple[str, bool] = ("requeue", False)
     drains: bool = True
+    lists_states: bool = False  # /jobs/state/: a few words a job, where /jobs has 26 KB
+    says_unchanged: bool = False  # a bare 304 for ?update_time; later versions answer 200 with an empty list
     aims_signals: bool = True  # `flags` say who of a job gets a signal; without them it is everybody
 
 
@@ -79,10 +81,12 @@ OLDEST = Dialect(
     no_requeue=("no_requeue", True),  # `requeue: false` is accepted there and means true
     drains=False,
     aims_signals=False,
+    says_unchanged=True,
 )
-NEWER = ("v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40")
+NEWER = ("v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41")
 DIALECTS: dict[str, Dialect] = {
-    **{api: Dialect(api=api) for api in NEWER},
+    **{api: Dialect(api=api, lists_states=True) for api in NEWER},
+    "v0.0.40": Dialect(api="v0.0.40"),
     "v0.0.39": Dialect(api="v0.0.39", script_inside_job=False, gres_prefix="gres:gpu", aims_signals=False),
     "v0.0.38": OLDEST,
 }
@@ -246,6 +250,16 @@ def controller_is_up(answer: object) -> bool:
 
 def jobs(answer: object) -> list[SeenJob]:
     return [job(entry) for entry in _list(answer, "jobs")]
+
+
+def job_states(answer: object) -> dict[str, tuple[State, frozenset[str]]]:
+    """Job id -> its state and flags, of /jobs/state/."""
+    return {_state_id(entry): _job_state(entry.get("state")) for entry in _list(answer, "jobs")}
+
+
+def _state_id(entry: Mapping[str, Any]) -> str:
+    value = entry.get("job_id")
+    return value if isinstance(value, str) and value.isdigit() else job_id(entry)
 
 
 def nodes(answer: object) -> list[SeenNode]:

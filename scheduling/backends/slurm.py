@@ -6,6 +6,7 @@ is retried here: whoever asked knows better whether to ask again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -15,6 +16,7 @@ import httpx
 from . import dialect
 from .base import Doubtful, Greeting, Refused, SeenJob, SeenNode, Submission, Unreachable
 from .dialect import DIALECTS, Complaint, Dialect, OddAnswer
+from .seen import MOST_ONE_BY_ONE, Seen
 
 T = TypeVar("T")
 
@@ -32,6 +34,7 @@ class SlurmBackend:
             raise ValueError(f"api: {api!r} is none of {', '.join(DIALECTS)}")
         self._address = address
         self._spoken: Dialect | None = DIALECTS[api] if api else None
+        self._seen = Seen()
         self._client = _client(address, _token_headers(user, token), timeout_s)
 
     def ping(self) -> Greeting:
@@ -44,10 +47,36 @@ class SlurmBackend:
         return Greeting(product=f"slurm {dialect.release(answer)}", api=spoken.api)
 
     def nodes(self) -> Sequence[SeenNode]:
-        return self._read("nodes", dialect.nodes)
+        """Where nothing moved for a while, the answer is empty and those we know are still true."""
+        since, began = (self._seen.nodes_since if self._seen.nodes_in_a_row() else 0), time.time()
+        found = self._news("nodes", since, dialect.nodes)
+        if found is None or (since and not found):
+            return self._seen.nodes
+        self._seen.note_nodes(found, began)
+        return found
 
     def jobs(self) -> Sequence[SeenJob]:
-        return self._read("jobs", dialect.jobs)
+        """All of them. Only those that moved are asked for in full, and everybody now and then."""
+        spoken, in_a_row, began = self._dialect(), self._seen.jobs_in_a_row(), time.time()
+        if in_a_row and spoken.lists_states and (known := self._moved_jobs()) is not None:
+            return known
+        found = self._news("jobs", self._seen.jobs_since if in_a_row and spoken.says_unchanged else 0, dialect.jobs)
+        if found is None:
+            return list(self._seen.jobs.values())
+        self._seen.note_jobs(found, began)
+        return found
+
+    def _moved_jobs(self) -> Sequence[SeenJob] | None:
+        """What we know, with those whose state is another now; None when so many moved that one look is cheaper."""
+        states = self._read("jobs/state/", dialect.job_states)
+        moved = self._seen.moved(states)
+        if len(moved) > MOST_ONE_BY_ONE:
+            return None
+        try:
+            fresh = [job for moved_id in moved for job in self._read(f"job/{quote(moved_id, safe='')}", dialect.jobs)]
+        except Unreachable:
+            return None  # one of them may be forgotten by now: the full look will tell
+        return self._seen.renew(states, fresh)
 
     def find(self, key: str) -> SeenJob | None:
         ours = [job for job in self.jobs() if job.key == key]
@@ -108,11 +137,21 @@ class SlurmBackend:
     # Looking: whatever goes wrong, nothing was done
 
     def _read(self, what: str, reader: Callable[[object], T]) -> T:
-        answer = self._look(f"{self._dialect().api}/{what}")
+        return self._understood(what, self._look(f"{self._dialect().api}/{what}"), reader)
+
+    def _understood(self, what: str, answer: object, reader: Callable[[object], T]) -> T:
         try:
             return reader(answer)
         except OddAnswer as odd:
             raise Unreachable(f"{self._address} answered /{what} oddly: {odd}") from None
+
+    def _news(self, what: str, since: int, reader: Callable[[object], T]) -> T | None:
+        """None where nothing moved since then."""
+        asked = f"?update_time={since}" if since else ""
+        response = self._get(f"{self._dialect().api}/{what}{asked}")
+        if since and response.status_code == httpx.codes.NOT_MODIFIED:
+            return None
+        return self._understood(what, self._checked(response), reader)
 
     def _look(self, path: str) -> object:
         return self._checked(self._get(path))

@@ -1,8 +1,8 @@
 """Deliver: carry out the deeds that decisions left behind.
 
 Who is eligible   open deeds that are due, oldest first; a claim moves the due time ahead, so nobody else takes them.
-What a turn does  submits, signals, cancels, drains, resumes; who saved a checkpoint since he was asked is not kept
-                  waiting for the end of his grace; notes the outcome, or when to try again.
+What a turn does  submits, signals, cancels, drains, resumes, tests; who saved a checkpoint since he was asked is not
+                  kept waiting for the end of his grace; notes the outcome, or when to try again.
 Failure story     The try is counted before it is made. Killed between the deed and the note that it is done: the next
                   claim sees a second try and looks the attempt up by its key instead of submitting again. An answer
                   that got lost is treated the same. A worker that slept past its claim cannot note an outcome: the
@@ -17,15 +17,18 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F
 
-from jobs import actions, progress, stop_actions
+from jobs import actions, node_actions, progress, stop_actions
 from jobs.journal import SCHEDULER, SYNC
 from jobs.models import Attempt, Cluster, Deed, DeedKind, Mode, Node
+from jobs.node_actions import Outcome
 from jobs.notation import parse_signal
 from scheduling.backends.base import Backend, Doubtful, Refused, Submission, Unreachable
+from scheduling.loops import testing
 from scheduling.loops.rows import one_row
 
 DEEDS_AT_ONCE = 200
 DEED_CLAIM = timedelta(seconds=60)  # longer than any call to a cluster may take
+TEST_AGAIN = timedelta(seconds=2)
 CANCEL_AGAIN = timedelta(seconds=30)
 SLOWEST_RETRY_S = 30
 ANYWHERE = "/tmp"  # Slurm wants a directory, and this one is on every node  # noqa: S108
@@ -57,7 +60,7 @@ def _claim(cluster: Cluster, now: datetime) -> list[Deed]:
         Deed.objects.filter(pk__in=ids).update(tries=F("tries") + 1, due_at=now + DEED_CLAIM)
     return list(
         Deed.objects.filter(pk__in=ids)
-        .select_related("attempt__job__user", "attempt__job__team", "node")
+        .select_related("attempt__job__user", "attempt__job__team", "node__cluster", "cluster")
         .order_by("id")
     )
 
@@ -77,6 +80,8 @@ def _deliver(deed: Deed, backend: Backend, now: datetime) -> bool:
             return _cancel(deed, backend, now)
         case DeedKind.SIGNAL:
             return _signal(deed, backend, now)
+        case DeedKind.TEST:
+            return _test(deed, backend, now)
         case DeedKind.DRAIN:
             backend.drain(deed.node.name, deed.reason)
         case DeedKind.RESUME:
@@ -124,8 +129,27 @@ def _signal(deed: Deed, backend: Backend, now: datetime) -> bool:
     return _settle(deed, now, "signalled")
 
 
+def _test(deed: Deed, backend: Backend, now: datetime) -> bool:
+    """Open until the test has come out; each try is one step of it."""
+    came_out = testing.step(deed, backend, now)
+    if isinstance(came_out, str):
+        _later(deed, now, came_out, TEST_AGAIN)
+        return False
+    return _note_test(deed, came_out, now)
+
+
+def _note_test(deed: Deed, outcome: Outcome, now: datetime) -> bool:
+    with transaction.atomic():
+        settled = _settle(deed, now, outcome.sentence)
+        if settled:
+            node_actions.tested(deed.node, deed, outcome, author=SCHEDULER)
+    return settled
+
+
 def _refused(deed: Deed, why: str, now: datetime) -> bool:
     with transaction.atomic():
+        if deed.kind == DeedKind.TEST:
+            return _note_test(deed, Outcome(passed=False, why=f"the cluster refused it: {why}"), now)
         if deed.kind == DeedKind.SUBMIT:
             actions.refuse(deed.attempt, why, now=now, author=SYNC)
         return _settle(deed, now, f"refused: {why}")

@@ -328,3 +328,14 @@ def test_a_stream_is_taken_up_where_it_broke(monkeypatch):
 
     assert asked == [None, "4", "6"]
     assert [(one.name, one.data) for one in found] == [("start", "{}"), ("", "a\u2028\n"), ("end", "{}")]
+
+
+def test_a_node_is_sent_empty_and_tested(acme, ada):
+    dry = acme("drain", "gpu003", "--reason", "fan", "--mode", "now", "--dry-run")
+    assert "would be drained. No new jobs; nothing runs on it." in dry.stdout
+    acme("drain", "gpu003", "--reason", "fan", "--mode", "now")
+    assert Node.objects.get(name="gpu003").drain_mode == "now"
+
+    assert "seren/gpu003: It waits for its cluster." in acme("test", "gpu003", "--no-wait").stdout
+    with pytest.raises(Refused, match="is being tested already"):
+        acme("test", "gpu003", "--no-wait")

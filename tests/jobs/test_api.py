@@ -557,3 +557,18 @@ def test_a_superusers_token_of_a_team_ends_at_the_team_too(grace):
 def test_every_answer_names_its_request(ada):
     for path in ("me/", "jobs/", "nowhere/", "jobs/0000000000a/"):
         assert ada.get(path, X_Request_ID="abc-1").headers["X-Request-ID"] == "abc-1"
+
+
+# --- tests of nodes
+
+
+def test_a_node_is_tested_when_it_is_drained_and_anybody_may_read_how_it_went(olga, ada):
+    assert olga.get("nodes/seren/gpu003/test/").status_code == 404
+    assert olga.post("nodes/seren/gpu003/test/").status_code == 409
+    olga.post("nodes/seren/gpu003/drain/", {"reason": "fan"})
+
+    asked = olga.post("nodes/seren/gpu003/test/", {"reason": "fan replaced"})
+
+    assert (asked.status_code, asked.json()["done"], asked.json()["passed"]) == (200, False, None)
+    assert ada.post("nodes/seren/gpu003/test/").status_code == 403
+    assert ada.get("nodes/seren/gpu003/test/").json()["id"] == asked.json()["id"]

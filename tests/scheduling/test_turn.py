@@ -6,8 +6,9 @@ import pytest
 
 from jobs import clock
 from jobs.lifecycle import State
-from jobs.models import Attempt, Cluster, Job
+from jobs.models import Attempt, Cluster, Event, Job
 from scheduling.backends.base import Unreachable
+from scheduling.loops.sweep import OVERDUE, wake_overdue
 from scheduling.loops.turn import LEASE, Held, LeaseLost, turn_once, turns
 from scheduling.models import Lease
 from tests import make
@@ -146,3 +147,72 @@ def test_what_is_set_of_acme_decides(cluster, slurm):
     turns(cluster.pk, "me", lambda _: slurm)
 
     assert [sent.name for sent in slurm.sent] == ["h1"]
+
+
+# two workers, two beats, or none
+
+
+def test_messages_that_come_twice_or_late_give_the_same_record(cluster, slurm):
+    make.job(gpus_per_node=8)
+
+    for worker in ("a", "b", "a", "a"):
+        turns(cluster.pk, worker, lambda _: slurm)
+
+    assert (len(slurm.sent), Attempt.objects.count()) == (1, 1)
+    assert Event.objects.filter(what="job.moved").count() == 1
+
+
+def test_a_worker_that_slept_past_its_lease_finds_the_work_done_by_another(cluster, slurm):
+    """Its lease runs out while it looks at the cluster; the other makes a whole turn in the meantime."""
+    make.job(gpus_per_node=8)
+
+    def sleeping(verb):
+        if verb == "nodes":
+            slurm.before = lambda verb: None
+            Lease.objects.update(expires_at=clock.now() - timedelta(seconds=1))
+            assert turns(cluster.pk, "other", lambda _: slurm) == 1
+
+    slurm.before = sleeping
+
+    assert turns(cluster.pk, "sleeper", lambda _: slurm) == 0
+    assert (len(slurm.sent), Attempt.objects.count()) == (1, 1)
+
+
+def test_without_beat_a_wish_alone_brings_a_job_to_its_cluster(cluster, slurm):
+    make.job(gpus_per_node=8)
+    Cluster.objects.update(wanted_at=clock.now())
+
+    turns(cluster.pk, "woken", lambda _: slurm)
+
+    assert len(slurm.sent) == 1
+
+
+def test_a_second_turn_changes_nothing(cluster, slurm):
+    """Level-triggered: what a turn did is no reason for the next one to do anything."""
+    make.jobs({"gpus_per_node": 8, "nodes": 3}, {"gpus_per_node": 8, "nodes": 3}, {"hold": True})
+    turns(cluster.pk, "me", lambda _: slurm)
+    for key in Attempt.objects.values_list("key", flat=True):
+        slurm.start(key, clock.now())
+    turns(cluster.pk, "me", lambda _: slurm)
+
+    before = list(Event.objects.values_list("pk", "what")), list(Job.objects.order_by("pk").values("state", "why"))
+    turns(cluster.pk, "me", lambda _: slurm)
+
+    after = list(Event.objects.values_list("pk", "what")), list(Job.objects.order_by("pk").values("state", "why"))
+    assert after == before
+
+
+def test_the_sweep_wakes_clusters_whose_work_nobody_does(cluster, slurm):
+    make.attempt(make.job(gpus_per_node=1))
+    assert wake_overdue(clock.now()) == 0
+
+    assert wake_overdue(clock.now() + OVERDUE + timedelta(seconds=1)) == 1
+    assert Cluster.objects.get(pk=cluster.pk).wanted_at is not None
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_the_sweep_leaves_deeds_alone_that_nobody_may_do(cluster, mode):
+    make.attempt(make.job(gpus_per_node=1))
+    make.cluster(mode=mode)
+
+    assert wake_overdue(clock.now() + 2 * OVERDUE) == 0

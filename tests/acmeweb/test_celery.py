@@ -1,0 +1,56 @@
+"""What every task owes, whoever writes it: it may be lost, come twice or come late, and the record stays the same."""
+
+import inspect
+
+import pytest
+from django.conf import settings
+
+from acmeweb.celery import app
+
+app.loader.import_default_modules()
+app.autodiscover_tasks(force=True)
+TASKS = {name: task for name, task in app.tasks.items() if not name.startswith("celery.")}
+
+
+def limit_of(task):
+    return task.time_limit or settings.CELERY_TASK_TIME_LIMIT
+
+
+def test_messages_are_json_and_nobody_reads_results():
+    assert (app.conf.task_serializer, list(app.conf.accept_content)) == ("json", ["json"])
+    assert app.conf.task_ignore_result and not app.conf.result_backend
+
+
+def test_a_worker_takes_one_message_at_a_time_and_confirms_it_when_it_is_done():
+    assert app.conf.worker_prefetch_multiplier == 1
+    assert app.conf.task_acks_late and app.conf.task_reject_on_worker_lost
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_no_task_is_handed_out_again_while_it_may_still_run(name):
+    """The broker gives a message that is not confirmed to the next worker; one that is confirmed early it forgets."""
+    visible_again = settings.CELERY_BROKER_TRANSPORT_OPTIONS["visibility_timeout"]
+
+    assert limit_of(TASKS[name]) < visible_again or not TASKS[name].acks_late
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_a_message_carries_ids_and_nothing_else(name):
+    asked = inspect.signature(TASKS[name].run).parameters.values()
+
+    assert [str(one.annotation) for one in asked if one.annotation not in (int, "int")] == []
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_no_task_is_tried_again_by_celery(name):
+    """What is due stands in the record; the next tick finds it."""
+    assert not getattr(TASKS[name], "autoretry_for", ())
+
+
+@pytest.mark.parametrize("name", sorted(app.conf.beat_schedule))
+def test_a_tick_names_a_task_and_is_forgotten_when_the_next_one_is_there(name):
+    tick = app.conf.beat_schedule[name]
+
+    assert tick["task"] in TASKS
+    assert tick["options"]["expires"] <= max(2, tick["schedule"])
+    assert not tick.get("args") and not tick.get("kwargs")
