@@ -1,7 +1,6 @@
 """Why a job waits, in a real browser: it comes by itself, moves by itself, and goes when the job runs."""
 
 import os
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -71,8 +70,5 @@ def test_it_follows_the_queue_and_goes_when_the_job_runs(visit, waiting):
     expect(why).to_contain_text("Its owner holds it.")
 
     actions.release(waiting, author=make.author())
-    for node in waiting.cluster.nodes.all():
-        make.node(node.name, foreign_gpus=[])
     make.attempt(waiting, on=["seren-003"], gpus=(6, 7))
     expect(why).to_be_hidden()
-    assert timedelta(0) <= waiting.waited(clock.now())
