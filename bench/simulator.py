@@ -2,7 +2,8 @@
 
 TRACE is the Philly week that other simulators were measured on (12,751 jobs, 9 to 15 October 2017). Prints our
 answers beside theirs, our speed beside a bare event loop in the same run, the growth with the number of jobs, and the
-time of a live decision and of start estimates. Wall times are the best of three; a busy machine shows in the bare loop.
+time of a live decision; that of explanations and start estimates is in waiting.py. Wall times are the best of three; a
+busy machine shows in the bare loop.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from jobs.lifecycle import Kind
 from jobs.traces.files import read
 from jobs.traces.trace import made_of
 from scheduling.engine.cluster import Need, NodeView, Picture, RunningJob, WaitingJob
-from scheduling.engine.policies import POLICIES, RULES
+from scheduling.engine.policies import POLICIES
 from scheduling.simulator import acme, report
-from scheduling.simulator.forecast import start_estimates
 from scheduling.simulator.run import Setting, run
 
 PHILLY = Setting(nodes=80)
@@ -153,11 +153,6 @@ def live():
     )
     took, decided = best(lambda: POLICIES["acme"](mixed))
     print(f"acme{took * 1000:>14.1f} ms   {len(decided.stops)} borrowers of 667 give way")
-    print("\nstart estimates for all who wait, one draw and five; goal 1 s")
-    for name in ("fifo", "fifo-skip", "easy", "fair"):
-        once, told = best(lambda p=name: start_estimates(picture, RULES[p], draws=1), times=2)
-        five, _ = best(lambda p=name: start_estimates(picture, RULES[p]), times=1)
-        print(f"{name:<10}{once:>8.2f} s{five:>8.2f} s   {len(told)} estimates")
 
 
 if __name__ == "__main__":

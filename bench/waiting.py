@@ -1,0 +1,119 @@
+"""What it costs to say why, and when:  python bench/waiting.py [--json FILE]
+
+1,250 nodes, 10,000 waiting and 2,000 running jobs, without quotas and with one for each of 20 teams (that none of them
+fills). For each policy of live clusters: one turn of the engine alone, the same with ranked blockers for everybody,
+the whole answer for one job (who holds what, and the smallest change, tried), and start estimates for all. Goals: a
+turn 100 ms, estimates 1 s. Seconds of this process's own CPU stand beside the wall's: on a busy machine they differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from jobs.lifecycle import Kind
+from scheduling.engine.cluster import Need, NodeView, Picture, QuotaView, RunningJob, WaitingJob
+from scheduling.engine.live import decide, decided
+from scheduling.engine.policies import POLICIES, RULES
+from scheduling.engine.why import explain
+from scheduling.simulator.forecast import start_estimates
+
+TEAMS = 20
+
+
+def cluster(*, quotas: bool) -> Picture:
+    dice = np.random.default_rng(2)
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    frees = [0] * 750 + dice.choice([0, 0, 0, 1, 2], 500).tolist()
+    nodes = [
+        NodeView(id=n, name=f"n{n}", gpus=8, free_gpus=tuple(range(int(free))), free_cpus=128, free_memory_mb=10**6,
+                 gpu_model="a100", leaf=f"l{n // 8}", pod=f"p{n // 32}")
+        for n, free in enumerate(frees)
+    ]  # fmt: skip
+    waiting = [
+        WaitingJob(id=n, name=f"j{n}", team=f"t{n % TEAMS}", kind=Kind.OTHER, priority=n % 3, submitted_at=now,
+                   need=Need(nodes=1 if gpus < 8 else gpus // 8, gpus=min(gpus, 8), cpus=4),
+                   time_limit=timedelta(minutes=int(dice.integers(5, 5000))))
+        for n, gpus in enumerate(dice.choice([1, 1, 1, 2, 4, 8, 64, 512], 10_000).tolist())
+    ]  # fmt: skip
+    running = [
+        RunningJob(id=n, name=f"r{n}", team=f"t{n % TEAMS}", kind=Kind.OTHER, gpus=4, priority=0, started_at=now,
+                   time_limit=timedelta(hours=int(dice.integers(1, 99))), places={n % 1250: 4})
+        for n in range(10_000, 12_000)
+    ]  # fmt: skip
+    limits = tuple(QuotaView(team=f"t{n}", kind=None, gpus=10_000) for n in range(TEAMS)) if quotas else ()
+    return Picture(now=now, nodes=tuple(nodes), waiting=tuple(waiting), running=tuple(running), quotas=limits)
+
+
+def best(work, times):
+    """Wall and CPU seconds of the best run, and what it returned."""
+    took, answer = (float("inf"), float("inf")), None
+    for _ in range(times):
+        gc.collect()
+        wall, cpu = time.perf_counter(), time.process_time()
+        answer = work()
+        took = min(took, (time.perf_counter() - wall, time.process_time() - cpu))
+    return took, answer
+
+
+def measure(policy: str, picture: Picture, times: int) -> dict[str, object]:
+    rules = RULES[policy]
+    engine, _ = best(lambda: decided(picture, rules()), times)
+    turn, decisions = best(lambda: decide(picture, rules()), times)
+    last = decisions.waits[-1].job_id
+    one, told = best(lambda: explain(picture, rules, last, lambda team: True), 1)
+    forecast, estimates = best(lambda: start_estimates(picture, rules), max(1, times - 1))
+    return {
+        "policy": policy,
+        "quotas": len(picture.quotas),
+        "engine_s": engine,
+        "turn_s": turn,
+        "telling_ratio": turn[1] / engine[1],
+        "one_job_s": one,
+        "changes": len(told.changes),
+        "estimates_s": forecast,
+        "estimates": len(estimates),
+    }
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--json", type=Path, help="write the figures there too")
+    asked.add_argument("--times", type=int, default=3, help="the best of so many runs")
+    given = asked.parse_args()
+    rows = []
+    columns = "".join(f"{name:>16}" for name in ("engine ms", "turn ms", "one job s", "estimates s"))
+    print(f"{'policy':<12}{'quotas':>7}{columns}{'turn/engine':>13}")
+    for quotas in (False, True):
+        picture = cluster(quotas=quotas)
+        for policy in POLICIES:
+            row = measure(policy, picture, given.times)
+            rows.append(row)
+            told = f"{pair(row['engine_s'], 1000)}{pair(row['turn_s'], 1000)}"
+            told += f"{pair(row['one_job_s'], 1, 2)}{pair(row['estimates_s'], 1, 2)}"
+            print(f"{policy:<12}{row['quotas']:>7}{told}{row['telling_ratio']:>13.2f}", flush=True)
+    print("each as wall / CPU")
+    machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version()}
+    print(f"machine: {machine['cores']} cores, load {machine['load']:.1f}, Python {machine['python']}")
+    if given.json:
+        given.json.write_text(json.dumps({"machine": machine, "runs": rows}, indent=2) + "\n")
+
+
+def pair(seconds, scale: int, digits: int = 0) -> str:
+    wall, cpu = (f"{one * scale:,.{digits}f}" for one in seconds)
+    return f"{f'{wall} / {cpu}':>16}"
+
+
+if __name__ == "__main__":
+    main()
