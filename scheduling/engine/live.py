@@ -70,6 +70,7 @@ class Opened:
         )
         self._missing = [node.gpus - len(node.free_gpus) for node in picture.nodes]
         self.claims = Claims(stops=(), waits={})
+        self._wishes: dict[tuple[object, ...], Ask] = {}
         self.gated: list[Wait] = []
         self.jobs: list[tuple[Job, WaitingJob]] = []
         for asked in sorted(picture.waiting, key=lambda job: (job.submitted_at, job.id)):
@@ -80,7 +81,9 @@ class Opened:
 
     def _job(self, asked: WaitingJob) -> Job:
         limit = _seconds(asked.time_limit)
-        ask = self._ask(asked.need, Owner.of(asked))
+        wish = (asked.need, asked.team, asked.kind, asked.preemptible, asked.array, asked.array_limit)
+        if (ask := self._wishes.get(wish)) is None:
+            ask = self._wishes[wish] = self._ask(asked.need, Owner.of(asked))
         return Job(len(self.jobs), ask, asked.submitted_at.timestamp(), limit, limit, band=-asked.priority)
 
     def _ask(self, need: Need, owner: Owner) -> Ask:
