@@ -11,7 +11,8 @@ A policy    is a file of its own in `policies/`: a subclass of `Rules` with an o
             changes by itself. The docstring names the paper and the difference to it.
 A turn      is how the line is walked, one function each in `turns/`. `strict`: the first that does not fit holds back
             all behind it. `skipping`: nobody holds back anybody. `easy`: the first gets a promise, others may pass if
-            they do not delay it. `preempting`: who ranks higher takes the GPUs of who ranks lower.
+            they do not delay it. `conservative`: everybody gets a promise. `preempting`: who ranks higher takes the
+            GPUs of who ranks lower. `claiming` lets owners take GPUs back from borrowers within the two that promise.
 A placement is a function in `placement.py`: consolidate, pack, spread; `count` is consolidate on one node that has all.
 
 Three ideas make it fast, and they are the ones to keep in mind when adding something:

@@ -12,11 +12,13 @@ LightGBM is imported when it first trains (`pip install acme[prediction]`): noth
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
 
 from scheduling.engine.engine import Job
+from scheduling.engine.settings import Missing
 
 NEWEST = 0.5
 MODEL_PART = 0.9
@@ -36,10 +38,6 @@ TREES = {
 }
 ROUNDS = 100
 Row = tuple[int, int, int, int, int]
-
-
-class NoTrees(RuntimeError):
-    """The library that trains is not installed."""
 
 
 class Predictor(Protocol):
@@ -75,6 +73,8 @@ def _scopes(job: Job) -> tuple[tuple[object, ...], ...]:
 
 class Blended:
     def __init__(self) -> None:
+        if find_spec("lightgbm") is None:
+            raise Missing("The policy qssf-ml needs LightGBM: install acme[prediction].")
         self._rolling = Rolling()
         self._trees: Any = None
         self._known: dict[Row, float] = {}  # what the trees say of it
@@ -112,10 +112,8 @@ def _row(job: Job) -> Row:
 
 
 def _trained(rows: list[Row], ran_s: list[float]) -> Any:
-    try:
-        import lightgbm
-    except ImportError:
-        raise NoTrees("qssf-ml: needs LightGBM, which is not installed; pip install 'acme[prediction]'") from None
+    import lightgbm
+
     lesson = lightgbm.Dataset(
         np.array(rows, dtype=float),
         np.log1p(ran_s),

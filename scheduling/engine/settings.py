@@ -11,6 +11,10 @@ DAY_S = 86_400.0
 MOST_S = 1e9
 
 
+class Missing(Exception):
+    """It needs a library that is not there; the sentence says what to install."""
+
+
 class BadSettings(ValueError):
     """What was set cannot be; the message names the field."""
 

@@ -25,7 +25,7 @@ from django.db.models import Max
 from jobs.models import Node
 from jobs.traces.trace import Trace
 from scheduling import simulation_actions as actions
-from scheduling.engine.placements.exact import Missing
+from scheduling.engine.settings import Missing
 from scheduling.history import trace_of
 from scheduling.models import UNFINISHED, Simulation
 from scheduling.simulation_actions import Gone

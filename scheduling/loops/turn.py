@@ -24,8 +24,8 @@ from jobs import clock, tally
 from jobs.models import Cluster
 from scheduling.backends.base import Backend, BackendError
 from scheduling.engine.placements import PLACEMENTS
-from scheduling.engine.placements.exact import Missing
 from scheduling.engine.policies import POLICIES, BadSettings, Policy, configured
+from scheduling.engine.settings import Missing
 from scheduling.loops.deliver import deliver_once
 from scheduling.loops.drain import drain_once
 from scheduling.loops.limits import limits_once

@@ -18,16 +18,13 @@ from typing import Any
 from scheduling.engine.cluster import Need
 from scheduling.engine.placement import consolidate
 from scheduling.engine.room import Nodes, Places, Room, members
+from scheduling.engine.settings import Missing
 
 NODES = 64
 JOBS = 64
 BUDGET = 0.2  # of the solver's deterministic time; about a quarter of a second
 
 Wish = tuple[Need, Nodes]  # and the nodes that come into question
-
-
-class Missing(Exception):
-    """The placement cannot be used here; the sentence says what to install."""
 
 
 class Exact:

@@ -18,8 +18,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs.traces.files import read
 from jobs.traces.trace import BadTrace, Trace
-from scheduling.engine.placements.exact import Missing
 from scheduling.engine.policies import RULES
+from scheduling.engine.settings import Missing
 from scheduling.simulator import acme, asking, plots, report
 from scheduling.simulator.asking import BadSetting
 from scheduling.simulator.measured import measured
