@@ -3,7 +3,7 @@
 TRACE is the Philly week that other simulators were measured on (12,751 jobs, 9 to 15 October 2017). Prints our
 answers beside theirs, our speed beside a bare event loop in the same run, the growth with the number of jobs, and the
 time of a live decision; that of explanations and start estimates is in waiting.py. Times are of the processor, the best
-of a few: one thread that waits for nothing takes as long on an idle machine, and a busy one still shows in the bare loop.
+of a few: one thread that waits for nothing takes as long on an idle machine; a busy one still shows in the bare loop.
 """
 
 from __future__ import annotations
