@@ -274,7 +274,7 @@ def test_nobody_gets_less_than_the_part_of_his_gpus_nor_more_than_he_asked(asked
 @given(room=rooms, need=narrow.filter(lambda need: need.gpus))
 @examples(80)
 def test_gpus_are_never_left_idle_for_want_of_cpus(room, need):
-    bare = Need(gpus=need.gpus)
+    bare = Need(gpus=need.gpus, cpus=0)
 
     assert (Tune(elastic=True)(room, need, EVERYWHERE) is None) == (consolidate(room, bare) is None)
 

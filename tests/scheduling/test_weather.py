@@ -214,6 +214,16 @@ def test_wrong_guesses_cost_sjf_and_backfilling_but_nobody_his_run_time():
     assert mean_jct("easy", wrong) != mean_jct("easy", COUNT)
 
 
+@pytest.mark.parametrize("policy", RULES)
+@given(jobs=job_lists, seed=st.integers(0, 5))
+@examples(10)
+def test_everybody_ends_however_wrong_the_guesses_are(policy, jobs, seed):
+    done = run(trace(*jobs), policy, dataclasses.replace(SMALL, noise="helios", seed=seed))
+
+    assert np.isfinite(done.ended_s).all()
+    assert done.held_s == pytest.approx(done.trace.runtime_s)
+
+
 # what may be asked
 
 

@@ -145,6 +145,8 @@ def _turn(engine: Engine, arrived: list[Entry], now: float) -> None:
 def _comes_true(engine: Engine, plan: Plan, arrived: list[Entry], now: float) -> bool:
     if plan.last is not None and arrived and arrived[0] < plan.last:
         return False
+    if any(at < now for at, _ in plan.starts.values()):
+        return False  # somebody was expected to end by then, and did not
     plan.forward(now)
     room = plan.rooms[0]
     for job, (at, places) in plan.starts.items():
