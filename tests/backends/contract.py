@@ -220,7 +220,7 @@ class BackendContract:
         if not site.drains:
             return  # that it is refused, the other test says
         node = site.nodes[len(site.nodes) // 2 - 1]
-        running, waiting = site.work(seconds=2, nodes=(node,)), site.work(nodes=(node,))
+        running, waiting = site.work(seconds=5, nodes=(node,)), site.work(nodes=(node,))
         site.backend.submit(running)
         site.until(running, is_running)
 
