@@ -91,6 +91,8 @@ class Server:
             ("GET", f"{slurm}/diag/", self.diag),
             ("GET", f"{slurm}/partitions", self.partitions),
             ("GET", f"{slurm}/partitions/", self.partitions),
+            ("GET", f"{slurm}/reservations", self.reservations),
+            ("GET", f"{slurm}/reservations/", self.reservations),
             ("GET", f"{slurm}/jobs", self.jobs),
             ("GET", f"{slurm}/jobs/", self.jobs),
             ("GET", f"{slurm}/jobs/state/", self.job_states),
@@ -126,6 +128,9 @@ class Server:
 
     async def partitions(self, request: Request) -> Response:
         return self._answer(wire.partitions(self._world))
+
+    async def reservations(self, request: Request) -> Response:
+        return self._answer(wire.reservations(self._world))
 
     async def jobs(self, request: Request) -> Response:
         """All of them, or with ?update_time none at all when nothing moved since: Slurm's rule."""

@@ -228,8 +228,10 @@ def node(world: World, cluster: Cluster, one: Node) -> Plain:
         "alloc_idle_cpus": free_cpus,
         "alloc_memory": one.memory_mb - free_mb,
         "architecture": "x86_64",
+        "boards": 1,
         "boot_time": number(one.boot_at),
         "cluster_name": cluster.name,
+        "cores": max(one.cpus // 2, 1),
         "cpus": one.cpus,
         "effective_cpus": one.cpus,
         "features": list(one.features),
@@ -261,10 +263,19 @@ def partitions(world: World) -> Plain:
     return {"partitions": [{"name": PARTITION, "partition": {"state": ["UP"]}, **whole, **limits}]}
 
 
+def reservations(world: World) -> Plain:
+    """None are ever made here; whoever draws them asks all the same."""
+    return {"reservations": [], "last_update": number(world.last_node_change)}
+
+
 def diag(world: World, now: float) -> Plain:
     states = [seen.state for seen in world.jobs.values()]
     statistics = {
         "req_time": number(now),
+        "server_thread_count": 1,
+        "agent_count": 0,
+        "agent_queue_size": 0,
+        "dbd_agent_queue_size": 0,
         "jobs_submitted": world.counts["submitted"],
         "jobs_started": world.counts["started"],
         "jobs_completed": world.counts["completed"],

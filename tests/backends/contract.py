@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -20,6 +21,24 @@ from scheduling.backends.opening import open_backend
 from tests.cluster.running import wait_for
 
 keys = count(1)
+
+
+class Hazards(Protocol):
+    """What can be done to a cluster from outside. Each verb has its remedy, and both return when they are done."""
+
+    def kill_node(self, name: str) -> None: ...
+
+    def revive_node(self, name: str) -> None: ...
+
+    def restart_controller(self) -> None:
+        """Ended and started again; by kill -9 where it promises to survive that. Slurm saves its state by and by."""
+        ...
+
+    def cut(self) -> None:
+        """Nobody answers any more at the address."""
+        ...
+
+    def mend(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +52,8 @@ class Site:
     gpu_model: str = ""
     drains: bool = True
     submit_elsewhere: Callable[[], str] | None = None  # a job that is not ours, by other means than the adapter
+    hazards: Hazards | None = None
+    limited: Submission | None = None  # was sent when the site came up, so that nobody waits a whole minute for its end
 
     def work(self, *, seconds: float = 0.0, exit_code: int = 0, on: int = 1, **changed: object) -> Submission:
         key = f"contract-{next(keys)}"
@@ -194,6 +215,87 @@ class BackendContract:
 
         site.until_final(asked)
         assert Path(asked.stdout).is_file()
+
+    def test_a_drained_node_lets_its_job_finish_and_starts_no_other(self, site: Site):
+        if not site.drains:
+            return  # that it is refused, the other test says
+        node = site.nodes[len(site.nodes) // 2 - 1]
+        running, waiting = site.work(seconds=5, nodes=(node,)), site.work(nodes=(node,))
+        site.backend.submit(running)
+        site.until(running, is_running)
+
+        site.backend.drain(node, "fan is loud")
+        site.backend.submit(waiting)
+
+        assert site.until_final(running).state == State.COMPLETED
+        assert site.backend.find(waiting.key).state == State.PENDING
+        site.backend.resume(node)
+        assert site.until_final(waiting).state == State.COMPLETED
+
+    def test_what_was_stopped_is_sent_again_under_a_new_key(self, site: Site):
+        first, again = site.work(seconds=60), site.work()
+        backend_id = site.backend.submit(first)
+        site.until(first, is_running)
+
+        site.backend.cancel(backend_id)
+        site.until_final(first)
+        site.backend.submit(again)
+
+        assert site.until_final(again).state == State.COMPLETED
+        assert site.backend.find(first.key).state == State.CANCELLED
+
+    @pytest.mark.timeout(180)
+    def test_a_job_past_its_limit_is_ended_and_says_so(self, site: Site):
+        assert site.limited is not None
+        ended = site.until(site.limited, lambda seen: seen.state in FINAL and not seen.flags, within_s=150)
+
+        assert ended.state == State.TIMEOUT
+        assert 55 <= (ended.ended_at - ended.started_at).total_seconds() <= 130
+
+    def test_a_node_that_dies_takes_its_jobs_along_and_comes_back(self, site: Site):
+        hazards, node = site.hazards, site.nodes[1]
+        asked = site.work(seconds=120, nodes=(node,))
+        site.backend.submit(asked)
+        site.until(asked, is_running)
+
+        hazards.kill_node(node)
+
+        try:
+            ended = site.until(asked, lambda seen: seen.state in FINAL, within_s=60)
+            assert ended.state == State.NODE_FAIL
+            assert self._node(site, node).state == NodeState.DOWN
+        finally:
+            hazards.revive_node(node)
+        wait_for(lambda: self._node(site, node).state == NodeState.IDLE, within_s=60, what="the node is back")
+
+    def test_jobs_do_not_notice_that_the_controller_was_restarted(self, site: Site):
+        hazards = site.hazards
+        asked, ended = site.work(seconds=4), site.work()
+        site.backend.submit(ended)
+        site.until_final(ended)
+        backend_id = site.backend.submit(asked)
+        site.until(asked, is_running)
+
+        hazards.restart_controller()
+
+        known = {job.key: job for job in site.backend.jobs()}
+        assert (known[asked.key].backend_id, known[ended.key].state) == (backend_id, State.COMPLETED)
+        assert site.until_final(asked).state == State.COMPLETED
+
+    def test_a_cluster_that_is_away_is_unreachable_and_loses_nothing(self, site: Site):
+        hazards = site.hazards
+        asked = site.work(seconds=2)
+        site.backend.submit(asked)
+
+        hazards.cut()
+
+        try:
+            for question in (site.backend.jobs, site.backend.nodes, lambda: site.backend.submit(site.work())):
+                with pytest.raises(Unreachable):
+                    question()
+        finally:
+            hazards.mend()
+        assert site.until_final(asked).state == State.COMPLETED
 
     def test_an_address_where_nobody_listens_is_unreachable(self, site: Site):
         nobody = open_backend("http://127.0.0.1:9", timeout_s=1)

@@ -22,6 +22,8 @@ from tests.cluster.running import wait_for
 PROGRAMS = ("munged", "slurmctld", "slurmd", "slurmrestd", "scontrol", "sbatch", "scancel")
 PACKAGES = "apt packages slurmctld slurmd slurm-client munge slurmrestd slurm-wlm-jwt-plugin"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+REST = {"SLURMRESTD_SECURITY": "disable_user_check"}
+UP = ("IDLE", "MIXED", "ALLOCATED")
 NODES, GPUS, CPUS, MEMORY_MB = 4, 8, 64, 512_000
 
 
@@ -54,6 +56,7 @@ class RealSlurm:
         self._controller_port, self._rest_port, *self._node_ports = free_ports(NODES + 2)
         self.tcp_address = f"http://127.0.0.1:{self._rest_port}"
         self._daemons: list[subprocess.Popen[bytes]] = []
+        self._by_role: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> RealSlurm:
         try:
@@ -83,6 +86,34 @@ class RealSlurm:
     def token(self) -> str:
         return self._said(["scontrol", "token", f"username={self.user}"]).partition("=")[2]
 
+    # What the contract does to it (Hazards)
+
+    def kill_node(self, name: str) -> None:
+        self._kill(name)
+
+    def revive_node(self, name: str) -> None:
+        self._by_role[name] = self._launch("slurmd", "-D", "-N", name)
+
+    def restart_controller(self) -> None:
+        daemon = self._by_role.pop("controller")
+        daemon.terminate()
+        daemon.wait(timeout=20)
+        self._start_controller()
+        wait_for(lambda: self._answering_nodes() == NODES, within_s=60, what="nodes")
+
+    def cut(self) -> None:
+        self._kill("rest")
+
+    def mend(self) -> None:
+        (self._run / "rest.sock").unlink(missing_ok=True)
+        self._start_local_rest()
+        wait_for(self._rest_answers, what="slurmrestd")
+
+    def _kill(self, role: str) -> None:
+        daemon = self._by_role.pop(role)
+        daemon.kill()
+        daemon.wait()
+
     def _start(self) -> None:
         self._write_configuration()
         munge_socket = self._run / "munge.sock"
@@ -96,29 +127,27 @@ class RealSlurm:
             f"--seed-file={self._run}/munge.seed",
         )
         wait_for(munge_socket.exists, what="munged")
-        self._launch("slurmctld", "-D")
-        wait_for(lambda: "UP" in self._said(["scontrol", "ping"], check=False), what="slurmctld")
+        self._start_controller()
         for node in self.nodes:
-            self._launch("slurmd", "-D", "-N", node)
+            self.revive_node(node)
         self._start_rest()
         wait_for(lambda: self._idle_nodes() == NODES, within_s=40, what="nodes")
 
+    def _start_controller(self) -> None:
+        self._by_role["controller"] = self._launch("slurmctld", "-D")
+        wait_for(lambda: "UP" in self._said(["scontrol", "ping"], check=False), what="slurmctld")
+
     def _start_rest(self) -> None:
         """Two of them, because a token's one cannot also trust a local socket."""
-        plugin = self._plugin()
-        plain = {"SLURMRESTD_SECURITY": "disable_user_check"}
-        self._launch("slurmrestd", "-a", "rest_auth/local", "-s", plugin, f"unix:{self._run}/rest.sock", **plain)
-        self._launch(
-            "slurmrestd",
-            "-a",
-            "rest_auth/jwt",
-            "-s",
-            plugin,
-            f"127.0.0.1:{self._rest_port}",
-            **plain,
-            SLURM_JWT="daemon",
-        )
+        self._start_local_rest()
+        address = f"127.0.0.1:{self._rest_port}"
+        self._launch("slurmrestd", "-a", "rest_auth/jwt", "-s", self._plugin(), address, **REST, SLURM_JWT="daemon")
         wait_for(self._rest_answers, what="slurmrestd")
+
+    def _start_local_rest(self) -> None:
+        socket_path = f"unix:{self._run}/rest.sock"
+        words = ("-a", "rest_auth/local", "-s", self._plugin(), socket_path)
+        self._by_role["rest"] = self._launch("slurmrestd", *words, **REST)
 
     def _plugin(self) -> str:
         """Up to 22.05 a plugin is named by its version; later there is one, for all of them."""
@@ -139,7 +168,11 @@ class RealSlurm:
         shown = self._said(["scontrol", "-o", "show", "nodes"], check=False)
         return sum("State=IDLE " in line for line in shown.splitlines())
 
-    def _launch(self, program: str, *arguments: str, **environment: str) -> None:
+    def _answering_nodes(self) -> int:
+        shown = self._said(["scontrol", "-o", "show", "nodes"], check=False)
+        return sum(any(f"State={state} " in line for state in UP) for line in shown.splitlines())
+
+    def _launch(self, program: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         found = shutil.which(program, path=PATH)
         with (self._log / f"{program}-{len(self._daemons)}.out").open("wb") as output:
             daemon = subprocess.Popen(
@@ -150,6 +183,7 @@ class RealSlurm:
                 stderr=output,
             )
         self._daemons.append(daemon)
+        return daemon
 
     def _said(self, command: list[str], *, check: bool = True) -> str:
         done = subprocess.run(command, env=self._environment(), capture_output=True, text=True, timeout=20, check=check)
@@ -204,6 +238,7 @@ class RealSlurm:
             "MailProg": "/bin/true",
             "ReturnToService": 2,
             "KillWait": 3,
+            "SlurmdTimeout": 15,  # a test has no five minutes for a node that does not answer
             "SelectType": "select/cons_tres",
             "SelectTypeParameters": "CR_Core_Memory",
             "SlurmdParameters": "config_overrides",  # the host is smaller than the four nodes it plays

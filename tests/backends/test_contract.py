@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+
 import httpx
 import pytest
 
@@ -27,18 +31,51 @@ def foreign_job(cluster: ClusterProcess) -> str:
     return str(answer.json()["job_id"])
 
 
+class PlayedHazards:
+    """A simulated node is killed by an order; the server is controller and door in one."""
+
+    def __init__(self, cluster: ClusterProcess) -> None:
+        self.cluster = cluster
+
+    def kill_node(self, name: str) -> None:
+        order = {"kind": "death", "node": name}
+        httpx.post(f"{self.cluster.address}/troubles", json=order, headers=self.cluster.headers).raise_for_status()
+
+    def revive_node(self, name: str) -> None:
+        with closing(self.cluster.backend()) as backend:
+            backend.resume(name)
+
+    def restart_controller(self) -> None:
+        self.cut()
+        self.mend()
+
+    def cut(self) -> None:
+        self.cluster.kill()
+
+    def mend(self) -> None:
+        self.cluster.start()
+
+
+def with_a_limited_job(site: Site) -> Site:
+    limited = site.work(seconds=600, nodes=(site.nodes[2],), time_limit=timedelta(minutes=1))
+    site.backend.submit(limited)
+    return replace(site, limited=limited)
+
+
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory):
     with ClusterProcess(tmp_path_factory.mktemp("simulated"), "--nodes", "4") as cluster:
         backend = cluster.backend()
-        yield Site(
+        site = Site(
             backend=backend,
             nodes=tuple(f"seren-00{i}" for i in range(1, 5)),
             output=cluster.log_root,
             gpus_per_node=8,
             gpu_model="a100",
             submit_elsewhere=lambda: foreign_job(cluster),
+            hazards=PlayedHazards(cluster),
         )
+        yield with_a_limited_job(site)
         backend.close()
 
 
@@ -69,7 +106,7 @@ def slurm():
 @pytest.fixture(scope="module")
 def real(slurm):
     backend = open_backend(slurm.address)
-    yield Site(
+    site = Site(
         backend=backend,
         nodes=slurm.nodes,
         output=slurm.output,
@@ -77,7 +114,9 @@ def real(slurm):
         gpu_model="a100",
         drains=backend.ping().api != "v0.0.38",
         submit_elsewhere=slurm.sbatch,
+        hazards=slurm,
     )
+    yield with_a_limited_job(site)
     backend.close()
 
 
@@ -89,6 +128,11 @@ class TestSimulated(BackendContract):
 
 class TestExecuting(BackendContract):
     test_a_gang_has_all_of_its_nodes = None  # this machine is one node, so there is nothing to ask
+    # tests/cluster/test_execute.py kills one of its own, and has a clock that does not wait for minutes
+    test_a_node_that_dies_takes_its_jobs_along_and_comes_back = None
+    test_jobs_do_not_notice_that_the_controller_was_restarted = None
+    test_a_cluster_that_is_away_is_unreachable_and_loses_nothing = None
+    test_a_job_past_its_limit_is_ended_and_says_so = None
 
     @pytest.fixture
     def site(self, executing):

@@ -44,7 +44,7 @@ class ClusterProcess:
     def __init__(self, state: Path, *arguments: str) -> None:
         self.state, self.arguments, self.address = state, arguments, ""
         self._process: subprocess.Popen[str] | None = None
-        self.token = token_hex(8)
+        self.token, self.port = token_hex(8), "0"
 
     def __enter__(self) -> ClusterProcess:
         self.start()
@@ -55,7 +55,8 @@ class ClusterProcess:
 
     def start(self) -> None:
         self.state.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "scheduling.simulator.server", "--state", str(self.state), "--port", "0"]
+        command = [sys.executable, "-m", "scheduling.simulator.server", "--state", str(self.state)]
+        command += ["--port", self.port]
         (self.state / "token").write_text(self.token)
         command += ["--configure-s", "0.1", "--token-file", str(self.state / "token")]
         with (self.state / "server.log").open("a") as errors:
@@ -68,6 +69,7 @@ class ClusterProcess:
             self.end(signal.SIGKILL)
         assert said, (self.state / "server.log").read_text()
         self.address = said.split()[-1]
+        self.port = self.address.rpartition(":")[2]  # whoever knows the address finds it there again
 
     def end(self, number: int) -> int:
         process, self._process = self._process, None

@@ -51,7 +51,9 @@ def test_it_is_healthy_and_tells_of_every_gpu(cluster, http):
     assert len(telemetry.read(f"{cluster.address}/metrics").gpus) == 32
 
 
-@pytest.mark.parametrize("path", ["diag", "partitions", "jobs/state/", "jobs", "nodes", "node/seren-001"])
+@pytest.mark.parametrize(
+    "path", ["diag", "partitions", "reservations", "jobs/state/", "jobs", "nodes", "node/seren-001"]
+)
 def test_every_page_has_errors_warnings_and_meta(http, path):
     answer = http.get(f"{API}/{path}")
 
@@ -82,6 +84,27 @@ def test_nonsense_is_answered_and_not_stumbled_over(http, method, path, content,
 
     assert answer.status_code == status
     assert "Traceback" not in answer.text
+
+
+# What Slurm-web's agent and the exporters for Prometheus take from a row, with what they divide by or index into
+READ_BY_OTHERS = {
+    "nodes": {"name", "cpus", "sockets", "cores", "real_memory", "state", "reason", "partitions", "alloc_cpus"}
+    | {"alloc_idle_cpus", "alloc_memory", "gres", "gres_used", "architecture", "version", "boot_time"},
+    "jobs": {"job_id", "user_name", "account", "name", "job_state", "state_reason", "partition", "nodes", "node_count"}
+    | {"cpus", "priority", "qos", "submit_time", "start_time", "end_time", "time_limit", "exit_code", "gres_detail"}
+    | {"tres_req_str", "tres_alloc_str", "standard_output", "current_working_directory"},
+}
+
+
+@pytest.mark.parametrize("what", READ_BY_OTHERS)
+def test_clients_that_are_not_ours_find_what_they_read(cluster, http, what):
+    backend = cluster.backend()
+    backend.submit(asked(cluster, f"read-{what}"))
+    backend.close()
+
+    row = http.get(f"{API}/{what}").json()[what][0]
+
+    assert READ_BY_OTHERS[what] <= set(row)
 
 
 def test_update_time_gives_nothing_while_nothing_moves(http):
