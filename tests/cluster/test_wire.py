@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from jobs.lifecycle import State
 from scheduling.backends import dialect
 from scheduling.simulator import bodies, wire
-from scheduling.simulator.values import Refusal
+from scheduling.simulator.values import Aim, Refusal
 from scheduling.simulator.wire import BadBody, Cluster
 from tests.backends.test_dialect import anything, recorded, submission
 
@@ -141,3 +141,13 @@ def test_no_other_word_is_a_signal(text):
 
 def test_gpu_indices_are_written_as_ranges():
     assert wire.ranges([7, 0, 1, 2, 5]) == "0-2,5,7"
+
+
+@pytest.mark.parametrize(("text", "aim"), [("", Aim.ALL), ("BATCH_JOB", Aim.SHELL), ("FULL_STEPS_ONLY", Aim.STEPS)])
+def test_flags_say_who_of_a_job_gets_a_signal(text, aim):
+    assert bodies.aim_of(text) == aim
+
+
+def test_no_other_flag_is_understood():
+    with pytest.raises(BadBody, match="flags=EVERYBODY"):
+        bodies.aim_of("EVERYBODY")
