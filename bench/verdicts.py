@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.acceptance.instance import Instance  # noqa: E402
 
-STEADY, PACE_S = 60, 0.25
+STEADY, PACE_S = 40, 0.25
 TAIL = """Traceback (most recent call last):
   File "/home/ada/train.py", line 12, in <module>
 TypeError: unsupported operand type(s) for +=: 'float' and 'NoneType'
