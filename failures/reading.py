@@ -20,7 +20,7 @@ from failures.diagnosis.values import Diagnosis, Ending
 from jobs.logs import NoLog, Stream
 from jobs.models import Attempt, Event, Verdict
 
-MOST_COMPRESSED = 128 << 20  # of a longer log its end is kept; the lines of evidence are in the verdict anyway
+MOST_COMPRESSED = 64 << 20  # of a longer log its end is kept; the evidence is in the verdict anyway
 
 
 @dataclass(frozen=True, kw_only=True)

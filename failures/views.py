@@ -28,7 +28,7 @@ from jobs.models import Cluster, Job
 from jobs.pages import answer
 from jobs.rights import Caller
 
-PAGE = 50
+PAGE = 25
 MOST_BARS = 10
 
 # --- the list, and the figures of a period
@@ -57,7 +57,7 @@ def failures(request: HttpRequest) -> HttpResponse:
     context = {
         "now": now,
         "asked": asked,
-        "incidents": cache(lambda: _page(rights.incidents(caller), asked)),
+        "incidents": cache(lambda: _page(rights.incidents(caller), caller.jobs(), asked)),
         "states": [_choice("state", name, asked) for name in STATES],
         "reaches": [_choice("reach", name, asked) for name in REACH],
         "periods": [_choice("days", days, asked, words) for days, words in PERIODS.items()],
@@ -113,15 +113,17 @@ class Page:
     older: str
 
 
-def _page(rows: QuerySet[Incident], asked: Mapping[str, str]) -> Page:
+def _page(rows: QuerySet[Incident], jobs: QuerySet[Job], asked: Mapping[str, str]) -> Page:
     rows = rows.filter(state__in=STATES[asked["state"]], scope__in=REACH[asked["reach"]])
     if asked["cluster"]:
         rows = rows.filter(cluster__name=asked["cluster"].replace("\x00", ""))
     if asked["before"].isdecimal() and len(asked["before"]) < 19:
         rows = rows.filter(pk__lt=int(asked["before"]))
     found = list(rows.select_related("cluster").prefetch_related("nodes").order_by("-pk")[: PAGE + 1])
+    named = dict(jobs.filter(public_id__in=[row.subject for row in found]).values_list("public_id", "name"))
     for row in found:
         row.look = look(row.root_cause, row.category)
+        row.job_name = named.get(row.subject, "")
     kept = {name: text for name, text in asked.items() if text}
     older = urlencode(kept | {"before": found[PAGE - 1].pk}) if len(found) > PAGE else ""
     return Page(rows=found[:PAGE], older=older)

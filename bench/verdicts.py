@@ -1,0 +1,165 @@
+"""How soon a failed attempt has its verdict: ends at a steady rate, a burst of them, and one log of 200 MB among them.
+
+    python bench/verdicts.py             about two minutes; --burst 500 --megabytes 200
+
+It starts an instance of its own, as `make up` does, and writes ended attempts with their logs into its record; its two
+workers do the rest. Measured from the commit of the end to the commit of the verdict, and to that of the bundle, by the
+clock of the database. The yardstick runs in the same minute: the bare engine over the same logs, in one process.
+Prints a table to stderr and JSON to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.acceptance.instance import Instance  # noqa: E402
+
+STEADY, PACE_S = 40, 0.25
+TAIL = """Traceback (most recent call last):
+  File "/home/ada/train.py", line 12, in <module>
+TypeError: unsupported operand type(s) for +=: 'float' and 'NoneType'
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--burst", type=int, default=200, help="Attempts that end at one moment.")
+    parser.add_argument("--megabytes", type=int, default=200, help="Size of the one large log.")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="acme-bench-") as home:
+        os.chmod(home, 0o755)  # the database is not run by root
+        instance = Instance(Path(home) / "var")
+        instance.out.parent.mkdir(exist_ok=True)
+        try:
+            instance.start(DEMO="0").ready()
+            os.environ.update(instance.surroundings())
+            found = measure(Path(home), options)
+        finally:
+            if instance.process and instance.process.poll() is None:
+                instance.stop()
+    print(table(found), file=sys.stderr)
+    print(json.dumps(found, indent=1))
+
+
+def measure(home: Path, options: argparse.Namespace) -> dict[str, Any]:
+    os.environ["DJANGO_SETTINGS_MODULE"] = "acmeweb.settings"
+    import django
+
+    django.setup()
+    from tests.failures import make
+
+    logs = home / "logs"
+    logs.mkdir()
+    make.cluster(logs, nodes=64)
+    small, large = body(200_000), body(options.megabytes * 10**6)
+    settle()
+    parts = {"steady": [], "burst": [], "large": []}
+    for _ in range(STEADY):
+        parts["steady"].append(make.failed(logs, small, gpus_per_node=1).pk)
+        time.sleep(PACE_S)
+    wait()
+    ready = [
+        make.running(logs, gpus_per_node=1, on=(f"seren-{n % 64 + 1:03d}",), gpus=(n // 64,))
+        for n in range(options.burst)
+    ]
+    parts["burst"] = [make.end(logs, one, small).pk for one in ready]
+    wait()
+    big = make.running(logs, gpus_per_node=1)
+    parts["large"] = [make.end(logs, big, large).pk]
+    wait()
+    found = {name: latencies(pks) for name, pks in parts.items()}
+    return {"machine": machine(), **found, "bare engine": {"large_s": bare(large), "small_s": bare(small)}}
+
+
+def running(logs: Path, make: Any, number: int) -> Any:
+    return make.running(logs, gpus_per_node=1, on=(f"seren-{number % 64 + 1:03d}",), gpus=(number // 64,))
+
+
+def settle() -> None:
+    """Workers compile their rules once; that is start-up, and not what a verdict waits for."""
+    time.sleep(10)
+
+
+def body(size: int) -> str:
+    dice = random.Random(1)
+    line = "[rank{}] 2026-11-21 10:00:{:02d} step {:>7} | loss {:.4f} | grad norm 0.4 | {:.0f} tokens/s/gpu\n"
+    block = "".join(line.format(n % 40, n % 60, n, dice.random(), dice.uniform(3000, 4000)) for n in range(20_000))
+    whole = block * (size // len(block) + 1)
+    return whole[: whole.rfind("\n", 0, size) + 1] + TAIL
+
+
+def wait() -> None:
+    from failures.models import Diagnosis
+    from jobs.lifecycle import FAILURES
+    from jobs.models import Attempt
+
+    until = time.monotonic() + 300
+    while time.monotonic() < until:
+        waiting = Attempt.objects.filter(state__in=FAILURES, diagnosis=None).exists()
+        if not waiting and not Diagnosis.objects.open().exists():
+            return
+        time.sleep(0.2)
+    raise SystemExit("not everything was diagnosed within five minutes")
+
+
+def latencies(pks: list[int]) -> dict[str, Any]:
+    from failures.models import Diagnosis
+    from jobs.models import Event
+
+    ended = dict(
+        Event.objects.filter(attempt__in=pks, what="job.moved", to_state="FAILED").values_list("attempt", "at")
+    )
+    rows = list(Diagnosis.objects.filter(attempt__in=pks).values_list("attempt", "root_cause", "judged_at", "kept_at"))
+    verdicts = sorted((judged - ended[pk]).total_seconds() for pk, _, judged, _ in rows)
+    bundles = sorted((kept - ended[pk]).total_seconds() for pk, _, _, kept in rows)
+    right = sum(cause == "TypeError" for _, cause, _, _ in rows)
+    return {"attempts": len(rows), "right": right, "verdict_s": spread(verdicts), "bundle_s": spread(bundles)}
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    high = values[max(0, int(len(values) * 0.95) - 1)]
+    return {"p50": round(statistics.median(values), 2), "p95": round(high, 2), "max": round(values[-1], 2)}
+
+
+def bare(text: str) -> float:
+    from failures.diagnosis import engine
+
+    raw = text.encode()
+    engine.diagnose_text("warm")
+    began = time.perf_counter()
+    engine.diagnose([raw])
+    return round(time.perf_counter() - began, 3)
+
+
+def machine() -> str:
+    load = os.getloadavg()[0]
+    return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}"
+
+
+def table(found: dict[str, Any]) -> str:
+    rows = [
+        found["machine"],
+        f"{'':8} {'attempts':>8} {'right':>6}   verdict p50 / p95 / max     bundle p50 / p95 / max",
+    ]
+    for name in ("steady", "burst", "large"):
+        one = found[name]
+        times = ["{p50:>8} {p95:>8} {max:>8}".format(**one[kind]) for kind in ("verdict_s", "bundle_s")]
+        rows.append(f"{name:8} {one['attempts']:>8} {one['right']:>6} {times[0]} {times[1]}")
+    return "\n".join([*rows, f"bare engine: large {found['bare engine']['large_s']} s"])
+
+
+if __name__ == "__main__":
+    main()

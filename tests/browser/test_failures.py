@@ -1,0 +1,54 @@
+"""Failures in a real browser: the panel comes by itself, a correction takes two clicks, nothing is too wide."""
+
+from __future__ import annotations
+
+import pytest
+
+from failures.loops.diagnose import diagnose_once
+from jobs import clock
+from jobs.models import Role
+from tests import make as rows
+from tests.failures import make
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def running(server, tmp_path):
+    make.cluster(tmp_path)
+    rows.team("pretraining", ada=Role.RESEARCHER)
+    return make.running(tmp_path, name="sft-7b")
+
+
+def test_the_verdict_appears_by_itself_and_is_corrected_in_two_clicks(visit, running, tmp_path):
+    ada = visit("ada")
+    ada.open_live(f"/jobs/{running.job}/")
+    assert not ada.page.is_visible("#diagnosis")
+
+    make.end(tmp_path, running, make.TYPO + "RuntimeError: worker 3 is gone\n")
+    diagnose_once(clock.now())
+    ada.page.wait_for_selector("#diagnosis .evidence")
+    ada.page.click("#ask-correct summary")
+    ada.page.click("#ask-correct .quick:not(.all) button >> nth=0")
+
+    ada.page.wait_for_selector("#diagnosis :text('corrected')")
+    assert make.of(running).review == "corrected"
+    assert ada.complaints == []
+
+
+def test_nothing_is_wider_than_a_phone(visit, running, tmp_path):
+    make.end(tmp_path, running, ("x" * 4000 + "\n") * 3 + make.TYPO)
+    diagnose_once(clock.now())
+    row = make.of(running)
+    ada = visit("ada", viewport={"width": 390, "height": 844})
+
+    for path in (
+        "/failures/",
+        f"/failures/{row.incident_id}/",
+        f"/jobs/{running.job}/",
+        f"/jobs/{running.job}/log/?line=2",
+        "/failures/paste/",
+    ):
+        ada.open(path)
+        assert ada.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
+    assert ada.complaints == []
