@@ -11,9 +11,9 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from failures import actions
+from failures import actions, rule_actions
 from failures.diagnosis.labels import LABELS
-from failures.models import Diagnosis, Incident, Standing
+from failures.models import Diagnosis, Incident, LearnedRule, RuleState, Standing
 from jobs import clock
 from jobs.admin import looks
 from jobs.admin.record import Open, RecordAdmin
@@ -181,3 +181,56 @@ class IncidentAdmin(WithVerbs, RecordAdmin):
     @admin.display(description="last", ordering="last_symptom_at")
     def last(self, row: Incident) -> SafeString | str:
         return looks.when(row.last_symptom_at)
+
+
+def _adopt(row: LearnedRule, asked: Asked) -> None:
+    _handle(rule_actions.adopt, row, asked)
+
+
+def _retire(row: LearnedRule, asked: Asked) -> None:
+    _handle(rule_actions.retire, row, asked)
+
+
+ADOPT = Verb(
+    name="adopt",
+    label="Adopt",
+    act=_adopt,
+    effect=lambda rows: f"{many(len(rows), 'rule').capitalize()} from now on in every verdict.",
+    fits=lambda row: row.state == RuleState.SHADOW,
+)
+RETIRE = Verb(
+    name="retire",
+    label="Retire",
+    act=_retire,
+    effect=lambda rows: f"{many(len(rows), 'rule').capitalize()} no more; verdicts that were given stay.",
+    fits=lambda row: row.state != RuleState.RETIRED,
+)
+
+
+@admin.register(LearnedRule)
+class LearnedRuleAdmin(WithVerbs, RecordAdmin):
+    list_display = ("name", "standing", "kind", "label", "hits", "owner", "proposed_at")
+    list_select_related = ("owner", "source__attempt__job")
+    list_filter = ("state", "kind", "origin")
+    search_fields = ("name__startswith", "label__exact")
+    fields = (
+        *("name", "standing", "kind", "label", "pattern", "example", "origin", "source", "owner", "hits", "replay"),
+        *("proposed_at", "adopted_at", "adopted_by", "retired_at", "retired_by", "retired_why"),
+    )
+    verbs = (ADOPT, RETIRE)
+    verb_permission = "failures.change_learnedrule"
+    touched_columns = ("Rule", "Names")
+
+    def touched_cells(self, row: LearnedRule) -> tuple[Any, ...]:
+        return row.name, row.label or "routine"
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).counted()
+
+    @admin.display(description="state", ordering="state")
+    def standing(self, row: LearnedRule) -> SafeString:
+        return looks.badge(row.badge)
+
+    @admin.display(description="hits, right, wrong")
+    def hits(self, row: Any) -> str:
+        return f"{row.hit_count}, {row.right}, {row.wrong}"

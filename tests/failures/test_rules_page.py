@@ -91,6 +91,13 @@ def test_the_fragment_alone_is_one_section(operator, rule):
     assert text.strip().startswith('<section id="rules"') and "<html" not in text
 
 
+def test_the_console_lists_and_shows_a_rule(operator, rule):
+    operator.force_login(rows.user("root", is_superuser=True, is_staff=True))
+
+    assert rule.name in operator.get("/admin/failures/learnedrule/").content.decode()
+    assert "1, 1, 0" in operator.get(f"/admin/failures/learnedrule/{rule.pk}/change/").content.decode()
+
+
 # --- the programs' door
 
 

@@ -101,6 +101,8 @@ def test_what_failures_answer_is_as_described(schema, olga, tmp_path):
         "incidents/": "incidents/?fields=id,involved,nodes",
         "incidents/{incident}/": f"incidents/{number}/",
         "failures/statistics/": "failures/statistics/",
+        "diagnoses/{attempt}/similar/": f"diagnoses/{attempt.key}/similar/",
+        "rules/": "rules/",
     }.items():
         answer = olga.get(path)
         assert answer.status_code == 200, answer.content
