@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ WISH = {"command": "torchrun --nproc-per-node 8 train.py --config base.yaml", "n
         "team": "bench", "cluster": "bench"}  # fmt: skip
 SINGLES, BULKS, BULK_SIZE = 2000, 5, 5000
 HEARTBEATS, ATTEMPTS, PACE = 12_000, 10_000, 1000
-READS = 200
+READS = 100
 
 
 def main() -> None:
@@ -110,12 +111,16 @@ def _family(root: int) -> list[int]:
     found = [root]
     for pid in found:
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            found += map(int, task.read_text().split())
+            with suppress(OSError):
+                found += map(int, task.read_text().split())
     return found
 
 
 def _cpu_s(pid: int) -> float:
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0  # it has just ended
     return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
