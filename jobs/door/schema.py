@@ -32,6 +32,7 @@ REFUSALS = {
     413: "The body is too large.",
     415: "The body is no JSON.",
     429: "Too many requests; Retry-After says when to come back.",
+    503: "The database does not answer at the moment; Retry-After says when to come back.",
 }
 
 CHANGES = ("POST", "PATCH")
@@ -117,7 +118,7 @@ def _operation_id(method: str, view: str) -> str:
 
 
 def _refusals(path: str, method: str) -> list[int]:
-    refusals = [400, 401, 403, 429]
+    refusals = [400, 401, 403, 429, 503]
     if "{" in path:
         refusals += [404, 405]
     if method in CHANGES:
