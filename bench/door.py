@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ WISH = {"command": "torchrun --nproc-per-node 8 train.py --config base.yaml", "n
         "team": "bench", "cluster": "bench"}  # fmt: skip
 SINGLES, BULKS, BULK_SIZE = 2000, 5, 5000
 HEARTBEATS, ATTEMPTS, PACE = 12_000, 10_000, 1000
-READS = 200
+READS = 100
 
 
 def main() -> None:
@@ -54,6 +55,10 @@ def main() -> None:
         try:
             instance.start(DEMO="0").ready()
             found = measure(Bench(instance), options)
+        except SystemExit:
+            for log in sorted(instance.place.log.glob("web*.log")):
+                print(f"{log.name} ends:\n{log.read_text()[-3000:]}", file=sys.stderr)
+            raise
         finally:
             if instance.process and instance.process.poll() is None:
                 instance.stop()
@@ -110,12 +115,16 @@ def _family(root: int) -> list[int]:
     found = [root]
     for pid in found:
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            found += map(int, task.read_text().split())
+            with suppress(OSError):
+                found += map(int, task.read_text().split())
     return found
 
 
 def _cpu_s(pid: int) -> float:
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0  # it has just ended
     return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -270,11 +279,12 @@ GROW = """
 WITH made AS (
     INSERT INTO jobs_job (public_id, cluster_id, team_id, user_id, name, kind, command, workdir, environment, nodes,
         gpus_per_node, cpus_per_node, memory_per_node_mb, gpu_model, nic_type, time_limit, priority, preemptible,
-        requeue_limit, requeues, hold, array_id, checkpoint_dir, labels, comment, state, flags, reason, why,
+        requeue_limit, requeues, hold, array_id, checkpoint_dir, checkpoint_signal, foreign_user, labels, comment,
+        state, flags, reason, why,
         submitted_at, started_at, ended_at, exit_code)
     SELECT 'h' || n, %(cluster)s, %(team)s, (%(people)s::int[])[1 + n %% cardinality(%(people)s::int[])],
         'train-' || n %% 977, 'other', 'python train.py', '', '{}', 1, 8, 1, 0, '', '', NULL, 0, false, 3, 0, '', '',
-        '', '{}', '', s.state, '{}', '', '', now() - (%(last)s - n) * interval '1 second',
+        '', '', '', '{}', '', s.state, '{}', '', '', now() - (%(last)s - n) * interval '1 second',
         CASE WHEN s.state <> 'PENDING' THEN now() - (%(last)s - n) * interval '1 second' END,
         CASE WHEN NOT s.live THEN now() - (%(last)s - n) * interval '1 second' + interval '1 hour' END,
         CASE WHEN NOT s.live THEN 0 END
@@ -284,10 +294,10 @@ WITH made AS (
             WHEN n %% 1000 = 7 THEN 'NODE_FAIL' WHEN n %% 20 = 0 THEN 'FAILED' WHEN n %% 50 = 3 THEN 'TIMEOUT'
             ELSE 'COMPLETED' END AS state) AS s
     RETURNING id, public_id, state, ended_at, started_at)
-INSERT INTO jobs_attempt (job_id, number, key, backend_id, state, nodelist, promised_at, confirmed_at, ended_at,
+INSERT INTO jobs_attempt (job_id, number, key, backend_id, state, nodelist, promised_at, confirmed_at, ended_at, cause,
     stop_as, stop_why, log_path, reason, exit_code)
 SELECT id, 1, public_id || '.1', '', CASE WHEN ended_at IS NULL THEN 'RUNNING' ELSE state END, 'gpu001', started_at,
-    started_at, ended_at, '', '', '', '', CASE WHEN ended_at IS NOT NULL THEN 0 END
+    started_at, ended_at, '', '', '', '', '', CASE WHEN ended_at IS NOT NULL THEN 0 END
 FROM made WHERE started_at IS NOT NULL
 """
 

@@ -6,8 +6,10 @@ is a defect. (This module imports no views: REST framework's views load our pars
 
 from __future__ import annotations
 
+import logging
+
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
-from django.db import DataError, IntegrityError, OperationalError
+from django.db import DataError, IntegrityError, InterfaceError, OperationalError
 from django.http import UnreadablePostError
 from psycopg import errors as postgres
 from rest_framework import exceptions, status
@@ -18,7 +20,10 @@ from jobs.node_actions import NodeError
 from jobs.readers import BadSpec
 from jobs.verbs import NotAllowed
 
+log = logging.getLogger(__name__)
+
 RETRY_S = 1
+AWAY_S = 5
 
 
 class Conflict(exceptions.APIException):
@@ -37,6 +42,14 @@ class Changed(exceptions.APIException):
 
     status_code = status.HTTP_412_PRECONDITION_FAILED
     default_detail = "It has changed since you read it; read it again and decide anew."
+
+
+class Unavailable(exceptions.APIException):
+    """The database is away, or every connection to it is busy for longer than anybody waits."""
+
+    status_code = status.HTTP_503_SERVICE_UNAVAILABLE
+    default_detail = "The database does not answer at the moment; try again."
+    wait = AWAY_S
 
 
 class TooLarge(exceptions.APIException):
@@ -62,6 +75,9 @@ def translated(error: Exception) -> Exception:
             return Conflict("Somebody else changed the same rows at the same moment; try again.", RETRY_S)
         case OperationalError() if isinstance(error.__cause__, postgres.DeadlockDetected | postgres.LockNotAvailable):
             return Conflict("Somebody else is changing the same rows; try again.", RETRY_S)
+        case OperationalError() | InterfaceError():
+            log.warning("the database does not answer: %s", error)
+            return Unavailable()
         case DataError():
             return exceptions.ValidationError({"detail": "A value is outside of what can be kept."})
         case RequestDataTooBig():

@@ -32,6 +32,7 @@ REFUSALS = {
     413: "The body is too large.",
     415: "The body is no JSON.",
     429: "Too many requests; Retry-After says when to come back.",
+    503: "The database does not answer at the moment; Retry-After says when to come back.",
 }
 
 CHANGES = ("POST", "PATCH")
@@ -41,6 +42,7 @@ PATHS: dict[str, Schema] = {
     "cluster": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
     "name": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
     "attempt": {"type": "string", "pattern": r"^[0-9a-z]{1,16}(_[0-9]{1,7})?\.[0-9]{1,5}$"},
+    "rule": {"type": "string", "pattern": "^[-a-zA-Z0-9_]{1,100}$"},
     "incident": {"type": "integer", "minimum": 1, "maximum": 10**18 - 1},
     "rule": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,60}$"},
 }
@@ -118,7 +120,7 @@ def _operation_id(method: str, view: str) -> str:
 
 
 def _refusals(path: str, method: str) -> list[int]:
-    refusals = [400, 401, 403, 429]
+    refusals = [400, 401, 403, 429, 503]
     if "{" in path:
         refusals += [404, 405]
     if method in CHANGES:
