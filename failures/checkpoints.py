@@ -1,0 +1,296 @@
+"""Which checkpoints lie in a directory, and which of them are complete. Pure, over a listing that somebody made.
+
+Five conventions are known by their names: Megatron, DeepSpeed, torch DCP, Lightning, Hugging Face. A checkpoint is
+trusted when everything that its convention promises is there, nothing is empty or cut off, and the file that is
+written last (a tracker, an index, the metadata) says that saving came to its end. Doubt means: not whole, with why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from failures.recovery.values import Saved
+
+MEGATRON, DEEPSPEED, DCP = "Megatron", "DeepSpeed", "torch DCP"
+LIGHTNING, HUGGING_FACE = "Lightning", "Hugging Face"
+
+TRACKER, LATEST = "latest_checkpointed_iteration.txt", "latest"
+STATE, METADATA = "trainer_state.json", ".metadata"
+STEP_DIRECTORY = re.compile(r"(?:iter_|global_step|checkpoint[-_]|step[-_=]?|ckpt[-_]?)?0*(\d{1,15})(?:\.ckpt)?")
+LIGHTNING_FILE = re.compile(r"(?:.*[-_])?step=0*(\d{1,15})(?:[-_].*)?\.ckpt")
+RANK = re.compile(r"(?:zero_pp|mp)_rank_(\d{1,9})")
+INDEXES = (".safetensors.index.json", ".bin.index.json")
+WEIGHTS = re.compile(r"(?:model|pytorch_model|adapter_model)(?:\.safetensors|\.bin)")
+HEAVY = (".pt", ".ckpt", ".distcp", ".safetensors", ".bin")  # never empty
+ZIP_BEGIN, ZIP_END = b"PK\x03\x04", b"PK\x05\x06"
+TAIL_BYTES = 22  # of a zip without a comment, which is what torch writes
+HEADER_LENGTH_BYTES = 8
+LONGEST_HEADER = 100 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    path: str  # relative, with /
+    size: int
+    at: datetime
+    sound: bool | None = None  # None: its kind does not tell
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    files: Sequence[File] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)  # of the small files that were read
+    cut: str = ""  # why there may be more than this
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    step: int
+    path: str  # relative to what was listed
+    kind: str
+    size: int
+    saved_at: datetime
+    trouble: str = ""  # why it is not whole
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.trouble
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The files of one checkpoint, named from its own directory."""
+
+    path: str
+    step: int
+    files: Mapping[str, File]
+    listing: Listing
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    def beside(self, name: str) -> str | None:
+        """The text of a file in the directory around it."""
+        parent = self.path.rpartition("/")[0]
+        return self.listing.texts.get(f"{parent}/{name}" if parent else name)
+
+    def text(self, name: str) -> str | None:
+        return self.listing.texts.get(f"{self.path}/{name}")
+
+
+def find(listing: Listing) -> tuple[Found, ...]:
+    """All that are recognised, the newest step first. Linear in the number of files."""
+    inside: dict[str, dict[str, File]] = defaultdict(dict)
+    found = []
+    for file in listing.files:
+        if (group := _directory_of(file.path)) is not None:
+            inside[group][file.path.removeprefix(f"{group}/")] = file
+        elif match := LIGHTNING_FILE.fullmatch(file.path.rpartition("/")[2]):
+            found.append(_single(file, int(match[1])))
+    groups = (Group(path=path, step=_step(path), files=files, listing=listing) for path, files in inside.items())
+    found += [one for group in groups if (one := _judged(group))]
+    return tuple(sorted(found, key=lambda one: (-one.step, one.path)))
+
+
+def as_saved(found: Sequence[Found], root: str, spike_at: int | None = None) -> tuple[Saved, ...]:
+    """For the decision. What was saved at a spike or behind it holds the weights that went bad."""
+    return tuple(
+        Saved(
+            step=one.step,
+            path=f"{root.rstrip('/')}/{one.path}",
+            whole=one.is_whole,
+            verdict="bad" if spike_at is not None and one.step >= spike_at else "",
+        )
+        for one in found
+    )
+
+
+def _directory_of(path: str) -> str | None:
+    """The outermost directory whose name is a step's."""
+    parts = path.split("/")
+    for depth, part in enumerate(parts[:-1], 1):
+        if STEP_DIRECTORY.fullmatch(part):
+            return "/".join(parts[:depth])
+    return None
+
+
+def _step(path: str) -> int:
+    match = STEP_DIRECTORY.fullmatch(path.rpartition("/")[2])
+    return int(match[1]) if match else 0
+
+
+def _single(file: File, step: int) -> Found:
+    return Found(
+        step=step, path=file.path, kind=LIGHTNING, size=file.size, saved_at=file.at, trouble=_unsound({file.path: file})
+    )
+
+
+def _judged(group: Group) -> Found | None:
+    kind = _kind(group)
+    if kind is None:
+        return None
+    trouble = group.listing.cut or _unsound(group.files) or CHECKS[kind](group)
+    files = group.files.values()
+    return Found(
+        step=group.step, path=group.path, kind=kind, size=sum(file.size for file in files),
+        saved_at=max(file.at for file in files), trouble=trouble,
+    )  # fmt: skip
+
+
+def _kind(group: Group) -> str | None:
+    names = {name.rpartition("/")[2] for name in group.files}
+    if group.name.startswith("iter_"):
+        return MEGATRON
+    if group.name.startswith("global_step") or any(name.endswith("_model_states.pt") for name in names):
+        return DEEPSPEED
+    if STATE in group.files or (group.name.startswith("checkpoint-") and _weights(group)):
+        return HUGGING_FACE
+    return DCP if METADATA in names or any(name.endswith(".distcp") for name in names) else None
+
+
+def _unsound(files: Mapping[str, File]) -> str:
+    for name, file in sorted(files.items()):
+        leaf = name.rpartition("/")[2]
+        if file.sound is False or (
+            not file.size and leaf.endswith((".pt", ".ckpt", ".distcp", ".safetensors", ".bin"))
+        ):
+            return f"{name} is {'cut off or damaged' if file.size else 'empty'}"
+    return ""
+
+
+# --- what each convention promises
+
+
+def _megatron(group: Group) -> str:
+    said = group.beside(TRACKER)
+    if said is None:
+        return f"there is no {TRACKER}, so nobody says that saving came to its end"
+    if not said.strip().isdigit() or int(said.strip()[:18]) < group.step:
+        return f"{TRACKER} says {said.strip()[:20]!r}: saving did not come to its end"
+    if any(name.endswith(".distcp") for name in group.files):
+        return _dcp(group)
+    return _ranks_alike(group)
+
+
+def _ranks_alike(group: Group) -> str:
+    """Each rank's directory holds the same files, and none is left out."""
+    ranks: dict[str, set[str]] = defaultdict(set)
+    for name in group.files:
+        rank, slash, leaf = name.partition("/")
+        if slash and RANK.match(rank):
+            ranks[rank].add(leaf)
+    if not ranks:
+        return "there is no mp_rank directory and no .distcp file in it"
+    if missing := _gap(int(match[1]) for rank in ranks if (match := RANK.match(rank))):
+        return missing
+    whole = set().union(*ranks.values())
+    short = [rank for rank, leaves in sorted(ranks.items()) if leaves != whole and not _has_weights(leaves)]
+    return f"{short[0]} lacks files that other ranks have" if short else ""
+
+
+def _has_weights(leaves: set[str]) -> bool:
+    return any(leaf.startswith("model_") for leaf in leaves)
+
+
+def _deepspeed(group: Group) -> str:
+    said = group.beside(LATEST)
+    if said is None:
+        return f"there is no file {LATEST}, so nobody says that saving came to its end"
+    newest = STEP_DIRECTORY.fullmatch(said.strip())
+    if newest is None or int(newest[1]) < group.step:
+        return f"{LATEST} says {said.strip()[:40]!r}: saving did not come to its end"
+    leaves = [name.rpartition("/")[2] for name in group.files]
+    if not any(leaf.endswith("_model_states.pt") for leaf in leaves):
+        return "there are no model states in it"
+    shards = (RANK.search(leaf) for leaf in leaves if leaf.endswith("_optim_states.pt") and "zero_pp_rank" in leaf)
+    return _gap(int(match[1]) for match in shards if match)
+
+
+def _gap(ranks: Iterable[int]) -> str:
+    """Ranks count from 0 without a hole."""
+    there = set(ranks)
+    missing = next((rank for rank in range(len(there)) if rank not in there), None)
+    return f"what rank {missing} saved is missing" if missing is not None else ""
+
+
+def _dcp(group: Group) -> str:
+    metadata = next((file for name, file in group.files.items() if name.rpartition("/")[2] == METADATA), None)
+    if metadata is None or not metadata.size:
+        return f"there is no {METADATA}, which is written last"
+    return "" if any(name.endswith(".distcp") for name in group.files) else "there is no .distcp file in it"
+
+
+def _hugging_face(group: Group) -> str:
+    state = _object(group.text(STATE))
+    if state is None:
+        return f"{STATE} is missing or no JSON, and it is written after the weights"
+    if state.get("global_step") != group.step:
+        return f"{STATE} speaks of step {str(state.get('global_step'))[:20]}"
+    weights = _weights(group)
+    if not weights:
+        return "there are no weights in it"
+    for index in (name for name in weights if name.endswith(INDEXES)):
+        shards = (_object(group.text(index)) or {}).get("weight_map")
+        if not isinstance(shards, dict) or not shards:
+            return f"{index} names no files"
+        if absent := sorted({str(shard) for shard in shards.values()} - set(group.files)):
+            return f"{absent[0][:80]} is missing; {index} names it"
+    return ""
+
+
+def _weights(group: Group) -> list[str]:
+    """An index where there is one, or the single file."""
+    indexes = sorted(name for name in group.files if name.endswith(INDEXES))
+    return indexes or sorted(name for name in group.files if WEIGHTS.fullmatch(name))
+
+
+def _object(text: str | None) -> dict[str, object] | None:
+    try:
+        found = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+CHECKS: dict[str, Callable[[Group], str]] = {
+    MEGATRON: _megatron,
+    DEEPSPEED: _deepspeed,
+    DCP: _dcp,
+    HUGGING_FACE: _hugging_face,
+}
+
+
+# --- single files
+
+
+def is_sound(name: str, size: int, read: Callable[[int, int], bytes]) -> bool | None:
+    """Whether a file is whole, from a few bytes of it: `read(offset, length)`. None: its kind does not tell."""
+    if name.endswith((".pt", ".ckpt")):
+        if read(0, 4) != ZIP_BEGIN:
+            return None  # the format from before torch 1.6, or somebody's own
+        return read(max(0, size - TAIL_BYTES), TAIL_BYTES)[:4] == ZIP_END
+    return _whole_safetensors(size, read) if name.endswith(".safetensors") else None
+
+
+def _whole_safetensors(size: int, read: Callable[[int, int], bytes]) -> bool:
+    """Its header says where the last tensor ends."""
+    length = int.from_bytes(read(0, HEADER_LENGTH_BYTES), "little")
+    if size < HEADER_LENGTH_BYTES or not 2 <= length <= min(LONGEST_HEADER, size - HEADER_LENGTH_BYTES):
+        return False
+    header = _object(read(HEADER_LENGTH_BYTES, length).decode("utf-8", "replace"))
+    if header is None:
+        return False
+    ends = [_end(tensor) for name, tensor in header.items() if name != "__metadata__"]
+    return size == HEADER_LENGTH_BYTES + length + max(ends, default=0)
+
+
+def _end(tensor: object) -> int:
+    offsets = tensor.get("data_offsets") if isinstance(tensor, dict) else None
+    ok = isinstance(offsets, list) and len(offsets) == 2 and isinstance(offsets[1], int)
+    return offsets[1] if ok and offsets else -1

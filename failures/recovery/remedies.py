@@ -1,0 +1,141 @@
+"""What helps against what: one row for each cause, readable by those who will have to trust it. Pure.
+
+Three columns. `named` is what to do when the evidence names nodes, `unnamed` when it names none, `again` when the same
+cause came back without a step of progress. ELSEWHERE leaves the named nodes out; where none is named, all are tested. A
+program's own error is never restarted: it would burn the same GPU-hours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+
+class Action(StrEnum):
+    NOTHING = "nothing"
+    RESTART = "restart"
+    ELSEWHERE = "restart elsewhere"
+    TEST = "test nodes"
+    ROLL_BACK = "roll back"
+    WAIT = "wait"
+    RESIZE = "ask for more"
+    STOP = "stop"
+
+
+class Mode(StrEnum):
+    """How far a deed may go by itself."""
+
+    OBSERVE = "observe"
+    PROPOSE = "propose"
+    ACT = "act"
+
+    @property
+    def rank(self) -> int:
+        return list(Mode).index(self)
+
+
+# Each of them makes the job run again, now or later
+RESTARTING = frozenset({Action.RESTART, Action.ELSEWHERE, Action.TEST, Action.ROLL_BACK, Action.WAIT})
+CORDONING = frozenset({Action.ELSEWHERE, Action.TEST})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    named: Action
+    unnamed: Action
+    again: Action
+    why: str
+
+
+def _row(named: Action, unnamed: Action, again: Action, why: str) -> Remedy:
+    return Remedy(named=named, unnamed=unnamed, again=again, why=why)
+
+
+def _stop(why: str) -> Remedy:
+    return _row(Action.STOP, Action.STOP, Action.STOP, why)
+
+
+RESTART, ELSEWHERE, TEST, WAIT = Action.RESTART, Action.ELSEWHERE, Action.TEST, Action.WAIT
+ROLL_BACK, RESIZE, STOP, NOTHING = Action.ROLL_BACK, Action.RESIZE, Action.STOP, Action.NOTHING
+
+#   cause                     the evidence names nodes   names none   it came back      why
+REMEDIES: dict[str, Remedy] = {
+    # a part is broken
+    "ECCError":               _row(ELSEWHERE, TEST,      ELSEWHERE, "a GPU's memory is damaged, another GPU's is not"),
+    "GPUFallenOffBus":        _row(ELSEWHERE, TEST,      ELSEWHERE, "the GPU is gone until its node is power cycled"),
+    "NVLinkError":            _row(ELSEWHERE, TEST,      TEST,      "a link between GPUs failed; which one, two rounds of pairs tell"),
+    "NodeFailure":            _row(ELSEWHERE, RESTART,   ELSEWHERE, "the node is gone, the program is not at fault"),
+    "SlurmNodeFail":          _row(ELSEWHERE, RESTART,   ELSEWHERE, "the cluster lost the node, the program is not at fault"),
+    # a part or the program: it is the program if it comes back elsewhere
+    "CUDAError":              _row(ELSEWHERE, RESTART,   STOP,      "a sick GPU does not follow the job, a bad kernel does"),
+    "XidOther":               _row(ELSEWHERE, TEST,      STOP,      "a code that follows the job to another GPU blames the program"),
+    "NCCLTimeoutError":       _row(TEST,      TEST,      RESTART,   "a rank did not arrive; two rounds of pairs tell which node cannot talk"),
+    "NCCLRemoteError":        _row(TEST,      RESTART,   TEST,      "a peer went away; the named one is tested"),
+    "Hang":                   _row(TEST,      TEST,      STOP,      "a lost peer passes, a deadlock in the program comes back"),
+    # a service: many jobs, one cause, one wait
+    "NetworkError":           _row(ELSEWHERE, WAIT,      WAIT,      "the fabric failed; a named host can be left out, an outage is waited for"),
+    "ConnectionError":        _row(WAIT,      WAIT,      WAIT,      "services come back; asking at once is refused again"),
+    "S3StorageError":         _row(WAIT,      WAIT,      WAIT,      "object stores recover; asking at once makes it worse"),
+    # nothing is broken
+    "Preempted/TimeLimit":    _row(RESTART,   RESTART,   RESTART,   "nothing is broken; it goes on from its checkpoint"),
+    # the weights or a file went bad
+    "LossNaNOrSpike":         _row(ROLL_BACK, ROLL_BACK, ROLL_BACK, "the same weights and data lead there again"),
+    "CheckpointCorrupt":      _row(ROLL_BACK, ROLL_BACK, ROLL_BACK, "the file stays damaged; the one before it may be whole"),
+    # it needs more than it has
+    "OutOfMemoryError":       _row(RESIZE,    RESIZE,    RESIZE,    "the same batch needs the same GPU memory"),
+    "HostOOMKilled":          _row(RESIZE,    RESIZE,    RESIZE,    "it will need as much host memory again"),
+    "DataloaderKilled":       _row(RESIZE,    RESIZE,    RESIZE,    "the workers will need as much memory again"),
+    # the program
+    "AttributeError":         _stop("the same code meets the same object"),
+    "RuntimeError":           _stop("the same code and input fail the same way"),
+    "AssertionError":         _stop("the same configuration breaks the same condition"),
+    "ValueError":             _stop("the same configuration gives the same value"),
+    "ZeroDivisionError":      _stop("the same numbers divide again"),
+    "ModelLoadingError":      _stop("the same weights do not fit the same model"),
+    "DatasetLoadingError":    _stop("the same data set loads the same way"),
+    "FileNotFoundError":      _stop("the path will still be missing"),
+    "OSError":                _stop("the system call fails the same way"),
+    "TypeError":              _stop("the same call fails again"),
+    "NameError":              _stop("the same code fails again"),
+    "PermissionError":        _stop("rights do not change by themselves"),
+    "ImportError":            _stop("the package will still be missing"),
+    "KeyError":               _stop("the same data lack the same key"),
+    "SyntaxError":            _stop("the same file does not parse"),
+    "ArgumentError":          _stop("the same command line is refused again"),
+    "CalledProcessError":     _stop("the same command fails again"),
+    "IndexError":             _stop("the same index is out of range again"),
+    "DiskFull":               _stop("the disk is still full"),
+    # nobody knows; one restart costs less than a healthy run that stands still
+    "Unknown":                _row(RESTART,   RESTART,   STOP,      "the cause is not known; most such ends pass, a second one must be looked at"),
+    "None":                   _row(NOTHING,   NOTHING,   NOTHING,   "nothing failed"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What every deed of a kind comes with."""
+
+    undo: str
+    expires: timedelta  # a failure older than this is not acted on any more
+    most: int  # of this kind for one job
+    within: timedelta
+
+
+HALF_HOUR, HOUR, DAY = timedelta(minutes=30), timedelta(hours=1), timedelta(days=1)
+
+
+def _terms(undo: str, expires: timedelta, most: int, within: timedelta) -> Terms:
+    return Terms(undo=undo, expires=expires, most=most, within=within)
+
+
+TERMS: dict[Action, Terms] = {
+    NOTHING:   _terms("Nothing was done.", HALF_HOUR, 1_000_000, HOUR),
+    RESTART:   _terms("Hold or cancel the job while it waits.", HALF_HOUR, 3, HOUR),
+    ELSEWHERE: _terms("Resume the nodes that were drained; hold or cancel the job while it waits.", HALF_HOUR, 3, HOUR),
+    TEST:      _terms("Cancel the tests and resume the nodes; hold or cancel the job while it waits.", HALF_HOUR, 2, HOUR),
+    ROLL_BACK: _terms("Hold the job and requeue it from its newest checkpoint, with no data left out.", HALF_HOUR, 3, DAY),
+    WAIT:      _terms("Release the job; it starts without the wait.", 4 * HOUR, 8, DAY),
+    RESIZE:    _terms("Requeue it as it was.", DAY, 1, DAY),
+    STOP:      _terms("Requeue it.", DAY, 1_000_000, DAY),
+}  # fmt: skip

@@ -1,0 +1,104 @@
+"""How far a deed may go by itself: everything that takes a mode down, and the breaker of a whole cluster. Pure.
+
+Doubt only ever takes away; no rule here raises what a team allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from failures.recovery.remedies import CORDONING, RESTARTING, TERMS, Action, Mode
+from failures.recovery.values import OPT_OUT, Breaker, Facts, History, Limit, Policy, Saved
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What was decided so far."""
+
+    action: Action
+    facts: Facts
+    history: History
+    policy: Policy
+    base: Saved | None
+    drain: frozenset[str]
+    now: datetime
+
+
+def limits(case: Case) -> tuple[Limit, ...]:
+    return tuple(found for rule in RULES if (found := rule(case)))
+
+
+def _opted_out(case: Case) -> Limit | None:
+    off = case.facts.labels.get(OPT_OUT) == "off"
+    return (Mode.OBSERVE, f"the job opted out by its label {OPT_OUT}=off") if off else None
+
+
+def _expired(case: Case) -> Limit | None:
+    if case.now <= case.facts.at + TERMS[case.action].expires:
+        return None
+    return Mode.OBSERVE, f"it failed at {case.facts.at:%d %b %H:%M} and what was right then may be wrong now"
+
+
+def _ordered(case: Case) -> Limit | None:
+    for order in case.history.orders:
+        if order.subject == case.facts.job and not order.lifted:
+            return Mode.OBSERVE, f"{order.by} decided about this job: {order.why}"
+    return None
+
+
+def _unsure(case: Case) -> Limit | None:
+    if case.facts.confidence >= case.policy.sure:
+        return None
+    needed = f"{case.policy.sure:.0%} are needed to act"
+    return Mode.PROPOSE, f"the diagnosis is {case.facts.confidence:.0%} sure, and {needed}"
+
+
+def _too_often(case: Case) -> Limit | None:
+    terms, same = TERMS[case.action], (case.action, case.facts.job)
+    since = case.now - terms.within
+    count = sum((one.action, one.job) == same and one.at > since for one in case.history.done)
+    hours = terms.within / timedelta(hours=1)
+    return (Mode.PROPOSE, f"“{case.action}” was done {count} times within {hours:g} h") if count >= terms.most else None
+
+
+def _loses_all(case: Case) -> Limit | None:
+    step = max((one.step or 0 for one in case.history.tries), default=0)
+    if case.action not in RESTARTING or case.base is not None or not step:
+        return None
+    return Mode.PROPOSE, f"it had come to step {step}, and no checkpoint is known to start from"
+
+
+def _broken(case: Case) -> Limit | None:
+    if case.action not in RESTARTING:
+        return None
+    why = tripped(case.history, case.policy.breaker, case.now, case.drain)
+    return (Mode.PROPOSE, why) if why else None
+
+
+RULES: tuple[Callable[[Case], Limit | None], ...] = (
+    _opted_out,
+    _expired,
+    _ordered,
+    _unsure,
+    _too_often,
+    _loses_all,
+    _broken,
+)
+
+
+def tripped(history: History, breaker: Breaker, now: datetime, adding: frozenset[str] = frozenset()) -> str:
+    """Why nothing on this cluster may act by itself; empty: it may. More deeds never take this back."""
+    since = now - breaker.cordon_window
+    nodes = set(adding).union(*(one.nodes for one in history.done if one.action in CORDONING and one.at > since))
+    if nodes and len(nodes) > breaker.cordoned_share * history.cluster_nodes and len(nodes) > 1:
+        minutes = breaker.cordon_window // timedelta(minutes=1)
+        share = f"{len(nodes)} of {history.cluster_nodes} nodes would be taken out within {minutes} minutes"
+        return f"{share}; {breaker.cordoned_share:.0%} are allowed"
+    since = now - breaker.restart_window
+    restarts = sum(one.action in RESTARTING and one.at > since for one in history.done)
+    if restarts >= breaker.restarts:
+        minutes = breaker.restart_window // timedelta(minutes=1)
+        return f"{restarts} jobs were restarted within {minutes} minutes; {breaker.restarts} are allowed"
+    return ""

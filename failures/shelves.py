@@ -1,0 +1,124 @@
+"""Listing a directory of checkpoints: names, sizes and a few bytes, never through a symbolic link, never without end.
+
+The path is a user's and so are the files, so each directory is opened from the one above it and must be one itself.
+What is read is what `checkpoints` needs: trackers, indexes and the ends of files. How long a dead network mount takes
+to answer is not in our hands; who calls this does so where nobody waits.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+
+from failures.checkpoints import INDEXES, LATEST, STATE, TRACKER, File, Listing, is_sound
+
+MOST_FILES = 100_000
+MOST_DEPTH = 8
+MOST_TEXT = 8 << 20
+MOST_TEXTS = 64 << 20  # together
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class NoShelf(Exception):
+    """The directory cannot be listed; the message is a sentence."""
+
+
+@dataclass(kw_only=True)
+class Walk:
+    most_files: int
+    files: list[File] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+    read: int = 0
+    cut: str = ""
+
+
+def listing(root: str, path: str, most_files: int = MOST_FILES) -> Listing:
+    """What lies in `path`, which is absolute beneath the root, or relative to it."""
+    top = _opened(root, path)
+    walk = Walk(most_files=most_files)
+    try:
+        _walk(walk, top, "", 0)
+    finally:
+        os.close(top)
+    return Listing(files=tuple(walk.files), texts=walk.texts, cut=walk.cut)
+
+
+def _opened(root: str, path: str) -> int:
+    parts = PurePosixPath(path).parts
+    if path.startswith("/"):
+        if not PurePosixPath(path).is_relative_to(root):
+            raise NoShelf(f"{path} is not beneath {root}.")
+        parts = PurePosixPath(path).relative_to(root).parts
+    if ".." in parts or "\x00" in path:
+        raise NoShelf("A path of checkpoints may not lead upwards.")
+    try:
+        here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for part in parts:
+            above = here
+            try:
+                here = os.open(part, DIRECTORY, dir_fd=above)
+            finally:
+                os.close(above)
+    except OSError as error:
+        raise NoShelf(f"{path} cannot be listed ({error.strerror}).") from None
+    return here
+
+
+def _walk(walk: Walk, here: int, prefix: str, depth: int) -> None:
+    for entry in _entries(walk, here, prefix):
+        name = f"{prefix}{entry.name}"
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                _deeper(walk, here, entry.name, name, depth)
+            elif entry.is_file(follow_symlinks=False):
+                _file(walk, here, entry.name, name)
+        except OSError as error:
+            walk.cut = walk.cut or f"{name} cannot be read ({error.strerror})"
+
+
+def _entries(walk: Walk, here: int, prefix: str) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(here) as entries:
+        for entry in entries:
+            if len(walk.files) >= walk.most_files:
+                walk.cut = f"there are more than {walk.most_files} files, and not all were looked at"
+                return
+            yield entry
+
+
+def _deeper(walk: Walk, here: int, leaf: str, name: str, depth: int) -> None:
+    if depth >= MOST_DEPTH:
+        walk.cut = f"{name} lies more than {MOST_DEPTH} directories deep"
+        return
+    inner = os.open(leaf, DIRECTORY, dir_fd=here)
+    try:
+        _walk(walk, inner, f"{name}/", depth + 1)
+    finally:
+        os.close(inner)
+
+
+def _file(walk: Walk, here: int, leaf: str, name: str) -> None:
+    """Opened once, and what is said of it is said of what was opened."""
+    fd = os.open(leaf, PLAIN, dir_fd=here)
+    try:
+        seen = os.fstat(fd)
+        if not stat.S_ISREG(seen.st_mode):
+            return
+        sound = is_sound(leaf, seen.st_size, lambda offset, length: os.pread(fd, length, offset))
+        at = datetime.fromtimestamp(seen.st_mtime, UTC)
+        walk.files.append(File(path=name, size=seen.st_size, at=at, sound=sound))
+        if leaf in (TRACKER, LATEST, STATE) or leaf.endswith(INDEXES):
+            _text(walk, fd, name, seen.st_size)
+    finally:
+        os.close(fd)
+
+
+def _text(walk: Walk, fd: int, name: str, size: int) -> None:
+    """A file that is too long stays unread, and its checkpoint is then not trusted."""
+    if size <= MOST_TEXT and walk.read + size <= MOST_TEXTS:
+        walk.read += size
+        walk.texts[name] = os.pread(fd, size, 0).decode("utf-8", "replace")
