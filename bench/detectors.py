@@ -3,7 +3,7 @@
 Series are generated: each step has a batch of packed sequences of log-normal lengths and takes
 alpha x tokens + beta x sum of squared lengths, with noise. Sequences get longer and shorter as the data does, in
 stretches of some hundred steps; the machine drifts by up to 8 %; every sixtieth step or so pauses for 2 to 20 times its
-length (a save, garbage collection). Half of the series get slower by 1.2 to 3 times at some step and stay so; the others
+length (a save, garbage collection). Half of the series get slower by 1.2 to 3 times at some step and stay so; others
 are healthy. A finding before that step, or in a healthy series, is false; a slow series without a later finding is
 missed. Beside it stands what knows nothing of batches: Bayesian online change-point detection (Adams and MacKay) on the
 same step times, each change checked for more than 10 % over the time before, as fail-slow detectors do.

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,7 @@ WINDOW = 256
 REFIT = 32
 PASSES = 12
 
-Columns = npt.NDArray[np.float64]
+Columns = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ def _over(ranks: Sequence[Rank]) -> dict[int, float]:
     for rank in ranks:
         if len(rank.seconds) >= ENOUGH:
             groups[rank.group].append((median(rank.seconds), rank.number))
-    found = {}
+    found: dict[int, float] = {}
     for members in groups.values():
         middle = median(took for took, _ in members)
         noise = 1.4826 * median(abs(took - middle) for took, _ in members)
