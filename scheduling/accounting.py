@@ -318,3 +318,30 @@ def _bucket(condition: str, drain_asked: bool) -> Bucket | None:
     if state not in UP or NodeFlag.NOT_RESPONDING in flags:
         return Bucket.DOWN
     return Bucket.DRAINED if drain_asked or CLOSED_NODE_FLAGS.intersection(flags) else None
+
+
+def told(found: Table, by: str, since: datetime, until: datetime) -> dict[str, Any]:
+    """The table as the API and the command tell it, in GPU-hours."""
+    return {
+        "from": since.isoformat(),
+        "to": until.isoformat(),
+        "by": by,
+        "version": ledger.VERSION,
+        "capacity_gpu_hours": found.capacity_us / US_PER_HOUR,
+        "gpu_hours": _hours(found.gpu_us),
+        "goodput": found.goodput,
+        "ettr": found.ettr,
+        "rows": [{"name": row.name, "gpu_hours": _hours(row.gpu_us), "goodput": row.goodput} for row in found.rows],
+        "lost": [{"cause": cause, "gpu_hours": part / US_PER_HOUR} for cause, part in found.lost.items()],
+        "mttf": _mttf("", found.mttf),
+        "mttf_by_cause": [_mttf(cause, one) for cause, one in found.mttf_by_cause.items()],
+    }
+
+
+def _hours(gpu_us: Mapping[Bucket, int]) -> dict[str, float]:
+    return {bucket.value: gpu_us.get(bucket, 0) / US_PER_HOUR for bucket in Bucket}
+
+
+def _mttf(cause: str, one: Mttf) -> dict[str, Any]:
+    limits = {"mean": one.mean, "low": one.low, "high": one.high}
+    return {"cause": cause, "failures": one.failures, "gpu_hours_held": one.exposure, **limits}

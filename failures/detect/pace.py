@@ -8,6 +8,8 @@ slowdown as the new usual. A job that tells nothing of its batches is predicted 
 Two ways to be slow, both of which a single pause (a save, a collection of garbage) leaves alone:
   loud   more than 25 % over the prediction, the median of the last 8 steps
   quiet  more than 12 % and far beyond the job's own noise, the median of the last 64
+A batch of another make than those known (the mean length far outside of theirs) is learned from and not judged: from
+equal batches nobody can tell alpha from beta; a slowdown that begins together with such batches is therefore found late.
 After a finding the next one comes only when the pace had been as predicted again.
 
 A step costs one comparison with two short medians; every 32 steps 12 passes over at most 256 rows of two columns.
@@ -35,6 +37,7 @@ ENOUGH = 32
 WINDOW = 256
 REFIT = 32
 PASSES = 12
+MAKE = 1.25  # how far outside of the known batches a prediction is trusted
 
 Columns = npt.NDArray[np.floating[Any]]
 
@@ -86,6 +89,11 @@ def _least_squares(work: Columns, weights: Columns) -> Columns:
     return alone
 
 
+def _make(step: Step) -> float:
+    """The mean length of its sequences, by their tokens."""
+    return step.squares / step.tokens if step.tokens > 0 else 0.0
+
+
 class Watch:
     """One attempt, step by step. Values in, a finding out: it knows no clock and no database."""
 
@@ -95,6 +103,7 @@ class Watch:
         self._known: deque[Step] = deque(maxlen=WINDOW)
         self._over: deque[float] = deque(maxlen=QUIET_STEPS)
         self._since_fit = 0
+        self._makes = 0.0, 0.0
         self._told = False
 
     def see(self, step: Step) -> Finding | None:
@@ -107,17 +116,27 @@ class Watch:
         predicted = self.baseline.predicted(step)
         if predicted <= 0:
             return None
+        if not self._known_make(step):
+            if not self._told:
+                self._learn(step, REFIT)
+            return None
         over = step.seconds / predicted - 1
         self._over.append(over)
         if abs(over) < max(USUAL, 3 * self.baseline.noise) and not self._told:
             self._learn(step, REFIT)
         return self._judge(step, predicted)
 
+    def _known_make(self, step: Step) -> bool:
+        low, high = self._makes
+        return low / MAKE <= _make(step) <= high * MAKE
+
     def _learn(self, step: Step, every: int) -> None:
         self._known.append(step)
         self._since_fit += 1
         if self._since_fit >= every:
             self.baseline, self._since_fit = fit(list(self._known)), 0
+            makes = sorted(_make(one) for one in self._known)
+            self._makes = makes[len(makes) // 20], makes[-1 - len(makes) // 20]
 
     def _judge(self, step: Step, predicted: float) -> Finding | None:
         how_much = self._how_slow()
