@@ -9,7 +9,7 @@ Two ways to be slow, both of which a single pause (a save, a collection of garba
   loud   more than 25 % over the prediction, the median of the last 8 steps
   quiet  more than 12 % and far beyond the job's own noise, the median of the last 64
 A batch of another make than those known (the mean length far outside of theirs) is learned from and not judged: from
-equal batches nobody can tell alpha from beta; a slowdown that begins together with such batches is therefore found late.
+equal batches nobody can tell alpha from beta; so a slowdown that begins together with such batches is found late.
 After a finding the next one comes only when the pace had been as predicted again.
 
 A step costs one comparison with two short medians; every 32 steps 12 passes over at most 256 rows of two columns.
