@@ -1,3 +1,3 @@
-from scheduling.api import explain, simulations
+from scheduling.api import explain, ledger, simulations
 
-urlpatterns = [*explain.urlpatterns, *simulations.urlpatterns]
+urlpatterns = [*explain.urlpatterns, *simulations.urlpatterns, *ledger.urlpatterns]

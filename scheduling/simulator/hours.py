@@ -1,13 +1,15 @@
 """Where the GPU-hours of a replay went: one bucket each, and the buckets sum to all GPUs from first to last. Pure.
 
+The buckets are those of the ledger of a real cluster; these are the ones that a replay knows:
+
 productive        work that was needed, once
 checkpoint_stall  jobs that stood still while they saved
-restart           coming back after a fault, and what a preemption costs
+recovery          coming back after a fault, and what a preemption costs
 lost_work         done, but not saved before a node broke; and all that never came to an end
 down              nodes in repair
 fragmented        free while jobs waited, on nodes where typical jobs cannot use it
 reserved_idle     free while jobs waited, though typical jobs could use it: the order keeps it for somebody
-idle              free, and nobody waited
+free              and nobody waited
 
 Free hours are divided by what the course of the replay shows at even moments; everything else is exact.
 """
@@ -18,6 +20,7 @@ import math
 
 import numpy as np
 
+from scheduling.ledger import Bucket
 from scheduling.simulator.run import Run
 
 
@@ -31,16 +34,16 @@ def gpu_hours(run: Run, makespan_s: float) -> dict[str, float]:
     fragmented, reserved = _free(run)
     free = run.setting.gpus * makespan_s - held - down
     seconds = {
-        "productive": productive,
-        "checkpoint_stall": stall,
-        "restart": held - productive - stall - lost,
-        "lost_work": lost,
-        "down": down,
-        "fragmented": free * fragmented,
-        "reserved_idle": free * reserved,
+        Bucket.PRODUCTIVE: productive,
+        Bucket.CHECKPOINT_STALL: stall,
+        Bucket.RECOVERY: held - productive - stall - lost,
+        Bucket.LOST_WORK: lost,
+        Bucket.DOWN: down,
+        Bucket.FRAGMENTED: free * fragmented,
+        Bucket.RESERVED_IDLE: free * reserved,
     }
-    hours = {name: value / 3600 for name, value in seconds.items()}
-    return hours | {"idle": run.setting.gpus * makespan_s / 3600 - math.fsum(hours.values())}
+    hours = {bucket.value: value / 3600 for bucket, value in seconds.items()}
+    return hours | {Bucket.FREE.value: run.setting.gpus * makespan_s / 3600 - math.fsum(hours.values())}
 
 
 def _down(run: Run, makespan_s: float) -> float:

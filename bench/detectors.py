@@ -1,0 +1,169 @@
+"""Slow steps found, and false alarms:  python bench/detectors.py [--series N] [--seed S] [--json FILE]
+
+Series are generated: each step has a batch of packed sequences of log-normal lengths and takes
+alpha x tokens + beta x sum of squared lengths, with noise. Sequences get longer and shorter as the data does, in
+stretches of some hundred steps; the machine drifts by up to 8 %; every sixtieth step or so pauses for 2 to 20 times its
+length (a save, garbage collection). Half of the series get slower by 1.2 to 3 times at some step and stay so; others
+are healthy. A finding before that step, or in a healthy series, is false; a slow series without a later finding is
+missed. Beside it stands what knows nothing of batches: Bayesian online change-point detection (Adams and MacKay) on the
+same step times, each change checked for more than 10 % over the time before, as fail-slow detectors do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from failures.detect.pace import Step, Watch
+
+STEPS, ONSET = 700, (200, 500)
+FACTORS = (1.2, 1.3, 1.5, 2.0, 3.0)
+ALPHA, BETA = 8e-6, 6e-10
+
+
+def batches(dice, steps):
+    """Tokens and squares of each step: 64 sequences, of lengths that the data changes every so often."""
+    tokens, squares = np.empty(steps), np.empty(steps)
+    at = 0
+    while at < steps:
+        stretch = int(dice.integers(60, 250))
+        middle, width = dice.uniform(6.6, 8.4), dice.uniform(0.3, 0.9)
+        for step in range(at, min(steps, at + stretch)):
+            lengths = np.minimum(dice.lognormal(middle, width, 64), 32768)
+            tokens[step], squares[step] = lengths.sum(), (lengths**2).sum()
+        at += stretch
+    return tokens, squares
+
+
+def series(dice, factor, steps=STEPS):
+    """Steps, and the number of the first slow one (None: healthy)."""
+    tokens, squares = batches(dice, steps)
+    took = (ALPHA * tokens + BETA * squares) * np.exp(dice.normal(0, dice.uniform(0.005, 0.03), steps))
+    took *= 1 + dice.uniform(-0.08, 0.08) * np.linspace(0, 1, steps)
+    pauses = dice.random(steps) < 1 / 60
+    took[pauses] *= dice.uniform(2, 20, pauses.sum())
+    onset = None if factor == 1 else int(dice.integers(*ONSET))
+    if onset is not None:
+        took[onset:] *= factor
+    return [
+        Step(at=float(n), seconds=float(s), tokens=float(t), squares=float(q))
+        for n, (s, t, q) in enumerate(zip(took, tokens, squares, strict=True))
+    ], onset
+
+
+def ours(steps):
+    watch = Watch()
+    return [number for number, step in enumerate(steps) if watch.see(step)]
+
+
+def change_points(steps, hazard=1 / 500, longest=300):
+    """Normal data with unknown mean and variance; a change is when the likeliest run begins anew."""
+    took = np.log([step.seconds for step in steps])
+    found, prior = [], (took[:20].mean(), 1.0, 1.0, 0.05)
+    mean, count, shape, spread = (np.array([value]) for value in prior)
+    logs, run = np.zeros(1), 0
+    lgamma = np.vectorize(math.lgamma)
+    halves = lgamma(np.arange(2, longest + 10) / 2 + 0.5) - lgamma(np.arange(2, longest + 10) / 2)
+    for at, value in enumerate(took):
+        width = spread * (count + 1) / (shape * count)
+        gamma = halves[np.round(shape * 2).astype(int) - 2]
+        told = gamma - 0.5 * np.log(2 * np.pi * shape * width)
+        told -= (shape + 0.5) * np.log1p((value - mean) ** 2 / (2 * shape * width))
+        grown = logs + told + np.log(1 - hazard)
+        new = np.logaddexp.reduce(logs + told) + np.log(hazard)
+        logs = np.concatenate(([new], grown))[:longest]
+        logs -= np.logaddexp.reduce(logs)
+        spread = np.concatenate(([prior[3]], spread + count * (value - mean) ** 2 / (2 * (count + 1))))[:longest]
+        mean = np.concatenate(([prior[0]], (count * mean + value) / (count + 1)))[:longest]
+        count = np.concatenate(([prior[1]], count + 1))[:longest]
+        shape = np.concatenate(([prior[2]], shape + 0.5))[:longest]
+        likely = int(np.argmax(logs))
+        if likely < run - 8 and likely >= 8:
+            began = at - likely + 1
+            before = took[max(0, began - 50) : began]
+            if len(before) >= 20 and np.median(took[began : at + 1]) - np.median(before) > np.log(1.1):
+                found.append(at)
+            run = likely
+        elif likely >= run:
+            run = likely
+    return found
+
+
+def score(name, judge, cases):
+    true = false = missed = alarms = 0
+    delays, per_factor, steps_seen = [], {factor: [0, 0] for factor in FACTORS}, 0
+    began = time.perf_counter()
+    for steps, onset, factor in cases:
+        found = judge(steps)
+        steps_seen += len(steps)
+        early = [at for at in found if onset is None or at < onset]
+        late = [at for at in found if onset is not None and at >= onset]
+        false, alarms = false + len(early), alarms + bool(early)
+        if onset is not None:
+            true, missed = true + bool(late), missed + (not late)
+            per_factor[factor][0] += bool(late)
+            per_factor[factor][1] += 1
+            delays += [late[0] - onset] if late else []
+    return {
+        "detector": name,
+        "precision": true / (true + false) if true + false else None,
+        "recall": true / (true + missed) if true + missed else None,
+        "false_alarms": false,
+        "series_with_false_alarms": alarms,
+        "delay_steps": {"p50": percentile(delays, 50), "p95": percentile(delays, 95)},
+        "recall_by_factor": {str(f): hit / all_ if all_ else None for f, (hit, all_) in per_factor.items()},
+        "us_per_step": (time.perf_counter() - began) / steps_seen * 1e6,
+    }
+
+
+def percentile(values, part):
+    return float(np.percentile(values, part)) if values else None
+
+
+def compare(count, seed):
+    cases = []
+    for number in range(count):
+        dice = np.random.default_rng([seed, number])
+        factor = 1 if number % 2 else FACTORS[number // 2 % len(FACTORS)]
+        cases.append((*series(dice, factor), factor))
+    return [score("predicted by the batch", ours, cases), score("change points", change_points, cases)]
+
+
+def table(rows):
+    yield f"{'':24}{'precision':>10}{'recall':>8}{'false':>7}{'delay p50':>11}{'p95':>6}{'us/step':>9}   recall at"
+    for row in rows:
+        delay = row["delay_steps"]
+        by = "  ".join(f"{factor}x {part:.2f}" for factor, part in row["recall_by_factor"].items() if part is not None)
+        yield (
+            f"{row['detector']:24}{row['precision'] or 0:>10.4f}{row['recall'] or 0:>8.3f}{row['false_alarms']:>7}"
+            f"{delay['p50'] or 0:>11.0f}{delay['p95'] or 0:>6.0f}{row['us_per_step']:>9.1f}   {by}"
+        )
+
+
+def main():
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--series", type=int, default=400)
+    asked.add_argument("--seed", type=int, default=1)
+    asked.add_argument("--json", metavar="FILE")
+    given = asked.parse_args()
+    rows = compare(given.series, given.seed)
+    machine = f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
+    told = {"machine": machine, "series": given.series, "steps": STEPS, "seed": given.seed, "detectors": rows}
+    print(f"{given.series} series of {STEPS} steps, seed {given.seed}; {machine}")
+    print("\n".join(table(rows)))
+    if given.json:
+        Path(given.json).write_text(json.dumps(told, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""A job that completes no step any more. Pure.
+
+Patience is max(30 s, 3 x the p99 of the recent intervals). The first steps are no measure (compilation, warm caches),
+and neither is time inside a section that the job declared (checkpoint, evaluation, compile). A section that goes on
+three times as long as any of its name before, and half an hour at least, is a hang of its own. Before there are enough
+steps nothing is said: a slow start is no hang.
+
+A job that reports nothing is judged by its log: by the lines that count steps where it has such lines, else by
+silence, with a longer patience because a healthy program may have nothing to say.
+
+What is found asks for the stacks of all ranks; it never kills.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from failures.detect.findings import Finding, Symptom
+
+FLOOR_S = 30.0
+FACTOR = 3.0
+FIRST = 5  # steps that are no measure
+RECENT = 200
+ENOUGH = 5  # intervals
+SILENCE_FLOOR_S = 300.0
+SECTION_FLOOR_S = 1800.0
+
+STEP = re.compile(r"(?i)\b(?:global[_ ]?step|step|iter(?:ation)?)s?\W{0,4}(\d{1,12})\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A time in which no step is due, as the job declared it; `end` is None while it lasts."""
+
+    name: str
+    begin: float
+    end: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    at: float
+    text: str
+
+
+def hang(
+    steps: Sequence[float], now: float, sections: Sequence[Section] = (), *, floor_s: float = FLOOR_S
+) -> Finding | None:
+    """`steps` are the moments at which a step was completed, oldest first."""
+    open_ = [one for one in sections if one.end is None]
+    if open_:
+        return _stuck_section(open_[-1], sections, now)
+    intervals = _intervals(steps[FIRST:], sections)[-RECENT:]
+    if len(intervals) < ENOUGH:
+        return None
+    patience = max(floor_s, FACTOR * _p99(intervals))
+    since = max([steps[-1], *(one.end for one in sections if one.end is not None)])
+    if now - since <= patience:
+        return None
+    return Finding(
+        symptom=Symptom.HANG,
+        since=since,
+        observed=now - since,
+        expected=patience,
+        why=f"No step was completed for {now - since:.0f} s; {patience:.0f} s is the longest that is usual here.",
+    )
+
+
+def hang_in_log(lines: Sequence[Line], now: float) -> Finding | None:
+    """From the text alone. `lines` in the order they came, each with the moment it came."""
+    steps = steps_in(lines)
+    if len(steps) > FIRST + ENOUGH:
+        return hang(steps, now)
+    return hang([line.at for line in lines], now, floor_s=SILENCE_FLOOR_S)
+
+
+def steps_in(lines: Iterable[Line]) -> list[float]:
+    """When the number of steps rose; a line that repeats one (a watchdog that complains) is no step."""
+    moments, furthest = [], -1
+    for line in lines:
+        found = STEP.search(line.text[:500])
+        if found and int(found[1]) > furthest:
+            furthest = int(found[1])
+            moments.append(line.at)
+    return moments
+
+
+def _intervals(steps: Sequence[float], sections: Sequence[Section]) -> list[float]:
+    return [
+        b - a for a, b in pairwise(steps) if not any(one.begin < b and (one.end or one.begin) > a for one in sections)
+    ]
+
+
+def _p99(values: Sequence[float]) -> float:
+    return sorted(values)[min(len(values) - 1, int(0.99 * len(values)))]
+
+
+def _stuck_section(one: Section, sections: Iterable[Section], now: float) -> Finding | None:
+    lasted: dict[str, float] = defaultdict(float)
+    for other in sections:
+        if other.end is not None:
+            lasted[other.name] = max(lasted[other.name], other.end - other.begin)
+    patience = max(SECTION_FLOOR_S, FACTOR * lasted[one.name])
+    if now - one.begin <= patience:
+        return None
+    return Finding(
+        symptom=Symptom.HANG,
+        since=one.begin,
+        subject=one.name,
+        observed=now - one.begin,
+        expected=patience,
+        why=f"Its section {one.name} lasts for {now - one.begin:.0f} s; {patience:.0f} s are the most it should.",
+    )

@@ -1,0 +1,347 @@
+"""The rows of a window as facts for the ledger, and the ledger as a table.
+
+Nine short statements for each cluster, whatever the window; nothing is written. What is read grows with the jobs that
+ended since the window began (old windows cost more than new ones), with their attempts x nodes, and with the nodes' own
+Events. What no row tells is not guessed: the capacity of a node is that of today, since its cluster was entered; an
+attempt that reports nothing is productive from its confirmation on; a pause for a save and slow steps are counted from
+the day on which somebody writes them down, and until then lie in "productive".
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.contrib.postgres.aggregates import ArrayAgg
+from django.db import connection
+from django.db.models import Max, Q
+
+from jobs.lifecycle import CLOSED_NODE_FLAGS, FAILURES, FINAL, USABLE_NODE, Flag, NodeFlag, State
+from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Hold, Job, Node, Verdict
+from scheduling import ledger, reliability, worked
+from scheduling.ledger import Bucket, Facts, Holding, Machine, Piece, Spell, Wait
+from scheduling.reliability import Mttf, Run
+
+BY = ("day", "team", "kind", "cluster")
+US_PER_HOUR = 3_600_000_000
+HANG = "Hang"  # the diagnosis' label
+UP = {str(state) for state in USABLE_NODE} | {"UP"}
+NO_TURN_YET = ("Dependency", "BeginTime", "JobHeldUser", "JobHeldAdmin")
+
+NODE_EVENTS = ("node.moved", "node.drained", "node.resumed")
+# The newest of each node before the window, by the index (node, id) from its end
+BEFORE = """
+SELECT n.id, e.what, e.to_state, e.why FROM jobs_node n CROSS JOIN (VALUES ('moved'), ('asked')) AS kind (name)
+CROSS JOIN LATERAL (SELECT what, to_state, why FROM jobs_event WHERE node_id = n.id AND at < %s
+  AND CASE kind.name WHEN 'moved' THEN what = 'node.moved' ELSE what IN ('node.drained', 'node.resumed') END
+  ORDER BY id DESC LIMIT 1) AS e WHERE n.cluster_id = %s
+"""
+FIRST_STEPS = """
+SELECT a.id, p.at FROM unnest(%s::bigint[]) AS a (id) CROSS JOIN LATERAL
+  (SELECT at FROM jobs_progress WHERE attempt_id = a.id AND step IS NOT NULL ORDER BY at LIMIT 1) AS p
+"""
+
+
+def us(moment: datetime) -> int:
+    """Exact: seconds as a float would not hold the microseconds of today."""
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whose:
+    team: int
+    team_name: str
+    kind: str
+    cluster: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """One cluster's window: the pieces, and whose they are."""
+
+    cluster: str
+    pieces: Sequence[Piece]
+    whose: Mapping[int, Whose]
+    runs: Mapping[int, Sequence[Run]]  # by team
+    failures: Counter[str]  # by cause
+    capacity_us: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    name: str
+    gpu_us: Mapping[Bucket, int]
+    goodput: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    rows: Sequence[Row]
+    gpu_us: Mapping[Bucket, int]
+    capacity_us: int
+    goodput: float | None
+    ettr: float | None
+    lost: Mapping[str, int]
+    mttf: Mttf
+    mttf_by_cause: Mapping[str, Mttf]
+
+
+def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None = None) -> Table:
+    """Of all clusters. Work of other `teams` counts, without their name; None: all teams may be named."""
+    accounts = [account(cluster, since, until) for cluster in Cluster.objects.order_by("name")]
+    sums: dict[str, Counter[Bucket]] = defaultdict(Counter)
+    lost: Counter[str] = Counter()
+    for one in accounts:
+        for piece in ledger.split(one.pieces, midnights(since, until)) if by == "day" else one.pieces:
+            sums[_name(by, one, piece, teams)][piece.bucket] += piece.gpu_us
+        for (cause, _), part in reliability.lost_by_cause(one.pieces).items():
+            lost[cause] += part
+    whole = sum(sums.values(), Counter())
+    capacity = sum(one.capacity_us for one in accounts)
+    runs = [run for one in accounts for found in one.runs.values() for run in found]
+    exposure = reliability.held(whole) / US_PER_HOUR
+    failures = sum((one.failures for one in accounts), Counter())
+    return Table(
+        rows=[_row(by, name, sums[name]) for name in sorted(sums)],
+        gpu_us=whole,
+        capacity_us=capacity,
+        goodput=reliability.goodput(whole, capacity),
+        ettr=reliability.ettr(whole, runs, us(since), us(until)),
+        lost=dict(lost.most_common()),
+        mttf=reliability.mttf(failures.total(), exposure),
+        mttf_by_cause={cause: reliability.mttf(count, exposure) for cause, count in failures.most_common()},
+    )
+
+
+def _row(by: str, name: str, sums: Counter[Bucket]) -> Row:
+    whole = sum(sums.values()) if by in ("day", "cluster") else reliability.held(sums)
+    return Row(name=name, gpu_us=sums, goodput=reliability.goodput(sums, whole))
+
+
+def _name(by: str, account: Account, piece: Piece, teams: Sequence[int] | None) -> str:
+    if by == "cluster":
+        return account.cluster
+    if by == "day":
+        return f"{datetime.fromtimestamp(piece.start // 1_000_000, UTC):%F}"
+    mine = account.whose.get(piece.attempt) if piece.attempt is not None else None
+    if mine is None or (teams is not None and mine.team not in teams):
+        return ""
+    return mine.team_name if by == "team" else mine.kind
+
+
+def midnights(since: datetime, until: datetime) -> list[int]:
+    """UTC, as everything that is stored."""
+    first = since.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    days = range((until - first).days + 1)
+    return [us(first + timedelta(days=day)) for day in days]
+
+
+def account(cluster: Cluster, since: datetime, until: datetime) -> Account:
+    start, end = us(since), us(until)
+    ended = Q(ended_at__gte=since) | (Q(ended_at=None) & ~Q(state__in=FINAL))
+    asked = list(
+        Job.objects.filter(ended, cluster=cluster, submitted_at__lt=until)
+        .select_related("team")
+        .defer("command", "environment", "labels", "comment")
+    )
+    attempts = _attempts([job.pk for job in asked])
+    live = {
+        one.pk: one
+        for found in attempts.values()
+        for one in found
+        if one.promised_at < until and (one.ended_at is None or one.ended_at > since)
+    }
+    facts = Facts(
+        machines=_machines(cluster, _holdings(list(live), end), since, until),
+        lives=_lives(attempts, live),
+        waits=[wait for job in asked for wait in _waits(job, attempts.get(job.pk, ()), end)],
+    )
+    jobs = {job.pk: job for job in asked}
+    return Account(
+        cluster=cluster.name,
+        pieces=list(ledger.pieces(facts, start, end)),
+        whose={pk: _whose(jobs[one.job_id], cluster) for pk, one in live.items()},
+        runs=_runs(asked, attempts, end),
+        failures=Counter(one.cause for one in live.values() if one.ended_at and one.state in FAILURES),
+        capacity_us=ledger.capacity_us(facts.machines, start, end),
+    )
+
+
+def _whose(job: Job, cluster: Cluster) -> Whose:
+    return Whose(team=job.team_id, team_name=job.team.name, kind=job.kind, cluster=cluster.name)
+
+
+def _attempts(jobs: Sequence[int]) -> dict[int, list[Attempt]]:
+    found: dict[int, list[Attempt]] = defaultdict(list)
+    rows = Attempt.objects.filter(job__in=jobs).select_related("pulse").order_by("job", "number")
+    for row in rows.defer("nodelist", "reason", "stop_why"):
+        found[row.job_id].append(row)
+    return found
+
+
+def _runs(asked: Iterable[Job], attempts: Mapping[int, Sequence[Attempt]], end: int) -> dict[int, list[Run]]:
+    runs: dict[int, list[Run]] = defaultdict(list)
+    for job in asked:
+        if tries := attempts.get(job.pk):
+            over = us(job.ended_at) if job.ended_at else end
+            runs[job.team_id].append(Run(job=job.pk, gpus=job.gpus, start=us(tries[0].promised_at), end=over))
+    return runs
+
+
+# --- who held what
+
+
+def _holdings(attempts: Sequence[int], end: int) -> dict[int, list[Holding]]:
+    """By node."""
+    rows = (
+        Allocation.objects.filter(attempt__in=attempts)
+        .order_by()
+        .values_list("attempt", "node", "held_at", "released_at", "attempt__job__foreign_id")
+        .annotate(
+            gpus=ArrayAgg("gpu", filter=Q(gpu__isnull=False), default=[]), asked=Max("attempt__job__gpus_per_node")
+        )
+    )
+    found: dict[int, list[Holding]] = defaultdict(list)
+    for attempt, node, held, released, foreign, gpus, asked in rows:
+        over = us(released) if released else max(end, us(held))
+        unplaced = asked if foreign and not gpus else 0
+        if gpus or unplaced:
+            found[node].append(Holding(attempt, us(held), over, tuple(sorted(gpus)), unplaced))
+    return found
+
+
+def _lives(attempts: Mapping[int, Sequence[Attempt]], live: Mapping[int, Attempt]) -> dict[int, list[Spell]]:
+    steps = _first_steps(list(live))
+    good = Checkpoint.objects.filter(attempt__in=list(live), durable_at__isnull=False).exclude(verdict=Verdict.BAD)
+    saved = dict(good.order_by().values_list("attempt").annotate(Max("saved_at")))
+    lives = {}
+    for tries in attempts.values():
+        before = ""
+        for one in tries:
+            if one.pk in live:
+                lives[one.pk] = worked.life(_life(one, before, steps.get(one.pk), saved.get(one.pk)))
+            before = (one.cause or one.state) if one.state in FAILURES else ""
+    return lives
+
+
+def _first_steps(attempts: Sequence[int]) -> dict[int, datetime]:
+    with connection.cursor() as cursor:
+        cursor.execute(FIRST_STEPS, [list(attempts)])
+        return dict(cursor.fetchall())
+
+
+def _life(one: Attempt, before: str, step: datetime | None, saved: datetime | None) -> worked.Attempt:
+    pulse = getattr(one, "pulse", None)
+    hung = one.cause == HANG and pulse is not None and one.ended_at is not None
+    return worked.Attempt(
+        promised=us(one.promised_at),
+        confirmed=us(one.confirmed_at) if one.confirmed_at else None,
+        first_step=us(step) if step else None,
+        ended=us(one.ended_at) if one.ended_at else None,
+        kept=one.state in (State.COMPLETED, State.CANCELLED) or one.ended_at is None,
+        saved=us(saved) if saved else None,
+        cause=one.cause or one.state,
+        after=before,
+        hangs=[(us(pulse.at), us(one.ended_at))] if hung and pulse and one.ended_at else [],
+    )
+
+
+# --- who waited
+
+
+def _waits(job: Job, attempts: Sequence[Attempt], end: int) -> Iterable[Wait]:
+    since = us(max(job.submitted_at, job.begin_at) if job.begin_at else job.submitted_at)
+    for one in attempts:
+        yield Wait(since, us(one.promised_at), job.gpus_per_node, job.gpu_model)
+        since = us(one.ended_at) if one.ended_at else end
+    kept_back = job.hold != Hold.NONE or Flag.REQUEUE_HOLD in job.flags or job.reason in NO_TURN_YET
+    if job.state == State.PENDING and not kept_back:
+        yield Wait(since, end, job.gpus_per_node, job.gpu_model)
+
+
+# --- what nodes were
+
+
+def _machines(
+    cluster: Cluster, holdings: Mapping[int, Sequence[Holding]], since: datetime, until: datetime
+) -> list[Machine]:
+    nodes = list(Node.objects.filter(cluster=cluster, gpus__gt=0).order_by("name"))
+    told = _told(cluster, nodes, since, until)
+    return [
+        Machine(
+            name=node.name,
+            model=node.gpu_model,
+            capacity=[(us(cluster.created_at), node.gpus)],
+            spells=_spells(told[node.pk], us(since), us(until)),
+            holdings=holdings.get(node.pk, ()),
+        )
+        for node in nodes
+    ]
+
+
+Told = tuple[int, str, str, str]  # when, what, to which state, why
+
+
+def _told(cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datetime) -> dict[int, list[Told]]:
+    told: dict[int, list[Told]] = defaultdict(list)
+    with connection.cursor() as cursor:
+        cursor.execute(BEFORE, [since, cluster.pk])
+        for node, what, state, why in cursor.fetchall():
+            told[node].append((us(since), what, state, why))
+    rows: Any = Event.objects.filter(node__in=[node.pk for node in nodes], what__in=NODE_EVENTS)
+    rows = rows.filter(at__gte=since, at__lt=until).order_by("id")
+    for node, at, what, state, why in rows.values_list("node", "at", "what", "to_state", "why"):
+        told[node].append((us(at), what, state, why))
+    return told
+
+
+def _spells(told: Sequence[Told], start: int, end: int) -> list[Spell]:
+    """An Event says what holds from then on; of a node of which nothing was ever told, nothing is said."""
+    spells, condition, asked, cause, since = [], "UP", False, "", start
+    for at, what, state, why in [*told, (end, "", "", "")]:
+        if (bucket := _bucket(condition, asked)) and at > since:
+            spells.append(Spell(since, at, bucket, cause))
+        since = max(since, at)
+        if what == "node.moved":
+            condition = state
+        elif what:
+            asked = what == "node.drained"
+        cause = why or cause
+    return spells
+
+
+def _bucket(condition: str, drain_asked: bool) -> Bucket | None:
+    state, *flags = condition.split("+")
+    if state not in UP or NodeFlag.NOT_RESPONDING in flags:
+        return Bucket.DOWN
+    return Bucket.DRAINED if drain_asked or CLOSED_NODE_FLAGS.intersection(flags) else None
+
+
+def told(found: Table, by: str, since: datetime, until: datetime) -> dict[str, Any]:
+    """The table as the API and the command tell it, in GPU-hours."""
+    return {
+        "from": since.isoformat(),
+        "to": until.isoformat(),
+        "by": by,
+        "version": ledger.VERSION,
+        "capacity_gpu_hours": found.capacity_us / US_PER_HOUR,
+        "gpu_hours": _hours(found.gpu_us),
+        "goodput": found.goodput,
+        "ettr": found.ettr,
+        "rows": [{"name": row.name, "gpu_hours": _hours(row.gpu_us), "goodput": row.goodput} for row in found.rows],
+        "lost": [{"cause": cause, "gpu_hours": part / US_PER_HOUR} for cause, part in found.lost.items()],
+        "mttf": _mttf("", found.mttf),
+        "mttf_by_cause": [_mttf(cause, one) for cause, one in found.mttf_by_cause.items()],
+    }
+
+
+def _hours(gpu_us: Mapping[Bucket, int]) -> dict[str, float]:
+    return {bucket.value: gpu_us.get(bucket, 0) / US_PER_HOUR for bucket in Bucket}
+
+
+def _mttf(cause: str, one: Mttf) -> dict[str, Any]:
+    limits = {"mean": one.mean, "low": one.low, "high": one.high}
+    return {"cause": cause, "failures": one.failures, "gpu_hours_held": one.exposure, **limits}

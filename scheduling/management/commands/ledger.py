@@ -1,0 +1,89 @@
+"""Where the GPU-hours of a period went: every one in exactly one bucket.
+
+manage.py ledger --from 2026-11-01 --to 2026-11-08 --by team
+manage.py ledger --json
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import RawDescriptionHelpFormatter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils.dateparse import parse_date, parse_datetime
+
+from jobs import clock
+from scheduling import accounting
+from scheduling.ledger import Bucket
+
+USUAL = timedelta(days=1)
+
+
+class Command(BaseCommand):
+    help = __doc__ or ""
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        return super().create_parser(prog_name, subcommand, formatter_class=RawDescriptionHelpFormatter, **kwargs)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--from", dest="since", help="a day or a moment (UTC where none is named); else a day before"
+        )
+        parser.add_argument("--to", dest="until", help="and before it; else now")
+        parser.add_argument("--by", choices=accounting.BY, default="cluster")
+        parser.add_argument("--json", action="store_true", dest="as_json")
+
+    def handle(self, *, since: str | None, until: str | None, by: str, as_json: bool, **_: Any) -> None:
+        over = _moment("--to", until) or clock.now()
+        began = _moment("--from", since) or over - USUAL
+        if began >= over:
+            raise CommandError("--from is not before --to.")
+        found = accounting.told(accounting.table(by, began, over), by, began, over)
+        if as_json:
+            self.stdout.write(json.dumps(found, indent=2))
+            return
+        for line in _lines(found):
+            self.stdout.write(line)
+
+
+def _moment(name: str, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        day = parse_date(text)
+        moment = datetime(day.year, day.month, day.day) if day else parse_datetime(text)  # noqa: DTZ001 - see below
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise CommandError(f"{name}: {text!r} is neither a day (2026-11-01) nor a moment (2026-11-01T12:00Z).")
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    rows = found["rows"]
+    names = [row["name"] or "(nobody)" for row in rows]
+    lines = ["GPU-hours".ljust(18) + "".join(f"{name[:14]:>15}" for name in names) + f"{'all':>15}"]
+    for bucket in Bucket:
+        parts = [row["gpu_hours"][bucket] for row in rows]
+        lines.append(f"{bucket:<18}" + "".join(f"{part:>15,.2f}" for part in (*parts, found["gpu_hours"][bucket])))
+    lines.append("goodput".ljust(18) + "".join(_part(row["goodput"]) for row in (*rows, found)))
+    lines.append(f"capacity {found['capacity_gpu_hours']:,.2f} GPU-hours, ETTR {_part(found['ettr']).strip()}")
+    mean = found["mttf"]
+    lines.append(
+        f"{mean['failures']} failures; GPU-hours to the next: {_number(mean['mean'])}"
+        f" (90 % between {_number(mean['low'])} and {_number(mean['high'])})"
+    )
+    return [
+        *lines,
+        *(f"lost to {one['cause'] or 'what nobody knows yet'}: {one['gpu_hours']:,.2f}" for one in found["lost"]),
+    ]
+
+
+def _part(value: float | None) -> str:
+    return f"{'-' if value is None else format(value, '.1%'):>15}"
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:,.1f}"
