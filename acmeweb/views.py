@@ -22,7 +22,7 @@ from django.views.decorators.http import require_safe
 from jobs import clock
 from jobs.capacity import Capacity, Load, capacity
 from jobs.lifecycle import USABLE_NODE, NodeFlag
-from jobs.models import Allocation, Cluster, Job, Node
+from jobs.models import Allocation, Cluster, Deed, Job, Node
 from jobs.pages import answer
 
 log = logging.getLogger(__name__)
@@ -98,18 +98,21 @@ class Trouble:
     nodes: list[Node]
     more_nodes: int
     held: list[Job]
+    hanging: list[Job]
 
     def __bool__(self) -> bool:
-        return bool(self.silent or self.nodes or self.held)
+        return bool(self.silent or self.nodes or self.held or self.hanging)
 
 
 def _trouble(request: HttpRequest, now: datetime) -> Trouble:
+    mine = Job.objects.visible_to(request.user)
     nodes = list(Node.objects.troubled().select_related("cluster").order_by("-since"))
     return Trouble(
         silent=list(Cluster.objects.silent(now)),
         nodes=nodes[:MOST_TROUBLE],
         more_nodes=max(0, len(nodes) - MOST_TROUBLE),
-        held=list(Job.objects.visible_to(request.user).held_back().in_rows().order_by("-pk")[:MOST_TROUBLE]),
+        held=list(mine.held_back().in_rows().order_by("-pk")[:MOST_TROUBLE]),
+        hanging=list(mine.hanging(Deed.objects.hanging()).in_rows().order_by("-pk")[:MOST_TROUBLE]),
     )
 
 

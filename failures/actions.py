@@ -18,9 +18,10 @@ from acmeweb import live
 from failures import grouping
 from failures.diagnosis import values as pure
 from failures.diagnosis import wording
-from failures.diagnosis.labels import LABELS, NONE
+from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
 from failures.grouping import Known, Scope, Symptom
 from failures.models import Diagnosis, Incident, Review, Standing
+from jobs import actions as job_actions
 from jobs import journal
 from jobs.journal import Author
 from jobs.lifecycle import FAILURES, State
@@ -93,6 +94,7 @@ def judge(
     if not Diagnosis.objects.filter(pk=row.pk, tries=row.tries, judged_at=None).update(**fields):
         raise Moved(f"{row.attempt} was judged by somebody else a moment ago")
     row.refresh_from_db()
+    _name_cause(row, ENGINE)
     row.nodes.set(_known(row, {node.host for node in verdict.suspect_nodes}))
     incident = None if row.root_cause == NONE else _join(row, first_symptom_at, now)
     detail = {"confidence": row.confidence, "engine": row.engine, "rules_version": row.rules_version}
@@ -298,8 +300,15 @@ def _review(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, n
     Diagnosis.objects.filter(pk=row.pk).update(**fields)
     row.refresh_from_db()
     _event(f"diagnosis.{review}", author, row, from_state=before, to_state=root_cause, why=note)
+    _name_cause(row, author)
     _rename_incident(row)
     _tell(row)
+
+
+def _name_cause(row: Diagnosis, author: Author) -> None:
+    """For the ledgers against crash loops; a cause that nobody knows leaves them to count by how the command ended."""
+    unknown = row.root_cause in (NONE, UNKNOWN)
+    job_actions.name_cause(row.attempt, "" if unknown else row.root_cause, author=author)
 
 
 def _rename_incident(row: Diagnosis) -> None:

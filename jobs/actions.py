@@ -22,11 +22,13 @@ from django.db.models import Q
 from acmeweb import live
 from jobs import clock, copying, ending, journal, lifecycle
 from jobs.ending import Ended
-from jobs.hostlist import compress, expand
+from jobs.hostlist import expand
 from jobs.journal import SYNC, Author
 from jobs.ledgers import Try, cause_of, crash_loop
 from jobs.lifecycle import FINAL, LIVE, Flag, State
-from jobs.models import Allocation, Attempt, Cluster, Deed, DeedKind, Dependency, Hold, Job, Mode, Node, Team
+from jobs.models import Allocation, Attempt, Cluster, Dependency, Hold, Job, Mode, Team
+from jobs.promise_actions import Place as Place
+from jobs.promise_actions import promise as promise
 from jobs.publicid import public_id, task_id
 from jobs.spec import BadSpec, DependsOn, JobSpec
 from jobs.stop_actions import JobError as JobError
@@ -35,6 +37,7 @@ from jobs.stop_actions import preempt as preempt
 from jobs.stop_actions import requeue as requeue
 
 MOST_DEPENDENCY_ROWS = 100_000
+MOST_REFUSALS = 3  # of one job in a row because of its nodes
 REQUEUED_THERE = "Its cluster put it back into its own queue."
 NOT_LOOKED_YET = "The scheduler has not looked at it yet."
 
@@ -191,57 +194,19 @@ def cancel(job: Job, *, author: Author, why: str = "") -> None:
 # --- what the loops do to a job
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where on one node."""
-
-    node_id: int
-    name: str
-    gpus: tuple[int, ...]
-
-
-@transaction.atomic
-def promise(job: Job, places: Sequence[Place], *, author: Author, why: str, log_path: str) -> Attempt:
-    """Intent before deed: the job is CONFIGURING, its GPUs are taken, and the cluster is going to be told.
-
-    A second live holder of a GPU, or a second live attempt, is refused by the database (IntegrityError). What people
-    did since the scheduler looked is respected: a hold, and a drain of any of the nodes.
-    """
-    if Job.objects.select_for_update().get(pk=job.pk).hold != Hold.NONE:
-        raise Moved(f"{job} was held a moment ago")
-    asked = {place.node_id for place in places}
-    open_now = Node.objects.usable().filter(pk__in=asked).select_for_update(no_key=True).order_by("pk")
-    if {node.pk for node in open_now} != asked:
-        raise Moved(f"a node promised to {job} was closed a moment ago")
-    number = job.attempts.count() + 1
-    attempt = Attempt.objects.create(
-        job=job,
-        number=number,
-        key=f"{job.public_id}.{number}",
-        nodelist=compress(place.name for place in places),
-        log_path=log_path,
-    )
-    Allocation.objects.bulk_create(
-        [Allocation(attempt=attempt, node_id=p.node_id, gpu=gpu) for p in places for gpu in (p.gpus or (None,))]
-    )
-    Deed.objects.create(cluster_id=job.cluster_id, kind=DeedKind.SUBMIT, attempt=attempt)
-    held = {place.name: list(place.gpus) for place in places}
-    move(
-        job,
-        State.RUNNING,
-        author=author,
-        why=why,
-        attempt=attempt,
-        detail={"gpus": held},
-        flags=[Flag.CONFIGURING],
-        reason="",
-    )
-    return attempt
-
-
 def accepted(attempt: Attempt, backend_id: str) -> None:
     """The cluster took it under an id of its own."""
-    Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).update(backend_id=backend_id, missing_since=None)
+    accepted_all({attempt.pk: backend_id})
+
+
+def accepted_all(ids: Mapping[int, str]) -> None:
+    """Attempts, each with the id under which its cluster took it."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE jobs_attempt a SET backend_id = v.name, missing_since = NULL"
+            " FROM unnest(%s::bigint[], %s::text[]) v (id, name) WHERE a.id = v.id AND a.ended_at IS NULL",
+            [list(ids), list(ids.values())],
+        )
 
 
 def missing(attempt: Attempt, since: datetime | None) -> None:
@@ -298,10 +263,12 @@ def requeued_there(attempt: Attempt, *, now: datetime, author: Author) -> None:
 
 def _earlier_tries(attempt: Attempt) -> list[Try]:
     earlier = Attempt.objects.filter(job=attempt.job_id, number__lt=attempt.number)
-    return [
-        _try_of(one, Ended(state=State(one.state), at=one.ended_at, exit_code=one.exit_code, signal=one.signal))
-        for one in earlier.select_related("pulse").order_by("number")
-    ]
+    return [_try_of(one, _end_of(one)) for one in earlier.select_related("pulse").order_by("number")]
+
+
+def _end_of(attempt: Attempt) -> Ended:
+    how = {"exit_code": attempt.exit_code, "signal": attempt.signal}
+    return Ended(state=State(attempt.state), at=attempt.ended_at, **how)
 
 
 def _try_of(attempt: Attempt, ended: Ended) -> Try:
@@ -317,9 +284,28 @@ def _try_of(attempt: Attempt, ended: Ended) -> Try:
 
 
 @transaction.atomic
-def name_cause(attempt: Attempt, label: str) -> None:
-    """What a diagnosis called the cause of its end: from now on the ledgers count by it."""
+def name_cause(attempt: Attempt, label: str, *, author: Author) -> None:
+    """What a diagnosis, or a person, called the cause of its end: from now on the ledgers count by it.
+
+    A job is back in its queue before anybody has read its log, so that decision is looked at once more: if this end
+    closed a crash loop, the job waits for a person. What was held before that is never let go here, and what has
+    started again meanwhile is stopped by nobody; its next end will be counted by the name.
+    """
     Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=False).update(cause=label)
+    job = Job.objects.select_for_update().get(pk=attempt.job_id)
+    last = Attempt.objects.filter(job=job).select_related("pulse").order_by("-number").first()
+    waits = job.state == State.PENDING and job.hold == Hold.NONE and Flag.REQUEUED in job.flags
+    if not waits or last is None or last.pk != attempt.pk:
+        return
+    if why := crash_loop([*_earlier_tries(last), _try_of(last, _end_of(last))]):
+        _hold_back(job, last, why, author=author)
+
+
+def _hold_back(job: Job, attempt: Attempt, why: str, *, author: Author) -> None:
+    held = {"hold": Hold.USER, "flags": [Flag.REQUEUE_HOLD], "reason": "JobHeldUser", "why": why}
+    Job.objects.filter(pk=job.pk).update(**held)
+    journal.of_job("job.held", author, job, attempt=attempt, why=why).save()
+    tell(job)
 
 
 def _as_of_now(attempt: Attempt) -> Attempt:
@@ -328,13 +314,25 @@ def _as_of_now(attempt: Attempt) -> Attempt:
 
 
 @transaction.atomic
-def refuse(attempt: Attempt, why: str, *, now: datetime, author: Author) -> None:
-    """The cluster would not take it: the promise is void and the job waits for a person."""
+def refuse(attempt: Attempt, why: str, *, now: datetime, author: Author, about_place: bool = False) -> None:
+    """The cluster would not take it: the promise is void and the job waits for a person, or, where its nodes were the
+    reason, at its place in the queue for others."""
     attempt = _as_of_now(attempt)
     ended = Ended(state=State.BOOT_FAIL, at=now, reason=why)
-    cancelled = attempt.stop_as == State.CANCELLED
-    becomes = ending.after(ended, wanted=attempt.stop_as, budget=0) if cancelled else ending.refused(why)
+    if attempt.stop_as == State.CANCELLED:
+        becomes = ending.after(ended, wanted=attempt.stop_as, budget=0)
+    elif about_place and not _refused_again_and_again(attempt):
+        becomes = ending.misplaced(why)
+    else:
+        becomes = ending.refused(why)
     _close(attempt, ended, becomes, author=author)
+
+
+def _refused_again_and_again(attempt: Attempt) -> bool:
+    """Whether those before it were not taken either. Nodes do not die that often, so it is the job after all."""
+    before = Attempt.objects.filter(job=attempt.job_id, number__lt=attempt.number).order_by("-number")
+    ends = list(before.values_list("state", "backend_id")[: MOST_REFUSALS - 1])
+    return ends == [(State.BOOT_FAIL, "")] * (MOST_REFUSALS - 1)
 
 
 @transaction.atomic

@@ -72,3 +72,12 @@ def refused(why: str) -> Next:
     return Next(
         state=State.PENDING, flags=(Flag.REQUEUE_HOLD, Flag.LAUNCH_FAILED), why=f"The cluster refused it: {why}"
     )
+
+
+def misplaced(why: str) -> Next:
+    """The cluster cannot take it there just now, and that is not the job's fault."""
+    return Next(
+        state=State.PENDING,
+        flags=(Flag.REQUEUED,),
+        why=f"Its nodes could not take it any more; it waits for others. The cluster said: {why}",
+    )

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Sum
+from django.db.models import Count, Exists, OuterRef, Sum
 
 from jobs.lifecycle import FINAL, LIVE, USABLE_NODE, Kind, State
-from jobs.models import After, Allocation, Attempt, Cluster, Dependency, Hold, Job, Node, Quota, Team
+from jobs.models import After, Allocation, Attempt, Cluster, Deed, Dependency, Hold, Job, Node, Quota, Team
 from scheduling.engine.cluster import ClosedNode, Need, NodeView, Picture, QuotaView, RunningJob, WaitingJob
 from scheduling.simulator.durations import PastJob
 
@@ -37,6 +37,7 @@ class LiveAttempt:
     memory_mb: int
     saved_at: datetime | None
     stop_as: str
+    hangs: bool
 
 
 def of(cluster: Cluster, now: datetime) -> Picture:
@@ -191,11 +192,14 @@ def _need(nodes: int, gpus: int, cpus: int, memory_mb: int, gpu_model: str, nic_
 
 
 def _live_attempts(cluster: Cluster) -> dict[int, LiveAttempt]:
-    rows = Attempt.objects.filter(job__cluster=cluster, ended_at__isnull=True).order_by()
+    hanging = Deed.objects.hanging().filter(attempt=OuterRef("pk"))
+    rows = (
+        Attempt.objects.filter(job__cluster=cluster, ended_at__isnull=True).order_by().annotate(hangs=Exists(hanging))
+    )
     return {
-        pk: LiveAttempt(job_id=job, cpus=cpus, memory_mb=memory_mb, saved_at=saved_at, stop_as=stop_as)
-        for pk, job, cpus, memory_mb, saved_at, stop_as in rows.values_list(
-            "pk", "job", "job__cpus_per_node", "job__memory_per_node_mb", "saved_at", "stop_as"
+        pk: LiveAttempt(job_id=job, cpus=cpus, memory_mb=memory_mb, saved_at=saved_at, stop_as=stop_as, hangs=hangs)
+        for pk, job, cpus, memory_mb, saved_at, stop_as, hangs in rows.values_list(
+            "pk", "job", "job__cpus_per_node", "job__memory_per_node_mb", "saved_at", "stop_as", "hangs"
         )
     }
 
@@ -209,10 +213,12 @@ def _running(
     places: Mapping[int, Mapping[int, int]],
     live: Mapping[int, LiveAttempt],
 ) -> Iterable[RunningJob]:
+    """Whose stop hangs keeps what he has: nobody should wait for room that does not come, nor claim it."""
     rows = Job.objects.filter(cluster=cluster, state__in=LIVE)
     for pk, name, title, user, team, kind, *rest in rows.values_list(*WHO, "nodes", "gpus_per_node", *RUN):
         nodes, gpus, priority, preemptible, started_at, time_limit, array, cpus, memory_mb = rest
         attempt = live.get(pk)
+        hangs = bool(attempt and attempt.hangs)
         yield RunningJob(
             id=pk,
             name=name,
@@ -220,7 +226,7 @@ def _running(
             kind=Kind(kind),
             gpus=nodes * gpus,
             priority=priority,
-            preemptible=preemptible,
+            preemptible=preemptible and not hangs,
             started_at=started_at,
             time_limit=time_limit,
             array=array,
@@ -228,7 +234,7 @@ def _running(
             cpus=cpus,
             memory_mb=memory_mb,
             saved_at=attempt.saved_at if attempt else None,
-            stopping=bool(attempt and attempt.stop_as),
+            stopping=bool(attempt and attempt.stop_as and not hangs),
             user=str(user),
             title=title,
         )

@@ -110,7 +110,10 @@ def attempt(
     wide = list(there.filter(name__in=on) if on else there[: nodes or job.nodes])
     indices = gpus if gpus is not None else tuple(range(job.gpus_per_node))
     places = [actions.Place(node_id=n.pk, name=n.name, gpus=indices) for n in wide]
-    made = actions.promise(job, places, author=author(), why="GPUs were free.", log_path=log_path)
+    made = actions.promise(job, places, author=author(), why="GPUs were free.")
+    if log_path:
+        Attempt.objects.filter(pk=made.pk).update(log_path=log_path)
+        made.log_path = log_path
     job.refresh_from_db()
     return made
 

@@ -55,6 +55,7 @@ class DeedKind(models.TextChoices):
     TEST = "test"
 
 
+STOP_HANGS_AFTER = 10  # tries: some five minutes, where TERM and KILL take half a minute
 TO_NODES = (DeedKind.DRAIN, DeedKind.RESUME)  # of these the newest wish counts
 
 
@@ -65,6 +66,10 @@ class DeedQuerySet(models.QuerySet["Deed"]):
     def due(self, now: datetime) -> Self:
         """Open, and not in the hands of somebody who may still be at it."""
         return self.open().filter(due_at__lte=now)
+
+    def hanging(self) -> Self:
+        """Stops that were asked for again and again, half a minute apart, and whose attempt has still not ended."""
+        return self.open().filter(kind=DeedKind.CANCEL, tries__gte=STOP_HANGS_AFTER)
 
     def saved_since(self) -> Self:
         """Whose attempt has brought a checkpoint to remote storage since the deed was written."""

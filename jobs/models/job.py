@@ -49,6 +49,10 @@ class JobQuerySet(models.QuerySet["Job"]):
         """The scheduler gave up on them and a person must look."""
         return self.waiting().filter(flags__contains=[Flag.REQUEUE_HOLD])
 
+    def hanging(self, deeds: models.QuerySet) -> Self:
+        """Live jobs whose stop is among these deeds."""
+        return self.live().filter(attempts__in=deeds.values("attempt"), attempts__ended_at__isnull=True)
+
     def finished_last(self) -> Self:
         return self.filter(ended_at__isnull=False).order_by("-ended_at")
 

@@ -30,6 +30,10 @@ class Refused(BackendError):
     """It answered no, with a reason. Asking again without a change is pointless."""
 
 
+class Misplaced(Refused):
+    """The no is about the nodes that were asked for, as they are now; elsewhere the same job may run."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Submission:
     """One attempt, as a cluster is asked to run it: on exactly these nodes, with this many GPUs on each."""
@@ -117,6 +121,11 @@ class Backend(Protocol):
 
     def submit(self, what: Submission) -> str:
         """Hand it over and return the cluster's own id of it."""
+        ...
+
+    def submit_all(self, what: Sequence[Submission]) -> Sequence[str | BackendError]:
+        """Several at once, over as many connections as the cluster bears; the answers in the order asked. Once it does
+        not answer, those not sent yet are left."""
         ...
 
     def cancel(self, backend_id: str) -> None:

@@ -23,6 +23,9 @@ PREFIX = "acme:"
 PLAIN_PATH = "/usr/local/bin:/usr/bin:/bin"  # Slurm refuses an empty environment and adds nothing to a given one
 
 GONE = frozenset({2017, 2021})  # no such job; already completing or completed: nothing is left to cancel
+# A no about the place as it is now, not about the job: a node died, is drained or reserved, a partition is closed, or a
+# node has less than when it was chosen (2014; also said of what no node ever had, so nobody may ask for ever).
+ABOUT_PLACE = frozenset({2014, 2015, 2016, 2035, 2056, 2068, 2070, 2079, 2101, 2118})
 # Errors of Slurm's own transport: slurmrestd answered us, but could not be sure of its controller.
 UNSENT = frozenset({1001, 1800})
 TRANSPORT = (range(1000, 1100), range(1800, 1900), range(5000, 5100))
@@ -183,6 +186,10 @@ class Complaint:
     @property
     def unsent(self) -> bool:
         return self.number in UNSENT
+
+    @property
+    def about_place(self) -> bool:
+        return self.number in ABOUT_PLACE
 
     @property
     def transport(self) -> bool:

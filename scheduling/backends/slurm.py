@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import httpx
 
 from . import dialect
-from .base import Doubtful, Greeting, Refused, SeenJob, SeenNode, Submission, Unreachable
+from .base import BackendError, Doubtful, Greeting, Misplaced, Refused, SeenJob, SeenNode, Submission, Unreachable
 from .dialect import DIALECTS, Complaint, Dialect, OddAnswer
 from .seen import MOST_ONE_BY_ONE, Seen
 
 T = TypeVar("T")
+
+CONNECTIONS = 8  # slurmrestd has 20 threads by default, and others ask it too
 
 # Refusals that say nothing about what was asked: a stale token or too many calls must not fail a job.
 NOT_ABOUT_THE_DEED = frozenset({401, 403, 407, 429})
@@ -89,6 +92,25 @@ class SlurmBackend:
             return dialect.job_id(answer)
         except OddAnswer as odd:
             raise Doubtful(f"{self._address} took a submission and answered oddly: {odd}") from None
+
+    def submit_all(self, what: Sequence[Submission]) -> Sequence[str | BackendError]:
+        away: list[Unreachable] = []  # one that does not answer leaves the rest unsent
+
+        def tried(one: Submission) -> str | BackendError:
+            if away:
+                return away[0]
+            try:
+                return self.submit(one)
+            except Unreachable as error:
+                away.append(error)
+                return error
+            except BackendError as error:
+                return error
+
+        if len(what) < 2:
+            return [tried(one) for one in what]
+        with ThreadPoolExecutor(min(len(what), CONNECTIONS)) as pool:
+            return list(pool.map(tried, what))
 
     def cancel(self, backend_id: str) -> None:
         """A plain DELETE is Slurm's whole cancellation: TERM, KillWait, KILL."""
@@ -204,7 +226,8 @@ class SlurmBackend:
             self._spoken = None
             raise Unreachable(words)
         if found or response.is_client_error:
-            raise Refused(dialect.in_words(found) if found else words)
+            no = Misplaced if found and found[0].about_place else Refused
+            raise no(dialect.in_words(found) if found else words)
         raise Doubtful(words)
 
 

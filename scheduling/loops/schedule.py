@@ -1,33 +1,36 @@
 """Schedule: promise GPUs to what fits, and tell the rest why they wait.
 
 Who is eligible   waiting jobs, in the order of the cluster's policy.
-What a turn does  a job that fits becomes CONFIGURING, its GPUs are taken and a deed says that the cluster must be told,
-                  all in one transaction; the others get their reason. Who must give way is asked for a checkpoint and
-                  stopped by deeds of its own; the room is promised by the turn that finds it free. Jobs whose
-                  dependency can never come true fail.
-Failure story     Killed between two promises: the rest waits for the next turn. Two schedulers at once: the lease's
-                  term is checked in the transaction of each promise, and the database refuses a second holder of a GPU.
+What a turn does  jobs that fit become CONFIGURING, their GPUs are taken and deeds say that the cluster must be told,
+                  up to a hundred in one transaction; the others get their reason. Who must give way is asked for a
+                  checkpoint and stopped by deeds of its own; the room is promised by the turn that finds it free.
+                  Jobs whose dependency can never come true fail.
+Failure story     Killed between two transactions: the rest waits for the next turn. Two schedulers at once: the lease's
+                  term is checked in each transaction, and the database refuses a second holder of a GPU; the promises
+                  of that transaction are then made one by one, so that only the one in conflict is left out.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, transaction
 
 from jobs import actions
-from jobs.actions import Place
 from jobs.journal import SCHEDULER
 from jobs.lifecycle import State
 from jobs.models import Cluster, Hold, Job, Mode
+from jobs.promise_actions import Place, Promise, promise_all
 from scheduling import snapshot
 from scheduling.engine.cluster import Decisions, Start, Stop
 from scheduling.engine.policies import Policy
 from scheduling.loops.rows import one_row
 
 log = logging.getLogger(__name__)
+
+PROMISES_AT_ONCE = 100  # holds its jobs and nodes locked for some tens of milliseconds
 
 
 def schedule_once(cluster: Cluster, policy: Policy, now: datetime, fence: Callable[[], None]) -> int:
@@ -49,9 +52,8 @@ def schedule_once(cluster: Cluster, policy: Policy, now: datetime, fence: Callab
     for stop in decided.stops:
         with one_row(f"job {stop.job_id}"):
             promised += _preempt(stop, fence)
-    for start in decided.starts:
-        with one_row(f"job {start.job_id}"):
-            promised += _promise(cluster, start, names, fence)
+    for group in _groups(decided.starts):
+        promised += _promise(cluster, group, names, fence)
     return promised
 
 
@@ -83,15 +85,30 @@ def _preempt(stop: Stop, fence: Callable[[], None]) -> bool:
     return True
 
 
-def _promise(cluster: Cluster, start: Start, names: dict[int, str], fence: Callable[[], None]) -> bool:
-    places = [Place(node_id=node, name=names[node], gpus=gpus) for node, gpus in start.places.items()]
+def _promise(cluster: Cluster, starts: Sequence[Start], names: Mapping[int, str], fence: Callable[[], None]) -> int:
+    """All in one transaction; where that fails for one of them, each in its own."""
+    wanted = [
+        Promise(
+            job_id=start.job_id,
+            places=[Place(node_id=node, name=names[node], gpus=gpus) for node, gpus in start.places.items()],
+            why=start.why,
+        )
+        for start in starts
+    ]
     try:
         with transaction.atomic():
             fence()
-            job = Job.objects.select_for_update().get(pk=start.job_id)
-            log_path = f"{cluster.log_root}/{job.public_id}-{job.attempts.count() + 1}.log" if cluster.log_root else ""
-            actions.promise(job, places, author=SCHEDULER, why=start.why, log_path=log_path)
-    except IntegrityError:
-        log.info("job %s: somebody else took a GPU of its place; next turn looks again", start.job_id)
-        return False
-    return True
+            promised = promise_all(wanted, author=SCHEDULER, log_root=cluster.log_root)
+    except DatabaseError as error:
+        if len(starts) > 1:
+            return sum(_promise(cluster, [start], names, fence) for start in starts)
+        log.info("job %s was left for the next turn: %s", starts[0].job_id, error)
+        return 0
+    for why in promised.left.values():
+        log.info("%s; next turn looks again", why)
+    return len(promised.kept)
+
+
+def _groups(starts: Sequence[Start]) -> Iterator[Sequence[Start]]:
+    for first in range(0, len(starts), PROMISES_AT_ONCE):
+        yield starts[first : first + PROMISES_AT_ONCE]

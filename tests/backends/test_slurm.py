@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from scheduling.backends.base import Doubtful, Refused, Unreachable
+from scheduling.backends.base import Doubtful, Misplaced, Refused, Unreachable
 from scheduling.backends.opening import open_backend
 from tests.backends.test_dialect import recorded, submission
 
@@ -97,6 +97,43 @@ def test_a_refusal_is_in_slurms_words():
         pytest.raises(Refused, match=r"^Requested node configuration is not available$"),
     ):
         backend.submit(submission())
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "kind"),
+    [
+        (2068, "Required node not available (down, drained or reserved)", Misplaced),
+        (2014, "Requested node configuration is not available", Misplaced),
+        (2101, "Partition in DOWN state", Misplaced),
+        (2045, "Invalid account or account/partition combination specified", Refused),
+        (2051, "Job violates accounting/QOS policy", Refused),
+    ],
+)
+@pytest.mark.parametrize("api", ["v0.0.38", "v0.0.42"])
+def test_a_refusal_is_about_the_job_or_about_the_place_now(api, number, words, kind):
+    no = {"errors": [{"error_number": number, "error": words}, {"error_number": 9000, "error": "gave up"}]}
+    with slurmrestd(UP | {"POST /job/submit": (500, no)}, api=api) as (address, _):
+        backend = open_backend(address, timeout_s=0.3)
+        (answer,) = backend.submit_all([submission()])
+        backend.close()
+
+    assert type(answer) is kind
+    assert str(answer) == words
+
+
+def test_many_submissions_are_answered_in_the_order_asked():
+    with slurmrestd(UP | {"POST /job/submit": (200, {"job_id": 7, "errors": []})}) as (address, heard):
+        backend = open_backend(address)
+        assert backend.submit_all([submission()] * 20) == ["7"] * 20
+        backend.close()
+    assert sum("submit" in path for _, path, _, _ in heard) == 20
+
+
+def test_a_cluster_that_is_away_is_not_asked_for_each_of_many():
+    with talking({"POST /job/submit": (429, "later")}) as (backend, heard):
+        answers = backend.submit_all([submission()] * 60)
+    assert {type(answer) for answer in answers} == {Unreachable}
+    assert sum("submit" in path for _, path, _, _ in heard) < 30
 
 
 @pytest.mark.parametrize(

@@ -316,6 +316,18 @@ def test_the_lines_of_a_bundle_are_numbered_as_in_the_whole_log(tmp_path):
     assert "@200004 | TypeError" in text
 
 
+def test_the_ledgers_learn_the_cause_from_the_verdict_and_from_who_corrects_it(tmp_path):
+    found = make.diagnosed(tmp_path, state=State.NODE_FAIL, exit_code=None)
+    cause = Attempt.objects.values_list("cause", flat=True)
+    assert cause.get() == found.root_cause == "TypeError"
+
+    actions.correct(found, "ECCError", author=rows.author(), now=clock.now())
+    assert cause.get() == "ECCError"
+
+    actions.correct(found, "Unknown", author=rows.author(), now=clock.now())
+    assert cause.get() == ""
+
+
 @pytest.mark.parametrize("count", [3])
 def test_the_turn_asks_a_fixed_number_of_questions_for_each_log(tmp_path, count, django_assert_max_num_queries):
     for _ in range(count):

@@ -89,7 +89,7 @@ def make_running(node: Node | None = None, *, confirmed: bool = True, **fields: 
     node = node or make_node()
     job = make_job(cluster=node.cluster, **fields)
     place = Place(node_id=node.pk, name=node.name, gpus=tuple(range(job.gpus_per_node)))
-    attempt = actions.promise(job, [place], author=SCHEDULER, why="It fits.", log_path="/logs/1")
+    attempt = actions.promise(job, [place], author=SCHEDULER, why="It fits.", log_root="/logs")
     if confirmed:
         actions.accepted(attempt, str(next(NUMBERS)))
         actions.confirm(attempt, started_at=timezone.now() - timedelta(hours=1), author=SCHEDULER)

@@ -71,7 +71,7 @@ def job(user: Any = None, in_team: str = "vision", **asked: Any) -> Job:
 def running(made: Job, node: str = "gpu001", gpus: tuple[int, ...] = (0,)) -> Job:
     row = Node.objects.get(cluster=made.cluster, name=node)
     place = Place(node_id=row.pk, name=row.name, gpus=gpus)
-    attempt = actions.promise(made, [place], author=SCHEDULER, why="It fits.", log_path="/logs/1")
+    attempt = actions.promise(made, [place], author=SCHEDULER, why="It fits.", log_root="/logs")
     actions.confirm(attempt, started_at=clock.now(), author=SCHEDULER)
     made.refresh_from_db()
     return made

@@ -8,7 +8,7 @@ from jobs import actions, clock, progress
 from jobs.ending import Ended
 from jobs.ledgers import RETRIES, Try, cause_of, crash_loop
 from jobs.lifecycle import Flag, State
-from jobs.models import Job
+from jobs.models import Attempt, Event, Job
 from tests import make
 
 A, B, C, D = "abcd"
@@ -132,3 +132,59 @@ def test_who_gave_way_is_requeued_even_when_the_platform_has_spent_his_budget(db
     actions.finish(attempt, Ended(state=State.CANCELLED, at=clock.now()), author=make.LOOP)
 
     assert Job.objects.get(pk=job.pk).state == State.PENDING
+
+
+# when the cause is known only after the decision
+
+
+def ends_and_is_named(job, state, label):
+    """It goes back into its queue, and later somebody has read its log."""
+    attempt = make.running(Job.objects.get(pk=job.pk))
+    progress.note(attempt.key, [{"step": 10}])
+    actions.finish(attempt, Ended(state=State(state), at=clock.now()), author=make.LOOP)
+    actions.name_cause(attempt, label, author=make.LOOP)
+    return Job.objects.get(pk=job.pk)
+
+
+def test_ends_that_look_different_are_one_crash_loop_once_their_cause_is_known(db):
+    job = make.job(gpus_per_node=1, requeue_limit=100)
+    assert ends_and_is_named(job, "NODE_FAIL", "ECCError").hold == ""
+    assert ends_and_is_named(job, "BOOT_FAIL", "ECCError").hold == ""
+
+    held = ends_and_is_named(job, "NODE_FAIL", "ECCError")
+
+    assert (held.state, held.flags, held.hold) == (State.PENDING, [Flag.REQUEUE_HOLD], "user")
+    assert held.why.startswith("It ended 3 times by ECCError on seren-001 without a step of progress")
+    assert Event.objects.filter(job=job, what="job.held", why=held.why).count() == 1
+
+
+def test_ends_that_look_the_same_are_no_loop_when_their_causes_differ(db):
+    job = make.job(gpus_per_node=1, requeue_limit=100)
+
+    for label in ("ECCError", "NetworkError", "NodeFailure", "CUDAError"):
+        assert ends_and_is_named(job, "NODE_FAIL", label).hold == ""
+
+
+def test_what_started_again_before_its_cause_was_known_runs_on(db):
+    job = make.job(gpus_per_node=1, requeue_limit=100)
+    for _ in range(2):
+        ends_and_is_named(job, "NODE_FAIL", "ECCError")
+    last = make.running(Job.objects.get(pk=job.pk))
+    progress.note(last.key, [{"step": 10}])
+    actions.finish(last, Ended(state=State.BOOT_FAIL, at=clock.now()), author=make.LOOP)
+    make.running(Job.objects.get(pk=job.pk))
+
+    actions.name_cause(last, "ECCError", author=make.LOOP)
+
+    assert Job.objects.get(pk=job.pk).state == State.RUNNING
+
+
+def test_a_correction_does_not_hold_again_what_a_person_has_released(db):
+    job = make.job(gpus_per_node=1, requeue_limit=100)
+    for state in ("NODE_FAIL", "BOOT_FAIL", "NODE_FAIL"):
+        ends_and_is_named(job, state, "ECCError")
+    actions.release(Job.objects.get(pk=job.pk), author=make.author())
+
+    actions.name_cause(Attempt.objects.get(job=job, number=3), "ECCError", author=make.author())
+
+    assert Job.objects.get(pk=job.pk).hold == ""

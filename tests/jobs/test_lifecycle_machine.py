@@ -128,7 +128,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         place = Place(node_id=self.nodes[node].pk, name=self.nodes[node].name, gpus=gpus)
         self.tried(
             free and model.promise(),
-            lambda: actions.promise(job, [place], author=make.LOOP, why="GPUs were free.", log_path=""),
+            lambda: actions.promise(job, [place], author=make.LOOP, why="GPUs were free."),
         )
 
     @rule(number=pick)

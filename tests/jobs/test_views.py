@@ -11,7 +11,8 @@ from django.urls import reverse
 
 from jobs import actions, clock, node_actions
 from jobs.lifecycle import Flag, State
-from jobs.models import Cluster, Event, Job, Node, Role, Sample
+from jobs.models import Cluster, Deed, Event, Job, Node, Role, Sample
+from jobs.models.event import STOP_HANGS_AFTER
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -153,6 +154,17 @@ def test_now_names_a_node_that_takes_no_work_and_why(ada):
     node_actions.drain(make.node(), author=make.LOOP, why="ECC errors", now=clock.now())
 
     assert "ECC errors" in text(ada.get("/"))
+
+
+def test_now_names_a_job_whose_stop_hangs(ada, ben):
+    job = make.running(submitted(by="ada", name="stuck-job")).job
+    actions.cancel(job, author=make.author())
+    assert "again and again" not in text(ada.get("/"))
+
+    Deed.objects.filter(kind="cancel").update(tries=STOP_HANGS_AFTER)
+
+    assert "asked to stop it again and again" in text(htmx(ada, "/", "exceptions"))
+    assert "stuck-job" not in text(ben.get("/"))
 
 
 def test_now_names_a_job_that_the_cluster_refused_to_its_team_only(ada, ben):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from jobs.lifecycle import NodeState, State
-from scheduling.backends.base import Greeting, SeenJob, SeenNode, Submission
+from scheduling.backends.base import BackendError, Greeting, SeenJob, SeenNode, Submission
 
 
 class FakeCluster:
@@ -92,6 +92,15 @@ class FakeCluster:
         )
         self.after("submit")
         return backend_id
+
+    def submit_all(self, what: Sequence[Submission]) -> list[str | BackendError]:
+        return [self._tried(one) for one in what]
+
+    def _tried(self, one: Submission) -> str | BackendError:
+        try:
+            return self.submit(one)
+        except BackendError as error:
+            return error
 
     def cancel(self, backend_id: str) -> None:
         self.before("cancel")

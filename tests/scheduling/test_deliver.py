@@ -6,9 +6,10 @@ import pytest
 
 from jobs import actions, clock, ending, node_actions, progress
 from jobs.lifecycle import State
-from jobs.models import Attempt, Deed, Job, Node
-from scheduling.backends.base import Doubtful, Refused, Unreachable
-from scheduling.loops.deliver import CANCEL_AGAIN, DEED_CLAIM, deliver_once
+from jobs.models import Allocation, Attempt, Deed, Job, Node
+from scheduling.backends.base import Doubtful, Misplaced, Refused, Unreachable
+from scheduling.loops.deeds import DEED_CLAIM, DEEDS_AT_ONCE
+from scheduling.loops.deliver import CANCEL_AGAIN, deliver_once
 from tests import make
 from tests.scheduling.fake import failing
 
@@ -96,7 +97,7 @@ def test_a_worker_killed_between_call_and_note_does_not_submit_twice(cluster, sl
 
 def test_an_unreachable_cluster_is_asked_again_later_and_later(cluster, slurm):
     make.attempt()
-    slurm.before = failing(Unreachable("no route"), "submit", "find")
+    slurm.before = failing(Unreachable("no route"), "submit", "jobs")
     waits = []
     for _ in range(3):
         before = clock.now() + timedelta(hours=len(waits))
@@ -115,6 +116,71 @@ def test_a_refusal_is_final_and_its_words_reach_the_owner(cluster, slurm):
 
     assert "invalid account" in Job.objects.get().why
     assert deed().outcome == "refused: invalid account"
+
+
+def refusing(slurm, cluster, times):
+    """So often it is promised its GPUs and refused, because of its nodes."""
+    job = make.job(gpus_per_node=1)
+    slurm.before = failing(Misplaced("Required node not available (down, drained or reserved)"), "submit")
+    for _ in range(times):
+        make.attempt(job)
+        deliver(cluster, slurm)
+        job.refresh_from_db()
+    return job
+
+
+def test_a_job_whose_node_died_before_it_came_keeps_its_place_in_the_queue(cluster, slurm):
+    job = refusing(slurm, cluster, times=1)
+
+    assert (job.state, job.flags, job.hold, job.requeues) == (State.PENDING, ["REQUEUED"], "", 0)
+    assert "Required node not available" in job.why
+    assert not Allocation.objects.live().exists()
+
+
+def test_a_job_that_no_place_will_take_waits_for_a_person_in_the_end(cluster, slurm):
+    job = refusing(slurm, cluster, times=actions.MOST_REFUSALS)
+
+    assert "REQUEUE_HOLD" in job.flags
+
+
+def test_a_cancel_counts_more_than_a_dead_node(cluster, slurm):
+    make.attempt()
+    slurm.before = lambda verb: verb == "submit" and cancel_and_refuse()
+
+    def cancel_and_refuse():
+        actions.cancel(Job.objects.get(), author=make.author())
+        raise Misplaced("Required node not available (down, drained or reserved)")
+
+    deliver(cluster, slurm)
+
+    assert Job.objects.get().state == State.CANCELLED
+
+
+def test_more_than_one_claim_holds_go_out_in_one_turn(cluster, slurm):
+    free = [(node, gpu) for node in range(1, 5) for gpu in range(8)]
+    assert len(free) >= DEEDS_AT_ONCE
+    for node, gpu in free:
+        make.attempt(make.job(gpus_per_node=1), on=[f"seren-{node:03d}"], gpus=(gpu,))
+    node_actions.drain(Node.objects.first(), author=make.author(), why="loose cable", now=clock.now())
+
+    assert deliver(cluster, slurm) == len(free) + 1
+    assert Attempt.objects.exclude(backend_id="").count() == len(free)
+
+
+def test_of_many_one_doubt_and_one_refusal_are_noted_beside_the_rest(cluster, slurm):
+    keys = [make.attempt(make.job(gpus_per_node=1), gpus=(n,)).key for n in range(4)]
+    errors = iter([None, Doubtful("the line broke"), Refused("no"), None])
+
+    def one_each(verb):
+        if verb == "submit" and (error := next(errors)):
+            raise error
+
+    slurm.before = one_each
+
+    assert deliver(cluster, slurm) == 3
+    assert [sent.key for sent in slurm.sent] == [keys[0], keys[3]]
+    outcomes = Deed.objects.order_by("id").values_list("outcome", flat=True)
+    assert list(outcomes) == ["accepted as 1", "in doubt: the line broke", "refused: no", "accepted as 2"]
 
 
 def test_one_refused_job_does_not_keep_back_the_next(cluster, slurm):

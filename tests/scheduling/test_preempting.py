@@ -7,6 +7,7 @@ import pytest
 from jobs import actions, clock, journal, progress
 from jobs.lifecycle import Flag, State
 from jobs.models import Attempt, Deed, Event, Job
+from jobs.models.event import STOP_HANGS_AFTER
 from scheduling import snapshot
 from scheduling.backends.base import Refused, Unreachable
 from scheduling.engine.cluster import Decisions, Stop, Wait
@@ -139,6 +140,27 @@ def test_who_is_being_stopped_is_told_apart_and_not_stopped_twice(cluster, victi
     assert [job.stopping for job in snapshot.of(cluster, clock.now()).running] == [True]
     assert preempt(cluster, victim, urgent) == 0
     assert Deed.objects.filter(kind="cancel").count() == 1
+
+
+def test_a_stop_that_hangs_no_longer_counts_as_room_that_comes_free(cluster, victim, urgent):
+    preempt(cluster, victim, urgent)
+    Deed.objects.filter(kind="cancel").update(tries=STOP_HANGS_AFTER)
+
+    (held,) = snapshot.of(cluster, clock.now()).running
+    assert (held.stopping, held.preemptible) == (False, False)
+    assert preempt(cluster, victim, urgent) == 0
+    assert Event.objects.filter(what="job.preempt_asked").count() == 1
+    assert list(Job.objects.hanging(Deed.objects.hanging())) == [victim.job]
+
+
+def test_a_stop_that_hung_and_ended_after_all_is_nobodys_trouble(cluster, slurm, victim, urgent):
+    preempt(cluster, victim, urgent)
+    Deed.objects.filter(kind="cancel").update(tries=STOP_HANGS_AFTER)
+    slurm.end(victim.key, State.CANCELLED, clock.now(), signal=15)
+
+    sync_once(cluster, slurm, clock.now())
+
+    assert not Job.objects.hanging(Deed.objects.hanging()).exists()
 
 
 def test_a_policy_learns_when_work_was_last_saved(cluster, victim):
