@@ -19,6 +19,10 @@ from django.shortcuts import redirect
 from django.templatetags.static import static
 from django.views.decorators.http import require_safe
 
+from failures import rights
+from failures.grouping import Scope
+from failures.models import Incident, Standing
+from failures.models.diagnosis import look
 from jobs import clock
 from jobs.capacity import Capacity, Load, capacity
 from jobs.lifecycle import USABLE_NODE, NodeFlag
@@ -71,6 +75,7 @@ def _valkey_answers() -> bool:
 # --- Now
 
 MOST_TROUBLE = 20
+OF_THE_PLATFORM = (Scope.NODE, Scope.SERVICE)  # who wrote a program that fails sees that at his job
 MOST_QUEUED = 50
 MOST_RECENT = 10
 
@@ -95,25 +100,39 @@ class Trouble:
     """What needs a person. Lists are cut; the counts are whole."""
 
     silent: list[Cluster]
+    incidents: list[Incident]
+    more_incidents: bool
     nodes: list[Node]
     more_nodes: int
     held: list[Job]
     hanging: list[Job]
 
     def __bool__(self) -> bool:
-        return bool(self.silent or self.nodes or self.held or self.hanging)
+        return bool(self.silent or self.incidents or self.nodes or self.held or self.hanging)
 
 
 def _trouble(request: HttpRequest, now: datetime) -> Trouble:
     mine = Job.objects.visible_to(request.user)
     nodes = list(Node.objects.troubled().select_related("cluster").order_by("-since"))
+    incidents = _untaken(request)
     return Trouble(
         silent=list(Cluster.objects.silent(now)),
+        incidents=incidents[:MOST_TROUBLE],
+        more_incidents=len(incidents) > MOST_TROUBLE,
         nodes=nodes[:MOST_TROUBLE],
         more_nodes=max(0, len(nodes) - MOST_TROUBLE),
         held=list(mine.held_back().in_rows().order_by("-pk")[:MOST_TROUBLE]),
         hanging=list(mine.hanging(Deed.objects.hanging()).in_rows().order_by("-pk")[:MOST_TROUBLE]),
     )
+
+
+def _untaken(request: HttpRequest) -> list[Incident]:
+    """Incidents that nobody has taken on; those that somebody acknowledged are in good hands."""
+    rows = rights.incidents(rights.of_user(request.user)).filter(state=Standing.OPEN, scope__in=OF_THE_PLATFORM)
+    found = list(rows.select_related("cluster").order_by("-pk")[: MOST_TROUBLE + 1])
+    for incident in found:
+        incident.look = look(incident.root_cause, incident.category)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.cache import patch_cache_control, patch_vary_headers
+
+from jobs.models import Cluster
 
 MOST_EVENTS = 100  # of a job or a node, the newest; a page shows no more
 
@@ -25,3 +27,12 @@ def answer(
     patch_vary_headers(response, ["HX-Request", "HX-Target"])
     patch_cache_control(response, private=True, no_cache=True)
     return response
+
+
+def cluster_asked(request: HttpRequest) -> tuple[list[Cluster], Cluster | None]:
+    """All there are, and the one in the address, or the first."""
+    clusters, wanted = list(Cluster.objects.all()), request.GET.get("cluster", "")
+    found = next((one for one in clusters if one.name == wanted), None)
+    if wanted and found is None:
+        raise Http404("no such cluster")
+    return clusters, found or (clusters[0] if clusters else None)

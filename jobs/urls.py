@@ -1,6 +1,6 @@
 from django.urls import path
 
-from jobs import account_views, node_views, views
+from jobs import account_views, map_views, node_views, views
 
 urlpatterns = [
     path("jobs/", views.jobs, name="jobs"),
@@ -11,6 +11,8 @@ urlpatterns = [
     path("jobs/<slug:public_id>/<slug:name>/", views.job_verb, name="job-verb"),
     path("account/", account_views.account, name="account"),
     path("account/tokens/<int:pk>/revoke/", account_views.revoke, name="token-revoke"),
+    path("map/", map_views.map_page, name="map"),
+    path("map/<slug:cluster>/data/", map_views.map_data, name="map-data"),
     path("nodes/", node_views.nodes, name="nodes"),
     path("nodes/<str:cluster>/<str:name>/", node_views.node, name="node"),
     path("nodes/<str:cluster>/<str:name>/<slug:verb>/", node_views.node_verb, name="node-verb"),

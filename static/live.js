@@ -3,7 +3,8 @@
 //
 //   <section id="queue" hx-get="/" hx-trigger="queue from:body, every 30s" hx-swap="outerMorph">
 //
-// A topic's events come at most once a second, and the last of a burst always comes: htmx' own throttle drops it.
+// A topic's events come at most once a second, and the last of a burst always comes: htmx' own throttle drops it. A
+// fragment that costs the server more listens to the same topic at a tenth of that pace: "queue-slowly from:body".
 // The event has the name of its topic, with "-" for ":" (topic "job:01k3v9q2m7t", event "job-01k3v9q2m7t").
 // Everything is asked again when something may have been missed: at every (re)connection, because the page is older
 // than its first message; at a gap in the numbers; when the tab is shown again. `every 30s` works without any of this.
@@ -11,6 +12,7 @@
 (() => {
   const MERGE_MS = 150;
   const PACE_MS = 1000;
+  const SLOW_MS = 10000;
   const FIRST_WAIT_MS = 500;
   const LONGEST_WAIT_MS = 30000;
   const SIGNED_OUT = 4401;
@@ -20,30 +22,39 @@
     [...document.querySelectorAll("[data-topics]")].flatMap((element) => element.dataset.topics.split(/\s+/)).filter(Boolean),
   )];
   const status = document.getElementById("live");
-  const moved = new Set();
-  const told = new Map();  // when each topic last became an event
   const numbers = new Map();
   let socket = null;
   let wait = FIRST_WAIT_MS;
-  let timer = null;
   let signedOut = false;
 
   // --- topics become events
 
-  function flush() {
-    const now = performance.now();
-    const ripe = [...moved].filter((topic) => now - (told.get(topic) ?? -PACE_MS) >= PACE_MS);
-    for (const topic of ripe) {
-      moved.delete(topic);
-      told.set(topic, now);
-      document.body.dispatchEvent(new CustomEvent(topic.replaceAll(":", "-")));
+  function pacer(suffix, pace) {
+    const moved = new Set();
+    const told = new Map();  // when each topic last became an event
+    let timer = null;
+    function flush() {
+      const now = performance.now();
+      const ripe = [...moved].filter((topic) => now - (told.get(topic) ?? -pace) >= pace);
+      for (const topic of ripe) {
+        moved.delete(topic);
+        told.set(topic, now);
+        document.body.dispatchEvent(new CustomEvent(topic.replaceAll(":", "-") + suffix));
+      }
+      timer = moved.size ? setTimeout(flush, MERGE_MS) : null;
     }
-    timer = moved.size ? setTimeout(flush, MERGE_MS) : null;
+    return (names) => {
+      for (const name of names) moved.add(name);
+      timer ??= setTimeout(flush, MERGE_MS);
+    };
   }
 
+  const soon = pacer("", PACE_MS);
+  const slowly = pacer("-slowly", SLOW_MS);
+
   function move(...names) {
-    for (const name of names) moved.add(name);
-    timer ??= setTimeout(flush, MERGE_MS);
+    soon(names);
+    slowly(names);
   }
 
   // --- what the header says

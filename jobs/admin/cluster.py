@@ -46,6 +46,11 @@ class ClusterAdmin(ShowsEvents, KeepsHistory, AcmeAdmin):
         ("What it said", {"fields": ("product", "api", "heard_long", "trouble", "wanted", "created")}),
     )
 
+    decided_by = ("policy", "policy_settings", "placement")  # changed on the page of the queue, which tells of it
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Cluster | None = None) -> tuple[str, ...]:
+        return self.readonly_fields + self.decided_by if obj else self.readonly_fields
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Cluster]:
         closed = Q(nodes__in=Node.objects.troubled().values("pk"))
         return (

@@ -40,6 +40,7 @@ class Event(models.Model):
             models.Index(fields=["job", "id"], name="event_by_job", condition=models.Q(job__isnull=False)),
             models.Index(fields=["node", "id"], name="event_by_node", condition=models.Q(node__isnull=False)),
             models.Index(fields=["at"], name="event_by_time"),
+            models.Index(fields=["cluster", "id"], name="event_of_policy", condition=models.Q(what="policy.changed")),
         ]
 
     def __str__(self) -> str:

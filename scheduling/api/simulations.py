@@ -5,11 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from celery import current_app
-from django.db import transaction
 from django.db.models import QuerySet
 from django.urls import path
-from kombu.exceptions import OperationalError
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
@@ -20,20 +17,19 @@ from jobs.door.endpoint import Detail, Listing, Verb, found
 from jobs.door.errors import BadField, Conflict
 from jobs.door.rights import Rule
 from jobs.door.shapes import Shape, anything, at, moment, number, text, texts
-from jobs.models import Role, Scope
+from jobs.models import Scope
 from jobs.rights import Caller
 from scheduling import simulation_actions as actions
 from scheduling.engine.policies import RULES
 from scheduling.loops import simulate
 from scheduling.models import Simulation, SimulationState
+from scheduling.replays import TRACES, checked, may_cancel, theirs, wake
 from scheduling.simulation_actions import Gone, TooMany
-from scheduling.simulator import acme, asking
-from scheduling.simulator.asking import BadSetting
+from scheduling.simulator import asking
 from scheduling.simulator.run import COSTS
 
 log = logging.getLogger(__name__)
 
-TRACES = (*(f"acme:{name}" for name in acme.SITES), "history")
 MOST_POLICIES = 13
 MOST_POOLS = 1000
 
@@ -97,7 +93,6 @@ READERS: dict[str, readers.Reader] = {
     "noise": readers.text(20),
     "vcs": lambda name, value: _pools(name, value),
 }
-BELONGS = {"acme": ("jobs",), "history": ("cluster", "days")}
 
 
 def _pools(name: str, value: Any) -> dict[str, int]:
@@ -111,11 +106,6 @@ def _pools(name: str, value: Any) -> dict[str, int]:
 def _shown(params: dict[str, Any]) -> dict[str, Any]:
     """Which teams a history holds is said to nobody: it names teams by their numbers."""
     return {name: value for name, value in params.items() if name != "teams"}
-
-
-def theirs(caller: Caller) -> QuerySet[Simulation]:
-    rows = Simulation.objects.all()
-    return rows if caller.everywhere else rows.filter(team_id__in=sorted(caller.roles))
 
 
 def one_of(caller: Caller, id: str) -> Simulation:
@@ -160,48 +150,17 @@ class Simulations(Listing, Verb):
             if name not in asked:
                 raise BadField(name, "is missing")
         trace, policies = asked.pop("trace"), list(dict.fromkeys(asked.pop("policies")))
-        params = _checked(trace, policies, asked, places, self.caller)
+        params = checked(trace, policies, asked, places, self.caller)
         try:
             made = actions.ask(
                 trace=trace, policies=policies, params=params, team=team, author=self.author, now=clock.now()
             )
         except TooMany as many:
             raise Conflict(str(many)) from None
-        transaction.on_commit(_wake, robust=True)
+        wake()
         shown = SIMULATION.show(one_of(self.caller, made.public_id))
         address = self.request.build_absolute_uri(f"{self.request.path}{made.public_id}/")
         return Response(shown, status=201, headers={"Location": address})
-
-
-def _checked(trace: str, policies: list[str], asked: dict[str, Any], places: Places, caller: Caller) -> dict[str, Any]:
-    """What the row keeps, complete enough to be carried out later by somebody who knows no caller."""
-    kind = "history" if trace == "history" else "acme"
-    for other, names in BELONGS.items():
-        if wrong := next((name for name in names if name in asked and other != kind), None):
-            raise BadField(wrong, f"belongs to {other}, not to {trace}")
-    params = dict(asked)
-    if kind == "history":
-        params["cluster"] = places.cluster_of(asked.get("cluster")).name
-        params.setdefault("days", 30)
-        if not caller.operates and not caller.everywhere:
-            params["teams"] = sorted(caller.roles)
-    jobs = params.get("jobs") or (simulate.MOST_JOBS if kind == "acme" else 0)
-    if jobs * len(policies) > simulate.MOST_REPLAYED:
-        most = simulate.MOST_REPLAYED // len(policies)
-        raise BadField("jobs", f"{len(policies)} policies may replay {most:,} jobs each; ask for fewer of either")
-    try:
-        simulate.setting_of(trace, params)
-    except BadSetting as bad:
-        raise BadField(bad.field, bad.why) from None
-    return params
-
-
-def _wake() -> None:
-    """A hint: beat asks every few seconds."""
-    try:
-        current_app.send_task("scheduling.simulation", retry=False, expires=10)
-    except (OperationalError, OSError) as error:
-        log.info("nobody could be woken for a simulation: %s", error)
 
 
 class OneSimulation(Detail):
@@ -233,9 +192,7 @@ class CancelSimulation(Verb):
     def work(self, id: str) -> Response:
         self.body({}, "cancel")
         row = found(theirs(self.caller), "simulation", public_id=id)
-        mine = row.user_id == self.caller.user.pk and self.caller.has(Role.RESEARCHER, row.team_id)
-        operated = self.caller.scope.covers(Scope.OPERATE) and self.caller.has(Role.OPERATOR, row.team_id)
-        if not mine and not operated:
+        if not may_cancel(self.caller, row):
             raise PermissionDenied(f"{row} is somebody else's: this needs the role operator in its team.")
         try:
             actions.cancel(row, author=self.author, now=clock.now())

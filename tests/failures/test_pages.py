@@ -8,7 +8,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from failures import forms
+from failures import actions, forms
 from failures.loops.diagnose import diagnose_once
 from failures.models import Diagnosis, Incident
 from jobs import clock
@@ -44,6 +44,22 @@ def ben():
 def text(answer, status=200):
     assert answer.status_code == status, answer.status_code
     return answer.content.decode()
+
+
+# --- what needs a person
+
+
+def test_now_names_open_incidents_of_the_platform_until_somebody_takes_them_on(tmp_path, ben):
+    found = make.diagnosed(tmp_path, make.STORAGE, by="ada", on=("seren-001",)).incident
+    make.diagnosed(tmp_path, make.TYPO, by="ada", on=("seren-002",))
+    ada = signed_in("ada")
+
+    assert f"Incident {found.pk}" in text(ada.get("/"))
+    assert text(ada.get("/")).count("died of it") == 1  # the program's own failure is told at its job
+    assert "died of it" not in text(ben.get("/"))
+
+    actions.acknowledge(found, author=rows.author(), now=clock.now())
+    assert "died of it" not in text(ada.get("/"))
 
 
 # --- the list and the figures

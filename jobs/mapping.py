@@ -1,0 +1,105 @@
+"""Every GPU of a cluster as numbers for the map: short lists, because ten thousand of them travel at once. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+FREE, OTHERS, FOREIGN = -1, -2, -3  # who holds a GPU, where it is no job that the reader may know
+UNKNOWN = -1  # no reading
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spot:
+    """A node as the map needs it."""
+
+    id: int
+    name: str
+    rack: str
+    leaf: str
+    gpus: int
+    word: str
+    tone: str
+    takes_work: bool
+    foreign: Sequence[int] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A job that the reader may know."""
+
+    public_id: str
+    name: str
+    team: str
+
+
+Reading = tuple[Sequence[float | None], Sequence[float | None]]  # percent busy, degrees, GPU by GPU
+
+
+def drawn(
+    spots: Iterable[Spot],
+    holders: Iterable[tuple[int, int, int]],
+    known: Mapping[int, Known],
+    readings: Mapping[int, Reading],
+) -> dict[str, Any]:
+    """`holders` are node, GPU, job. The GPUs of all nodes stand one after the other, in the order of the nodes."""
+    held = {(node, gpu): job for node, gpu, job in holders}
+    numbers = {pk: number for number, pk in enumerate(known)}
+    nodes, who, busy, hot = [], [], [], []
+    for spot in sorted(spots, key=lambda one: (one.leaf, one.rack, one.name)):
+        nodes.append([spot.name, spot.rack, spot.leaf, spot.gpus, spot.word, spot.tone, int(spot.takes_work)])
+        percents, degrees = readings.get(spot.id, ((), ()))
+        for gpu in range(spot.gpus):
+            who.append(_holder(held.get((spot.id, gpu)), gpu in spot.foreign, numbers))
+            busy.append(_read(percents, gpu))
+            hot.append(_read(degrees, gpu))
+    jobs = [[one.public_id, one.name, one.team] for one in known.values()]
+    return {"nodes": nodes, "jobs": jobs, "who": who, "busy": busy, "hot": hot}
+
+
+def _holder(job: int | None, is_foreign: bool, numbers: Mapping[int, int]) -> int:
+    if job is None:
+        return FOREIGN if is_foreign else FREE
+    return numbers.get(job, OTHERS)
+
+
+def _read(values: Sequence[float | None], gpu: int) -> int:
+    value = values[gpu] if gpu < len(values) else None
+    return UNKNOWN if value is None or not math.isfinite(value) else round(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rack:
+    """The same as a row of a table."""
+
+    leaf: str
+    rack: str
+    nodes: int
+    gpus: int
+    held: int
+    closed: int  # GPUs on nodes that take no work and that nobody holds
+
+    @property
+    def free(self) -> int:
+        return self.gpus - self.held - self.closed
+
+
+def racks(spots: Iterable[Spot], held: Mapping[int, int]) -> list[Rack]:
+    groups: dict[tuple[str, str], list[Spot]] = {}
+    for spot in spots:
+        groups.setdefault((spot.leaf, spot.rack), []).append(spot)
+    return [_rack(leaf, rack, inside, held) for (leaf, rack), inside in sorted(groups.items())]
+
+
+def _rack(leaf: str, rack: str, inside: Sequence[Spot], held: Mapping[int, int]) -> Rack:
+    taken = {spot.id: held.get(spot.id, 0) + len(spot.foreign) for spot in inside}
+    return Rack(
+        leaf=leaf,
+        rack=rack,
+        nodes=len(inside),
+        gpus=sum(spot.gpus for spot in inside),
+        held=sum(taken.values()),
+        closed=sum(max(0, spot.gpus - taken[spot.id]) for spot in inside if not spot.takes_work),
+    )

@@ -1,0 +1,105 @@
+"""What teams own of a cluster, and what they hold of it: the quotas as a page shows them. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+from jobs.lifecycle import Kind
+from scheduling.engine.cluster import Picture
+
+
+@dataclass(kw_only=True)
+class Use:
+    held: int = 0  # by jobs that count against the quota
+    borrowed: int = 0  # by jobs that give way
+    waiting: int = 0
+
+    def add(self, other: Use) -> None:
+        self.held += other.held
+        self.borrowed += other.borrowed
+        self.waiting += other.waiting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    name: str
+    tone: str
+    gpus: int
+    start: float
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """`team` empty: all that the reader may not know by name. `owned` None: no quota limits it."""
+
+    team: str
+    kind: Kind | None = None
+    owned: int | None = None
+    reserved: bool = False
+    use: Use = field(default_factory=Use)
+    teams: int = 1
+
+    @property
+    def left(self) -> int:
+        return max(0, (self.owned or 0) - self.use.held)
+
+    @property
+    def widest(self) -> int:
+        return max(self.owned or 0, self.use.held) + self.use.borrowed
+
+    def parts(self, most: int) -> list[Part]:
+        """Along one scale for all accounts of a cluster, so that bars can be compared."""
+        idle = ("kept free", "waiting") if self.reserved else ("left of the quota", "quiet")
+        lengths = (("held", "running", self.use.held), (*idle, self.left), ("borrowed", "starting", self.use.borrowed))
+        parts, start = [], 0
+        for name, tone, gpus in lengths:
+            parts.append(Part(name=name, tone=tone, gpus=gpus, start=100 * start / most, share=100 * gpus / most))
+            start += gpus
+        return [part for part in parts if part.gpus]
+
+
+def accounts(picture: Picture, reserves: Collection[Kind], sees: Callable[[str], bool]) -> list[Account]:
+    """One for each quota, then the teams without one; who may not be named is one account together."""
+    uses = _uses(picture)
+    limits = {(quota.team, quota.kind): quota.gpus for quota in picture.quotas}
+    keys = [*sorted(limits, key=lambda key: (key[0], key[1] or "")), *_unlimited(uses, limits)]
+    shown = [
+        Account(team=team, kind=kind, owned=limits.get((team, kind)), reserved=kind in reserves, use=uses[team, kind])
+        for team, kind in keys
+        if sees(team)
+    ]
+    hidden = sorted({team for team, _ in keys if not sees(team)})
+    return [*shown, *([_together(hidden, uses, limits)] if hidden else [])]
+
+
+Key = tuple[str, Kind | None]
+
+
+def _uses(picture: Picture) -> defaultdict[Key, Use]:
+    uses: defaultdict[Key, Use] = defaultdict(Use)
+    for job in picture.running:
+        one = Use(borrowed=job.gpus) if job.preemptible else Use(held=job.gpus)
+        for kind in (job.kind, None):
+            uses[job.team, kind].add(one)
+    for asked in picture.waiting:
+        for kind in (asked.kind, None):
+            uses[asked.team, kind].add(Use(waiting=asked.need.total_gpus))
+    return uses
+
+
+def _unlimited(uses: Iterable[Key], limits: Collection[Key]) -> list[Key]:
+    teams = {team for team, _ in uses} - {team for team, _ in limits}
+    return [(team, None) for team in sorted(teams)]
+
+
+def _together(teams: Collection[str], uses: defaultdict[Key, Use], limits: dict[Key, int]) -> Account:
+    """A team's quota for all its work; where it has none, those for the kinds together."""
+    use, owned = Use(), 0
+    for team in teams:
+        use.add(uses[team, None])
+        kinds = sum(gpus for (owner, kind), gpus in limits.items() if owner == team and kind)
+        owned += limits.get((team, None), kinds)
+    return Account(team="", owned=owned or None, use=use, teams=len(teams))

@@ -1,0 +1,111 @@
+"""What people send to change how a cluster decides, or to replay it. `choosing` and `replays` check what it means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+
+from jobs.api.submitting import Places
+from jobs.lifecycle import Kind
+from jobs.models import Role
+from scheduling.choosing import WORDS, Choice, in_full
+from scheduling.comparing import MOST_RUNS
+from scheduling.engine.placements import PLACEMENTS
+from scheduling.engine.policies import POLICIES, RULES, BadSettings
+from scheduling.engine.policies.acme import ORDERS
+from scheduling.engine.settings import AcmeSettings
+from scheduling.loops.simulate import MOST_DAYS, MOST_JOBS
+from scheduling.replays import BELONGS, TRACES
+from scheduling.simulator import asking
+
+
+def _same(names: Any) -> list[tuple[str, str]]:
+    return [(name, name) for name in names]
+
+
+class PolicyForm(forms.Form):
+    policy = forms.ChoiceField(choices=_same(POLICIES), help_text="Decides from the next turn on; what runs stays.")
+    placement = forms.ChoiceField(choices=_same(PLACEMENTS), help_text="How a job finds its nodes.")
+    order = forms.ChoiceField(
+        label=WORDS["order"].capitalize(), choices=_same(ORDERS), help_text="Whose order acme takes within a class."
+    )
+    backfill = forms.ChoiceField(
+        label=WORDS["backfill"].capitalize(),
+        choices=_same(("easy", "conservative")),
+        help_text="easy promises a start to the first in line, conservative to everybody.",
+    )
+    aging_s = forms.FloatField(label="Aging, seconds", help_text="Nobody is passed by who came so much later.")
+    class_s = forms.FloatField(label="A step of priority, seconds", help_text="It is worth so long a wait.")
+    reserve = forms.MultipleChoiceField(
+        label="Quotas kept free for",
+        choices=_same(kind.value for kind in Kind),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="What a team leaves of its quota for these is lent only to who gives way.",
+    )
+    why = forms.CharField(label="Why", max_length=1000, help_text="Operators read it in the history.")
+
+    @staticmethod
+    def filled(choice: Choice) -> dict[str, Any]:
+        try:
+            settings = in_full(choice) if choice.is_acme else AcmeSettings()
+        except BadSettings:
+            settings = AcmeSettings()
+        values = {name: getattr(settings, name) for name in ("order", "backfill", "aging_s", "class_s")}
+        return values | {
+            "policy": choice.policy,
+            "placement": choice.placement,
+            "reserve": sorted(settings.reserve),
+        }
+
+    def choice(self) -> Choice:
+        """Of a valid form. Policies other than acme leave nothing to choose."""
+        given = self.cleaned_data
+        settings = {}
+        if given["policy"] == "acme":
+            settings = {name: given[name] for name in ("order", "backfill", "aging_s", "class_s", "reserve")}
+        return Choice(policy=given["policy"], placement=given["placement"], settings=settings)
+
+
+class ReplayForm(forms.Form):
+    """What is replayed, and under what; empty fields are as they are."""
+
+    trace = forms.ChoiceField(label="Jobs", help_text="history: what ran here; acme: drawn as in the Acme study.")
+    team = forms.ChoiceField(help_text="Its members see the result.")
+    policies = forms.MultipleChoiceField(
+        choices=_same(RULES),
+        widget=forms.CheckboxSelectMultiple,
+        help_text=f"Up to {MOST_RUNS}, compared side by side.",
+    )
+    cluster = forms.ChoiceField(required=False, help_text="Whose history.")
+    days = forms.IntegerField(label="Days back", required=False, min_value=1, max_value=MOST_DAYS)
+    jobs = forms.IntegerField(label="Jobs drawn", required=False, min_value=1, max_value=MOST_JOBS)
+    nodes = forms.IntegerField(
+        required=False, min_value=1, max_value=asking.MOST_NODES, help_text="Empty: as many as there are."
+    )
+    placement = forms.ChoiceField(required=False, choices=[("", "consolidate"), *_same(asking.PLACEMENT_NAMES[1:])])
+    faults = forms.CharField(required=False, max_length=200, help_text="rates, or name=number: nodes break.")
+    noise = forms.CharField(required=False, max_length=20, help_text="Errors of expected times: none, helios, a sigma.")
+    seed = forms.IntegerField(required=False, min_value=0, max_value=2**31 - 1)
+
+    def __init__(self, *given: Any, places: Places, **more: Any) -> None:
+        super().__init__(*given, **more)
+        mine = [team.name for team in places.teams.values() if places.caller.has(Role.RESEARCHER, team.pk)]
+        clusters = [cluster.name for cluster in places.clusters.values()]
+        choices = {"team": mine, "cluster": clusters, "trace": TRACES if clusters else TRACES[:-1]}
+        for name, values in choices.items():
+            self.fields[name].choices = _same(values)  # type: ignore[attr-defined]
+
+    def clean_policies(self) -> list[str]:
+        chosen: list[str] = self.cleaned_data["policies"]
+        if len(chosen) > MOST_RUNS:
+            raise forms.ValidationError(f"{len(chosen)} are chosen; at most {MOST_RUNS} can be compared.")
+        return chosen
+
+    def asked(self) -> dict[str, Any]:
+        """Without what belongs to the other sort of trace: its fields stand in the same form."""
+        given = {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
+        trace = given.pop("trace")
+        other = BELONGS["acme" if trace == "history" else "history"]
+        return {name: value for name, value in given.items() if name not in ("policies", "team", *other)}

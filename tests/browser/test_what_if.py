@@ -1,0 +1,41 @@
+"""What if, in a real browser: asked, followed to its end without a reload, compared."""
+
+import os
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from jobs import clock
+from scheduling.loops.simulate import simulate_once
+from tests import make
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+SHOTS = os.environ.get("ACME_SHOTS", "")
+
+
+def test_a_replay_is_asked_for_and_its_result_comes_by_itself(visit):
+    make.cluster()
+    ada = visit("ada", viewport={"width": 1440, "height": 900})
+    ada.open("/what-if/")
+    ada.page.select_option("[name=trace]", "acme:kalos")
+    ada.page.fill("[name=jobs]", "300")
+    ada.page.click("button.primary")
+    ada.page.wait_for_selector("#live[data-state=live]")
+    expect(ada.page.locator("#replay")).to_contain_text("waits for its turn")
+    address = ada.page.url.removeprefix(ada.server.url)
+
+    simulate_once(clock.now)
+
+    expect(ada.page.locator(".runs")).to_contain_text("Queue delay")
+    for scheme in ("light", "dark"):
+        for width in (1440, 390):
+            ada.page.emulate_media(color_scheme=scheme)
+            ada.page.set_viewport_size({"width": width, "height": 900})
+            for path, name in ((address, "replay"), ("/what-if/", "what-if")):
+                ada.open(path)
+                assert ada.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
+                if SHOTS:
+                    ada.page.screenshot(path=Path(SHOTS) / f"{name}-{scheme}-{width}.png", full_page=True)
+    assert ada.complaints == []
