@@ -1,7 +1,8 @@
 """How sure: the share of answers of this kind that were right on labelled logs. Pure.
 
 A table, not a formula: set by what came out at first sight of 293 logs, never by what the rules say of logs they were
-tuned on (`bench/diagnosis.py accuracy` prints it for any labelled set). It is coarse; a finer one would remember its logs.
+tuned on (`bench/diagnosis.py accuracy` prints it for any labelled set). It is
+coarse; a finer one would only remember its logs.
 """
 
 from __future__ import annotations
