@@ -7,6 +7,7 @@ disagreement is kept and shown: an operator shall know that two vendors' tools w
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -119,12 +120,13 @@ def _fits(pattern: str, word: int) -> bool:
 CONSEQUENCES = frozenset({43, 45, 154})
 NVLINK = frozenset({71, 74, *range(144, 151)})
 ECC = frozenset({48, 63, 64, 92, 94, 95, 140, 160, 161, 171, 172, 173})
+MEMORY = re.compile(r"(?i)\bECC\b|\bDBE\b|double[- ]bit|row remap|retire|uncorrect|contained:|DRAM|SRAM")
 
 
 def judged_xid(code: int, words: str) -> tuple[str, Role, int]:
     """(label, role, specificity) of a code with the words printed after it."""
     label = "GPUFallenOffBus" if code == 79 else "NVLinkError" if code in NVLINK else "XidOther"
-    if label == "XidOther" and code in (48, 92, 94, 95, 63, 64, 140) and "ECC" in words.upper():
+    if label == "XidOther" and code in ECC and MEMORY.search(words):
         label = "ECCError"
     if code in CONSEQUENCES:
         return label, Role.CASCADE, 45

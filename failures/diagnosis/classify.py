@@ -32,11 +32,16 @@ AUDIBLE = 40  # symptoms at least this specific say that something else had gone
 MOST_LINES = 8
 MOST_TEXT = 2000
 BOSS_LABELS = frozenset({"slurm-time-limit", "slurm-preempted"})
+RECORDED = frozenset({"xid-63", "xid-92"})  # memory noted for repair; the job's own data was corrected
+RETRIED = re.compile(
+    r"(?i)\bretrying\b|\bwill (?:re)?try\b|\btrying again\b|\b(?:attempt|try|retry) #?\d+ ?(?:/|of) ?\d+"
+)
 ROLE_RANK = {Role.INITIATING: 2, Role.CASCADE: 1, Role.TEARDOWN: 0}
 PROGRESS = re.compile(
     r"(?i)\b(?:iter(?:ation)?|step|epoch|samples?|batch)\b.{0,80}(?:loss|time|speed|throughput|lr|tokens|/s)|\d+%\||"
     r"^\{'(?:train_|eval_)?loss'|\bsaved? (?:model|checkpoint)|bus bandwidth|it/s|s/it|successfully|"
-    r"(?:training|run|job) (?:is )?(?:complete|finished|done)"
+    r"\b(?:training|run|job|evaluation|workers|ranks|tasks) (?:is |are |has |have )?(?:complete|finished|done)|"
+    r"\bpass@\d+\W|\b(?:accuracy|acc|bleu|f1|perplexity|ppl)\b\W{1,4}\d|\bexit(?:ed)?(?: with)?(?: exit)? code:? 0\b"
 )
 LOADING_BAR = re.compile(r"(?i)\b(?:load|download|fetch|generat|map|tokeniz|prepar|resolv|filter)\w*\b.{0,60}\d+%\|")
 
@@ -146,9 +151,16 @@ def _label(root: Finding | None, case: Case, reading: Reading) -> str:
         return _without_cause(case, reading.sentence)
     if case.failed is False and (root.role is not Role.INITIATING or case.goes_on(root)):
         return NONE  # launchers have been seen to return 0 over a dead rank, so a plain exception still counts
-    if case.failed is None and case.goes_on(root) and (root.role is not Role.INITIATING or root.specificity < SURE):
+    if case.failed is None and case.goes_on(root) and _outlived(root):
         return NONE
     return root.label
+
+
+def _outlived(root: Finding) -> bool:
+    """Work that goes on disproves a vague line, a mere record, and what is tried again by its own words."""
+    vague = root.role is not Role.INITIATING or root.specificity < SURE
+    recorded = root.signature in RECORDED or root.line.level in ("DEBUG", "INFO", "NOTICE")
+    return vague or recorded or RETRIED.search(root.line.text) is not None
 
 
 def _without_cause(case: Case, sentence: str) -> str:

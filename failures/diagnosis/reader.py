@@ -119,9 +119,10 @@ def _exception(signature: Signature, line: Line) -> Sighting | None:
 
 def _untold(signature: Signature, line: Line) -> Sighting | None:
     name = exceptions.untold(line.message)
-    return (
-        Sighting(signature=signature, label=exceptions.by_name(name), specificity=UNNAMED, weak=True) if name else None
-    )
+    if name is None:
+        return None
+    weak = not exceptions.at_home(line.message)
+    return Sighting(signature=signature, label=exceptions.by_name(name), specificity=UNNAMED, weak=weak)
 
 
 class Reader:

@@ -58,6 +58,7 @@ NAMES: dict[str, str] = {
 WRAPPERS = frozenset(
     [
         "ChildFailedError",
+        "CheckpointException",
         "SignalException",
         "ProcessExitedException",
         "ProcessRaisedException",
@@ -101,6 +102,7 @@ NAME = re.compile(
 )
 # `package.Name: words` without a telling ending, as in zmq.error.Again: an exception only where a traceback stands above
 UNTOLD = re.compile(r"^(?:[a-z_]\w*\.)+([A-Z]\w+)(?:: |:?\s*$)")
+HOME = re.compile(r"(?:[a-z_]\w*\.)*(?:errors?|exceptions?|exc)\.[A-Z]\w+: \S")
 INSIDE = re.compile(r"(?:RayTaskError|RemoteError)\((\w+)\)|Caught (\w+) in ")
 ERRNO = re.compile(r"\[?\bErrno (\d+)\]?")
 ERRNOS = {
@@ -132,6 +134,11 @@ def untold(message: str) -> str | None:
     """The name of what may be an exception by its place alone."""
     match = UNTOLD.match(message)
     return match[1] if match and match[1] not in WRAPPERS else None
+
+
+def at_home(message: str) -> bool:
+    """Defined where packages keep their exceptions: that is no other kind of name."""
+    return HOME.match(message) is not None
 
 
 def by_name(name: str) -> str:

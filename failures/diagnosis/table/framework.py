@@ -19,6 +19,8 @@ ROWS: tuple[Signature, ...] = (
             r"data did not match any variant of untagged enum",
             r"[Uu]nsupported model architecture",
             r"no module or parameter named",
+            r"(?:[Mm]issing|[Uu]nexpected) keys? in (?:the )?(?:checkpoint|state_dict)",
+            r"(?i:tree structure does not match|(?:param|checkpoint) tree mismatch)",
             r"class you are passing has a `config_class`",
             r"config\.json.{0,40}(?:not found|missing)",
             r"Error loading the tokenizer|Unable to load tokenizer",
@@ -68,7 +70,7 @@ ROWS: tuple[Signature, ...] = (
             r"Unable to load vocabulary",
         ),
         "RuntimeError: Error(s) in loading state_dict for TernForCausalLM:",
-        unless=r"(?i)Some weights of|this is expected|LocalEntryNotFound|\bWARNING\b",
+        unless=r"(?i)Some weights of|this is expected|LocalEntryNotFound|\bWARNING\b|couldn't connect to",
     ),
     cause(
         "dataset",
@@ -76,6 +78,7 @@ ROWS: tuple[Signature, ...] = (
         82,
         (
             r"with any supported extension",
+            r"(?i:bad header|cannot read|corrupt|invalid|missing).{0,80}\.(?:idx|parquet|arrow|mds|jsonl)\b",
             r"num_samples should be a positive integer",
             r"tarfile\.ReadError|unexpected end of data",
             r"cannot identify image file|UnidentifiedImageError",
@@ -194,9 +197,6 @@ ROWS: tuple[Signature, ...] = (
         79,
         (
             r"Duplicate GPU detected",
-            r"ncclInvalidUsage",
-            r"ncclInvalidArgument",
-            r"NCCL .{0,60}invalid (?:usage|argument)",
             r"mismatch(?:ed)? collective",
             r"Detected mismatch between collectives",
             r"NCCL WARN .{0,80}(?:Invalid config|invalid argument)",
@@ -204,6 +204,28 @@ ROWS: tuple[Signature, ...] = (
             r"Expected all tensors to be on the same device",
         ),
         "[rank0]: Duplicate GPU detected : rank 2 and rank 3 both on CUDA device 3b000",
+    ),
+    cause(
+        "nccl-refused",
+        "RuntimeError",
+        68,
+        (
+            r"ncclInvalidUsage",
+            r"ncclInvalidArgument",
+            r"NCCL .{0,60}invalid (?:usage|argument)",
+        ),
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:77, invalid usage, NCCL version 2.21.5",
+    ),
+    cause(
+        "shared-library",
+        "ImportError",
+        60,
+        (
+            r"error while loading shared libraries",
+            r"No matching distribution found for",
+            r"(?:version `?(?:GLIBC|GLIBCXX|CXXABI)_[0-9.]+'? not found)",
+        ),
+        "python: error while loading shared libraries: libfoo.so.2: cannot open shared object file: No such file",
     ),
     symptom(
         "nccl-internal",
@@ -239,7 +261,9 @@ ROWS: tuple[Signature, ...] = (
         (
             (
                 r"(?:sbatch|srun|salloc): (?:error|fatal): (?:Invalid|"
-                r"invalid|unrecognized|Batch job submission failed: Invalid)"
+                r"invalid|unrecognized|(?:Batch job submission failed|Unable to allocate resources): "
+                r"(?:Invalid|Requested|"
+                r"More processors|Node count|User.s group|Access|Job violates))"
             ),
             r"Got unexpected extra arguments?",
             r"error: Missing argument|error: No such option",

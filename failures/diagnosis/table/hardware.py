@@ -47,7 +47,8 @@ ROWS: tuple[Signature, ...] = (
             r"config space inaccessible",
             r"expected [0-9]+ GPUs?,? (?:but )?(?:found|got|only) [0-9]+",
             r"only [0-9]+ (?:of|out of) [0-9]+ GPUs (?:are )?(?:visible|found|detected)",
-            r"NVMLError_GpuIsLost",
+            r"NVMLError_GpuIsLost|\bGPU_?Lost\b|lspci shows rev ff|\(rev ff\)",
+            r"\bGPU .{0,60}(?:no longer|not) (?:visible|present|enumerated|on the bus)\b",
             r"GPU has fallen off the bus",
             r"fallen off the bus",
             r"GPU is lost",
@@ -107,8 +108,12 @@ ROWS: tuple[Signature, ...] = (
     cause(
         "fabric-manager",
         "NVLinkError",
-        80,
+        84,
         (
+            (
+                r"fabricmanager(?:\.service)?: .{0,60}(?:status=[0-9]+/FAILURE|code=(?:exited|killed|dumped)|"
+                r"result 'exit-code')"
+            ),
             r"fabric ?manager.{0,60}(?:fatal|failed|error|not running)",
             r"nv-fabricmanager.{0,80}(?:failed|error)",
             r"usually caused by a system or configuration error in the Fabric Manager",
@@ -125,7 +130,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"CUDA_ERROR_CONTAINED|cudaErrorContained",
             r"SRAM (?:uncorrectable|threshold) (?:errors? )?exceeded",
-            r"remapping failure occurred: yes",
+            r"remapping failure occurred *: *yes",
             r"uncontained (?:ECC|memory) error",
             r"uncorrectable ECC",
             r"double[- ]bit ECC",
@@ -168,6 +173,7 @@ ROWS: tuple[Signature, ...] = (
             r"\bmce: \[Hardware Error\]",
             r"Machine check events logged",
             r"Kernel panic",
+            r"BUG: soft lockup|hard LOCKUP|\brcu\w*: .{0,40}(?:detected|self-detected) stall",
             r"Hardware error from APEI",
             r"Uncorrected hardware memory error",
             r"EDAC .{0,40}\bUE\b",
@@ -288,6 +294,7 @@ ROWS: tuple[Signature, ...] = (
         82,
         (
             r"Failed to query NVIDIA devices",
+            r"Unable to initialize backend '(?:cuda|gpu|rocm)'|No visible GPU devices",
             r"supported on GPUs with (?:compute capability|CUDA capability)",
             r"nvml error: |libnvidia-ml\.so\S* (?:not found|cannot open)",
             r"CUDA Setup failed",

@@ -36,6 +36,7 @@ ROWS: tuple[Signature, ...] = (
             ),
             r"lost contact with .{0,30}\b(?:host|node)",
             r"stopped posting node status|NodeStatusUnknown|stateDown|SISTER_EOF",
+            r"TaintManagerEviction.{0,40}Marking for deletion",
             r"agent heartbeat lost|left the rendezvous unexpectedly",
         ),
         "fleet: machine tern-6 rebooted by itself during the run",
@@ -124,7 +125,10 @@ ROWS: tuple[Signature, ...] = (
         "Hang",
         41,
         (
-            r"\b(?:task|job|rank|process|worker|collective)\b.{0,40}\b(?:hung|is hanging|hangs)\b",
+            (
+                r"\b(?:task|job|rank|process|worker|collective)\b.{0,40}"
+                r"\b(?:hung|is hanging|hangs|stalled|deadlock(?:ed)?|makes no progress)\b"
+            ),
             r"py-spy dump|\bdumping stacks\b|flight recorder dump",
         ),
         "trainer: rank 4 hung in all_gather for 20 minutes",

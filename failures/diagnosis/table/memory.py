@@ -50,6 +50,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"job killed: (?:mem|vmem|pmem) [0-9]+\w* exceeded limit",
             r"earlyoom: sending SIG",
+            r"\bOUT_OF_ME\w*\+? +[0-9]+:[0-9]+",
             r"systemd-oomd.{0,20}[Kk]illed",
             r"killed by (?:the )?(?:cgroup|memory|host).{0,20}(?:limit|oom|killer)",
             r"memory limit.{0,30}(?:exceeded|reached).{0,40}kill",
@@ -85,7 +86,8 @@ ROWS: tuple[Signature, ...] = (
         (
             r"DefaultCPUAllocator: (?:can't|not enough)",
             (
-                r"(?i:Cannot allocate memory|std::bad_alloc|MemoryError\b|Unable to allocate [0-9.]+ [KMGT]iB|"
+                r"(?i:Cannot allocate memory|std::bad_alloc|(?:\b|Array|Host)MemoryError\b|"
+                r"Unable to allocate [0-9.]+ [KMGT]iB|"
                 r"cannot pin memory|cudaHostAlloc.{0,40}fail)"
             ),
             r"ENOMEM",
@@ -102,6 +104,8 @@ ROWS: tuple[Signature, ...] = (
         (
             r"unable to open shared memory object </torch_",
             r"Pin memory thread exited unexpectedly",
+            r"subprocess(?:es)? has abruptly died during map",
+            r"process in the process pool was terminated abruptly",
             r"received 0 items of ancdata",
             r"Too many open files.{0,60}(?:DataLoader|worker)",
             r"Unexpected (?:segmentation fault|floating-point exception) encountered in worker",

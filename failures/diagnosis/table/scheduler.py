@@ -11,7 +11,7 @@ ROWS: tuple[Signature, ...] = (
         "Preempted/TimeLimit",
         97,
         (
-            r"JobState=TIMEOUT|\bReason=TimeLimit\b",
+            r"JobState=TIMEOUT|\bReason=TimeLimit\b|\b(?:TIMEOUT|DEADLINE)\+? +[0-9]+:[0-9]+",
             r"MaxRuntimeExceeded|MaxWaitTimeExceeded",
             r"(?i:maximum wall ?clock time exceeded|killed by walltime|walltime .{0,30}exceeded)",
             r"(?i:exiting program after [0-9.]+ minutes)",
@@ -31,7 +31,8 @@ ROWS: tuple[Signature, ...] = (
         "Preempted/TimeLimit",
         97,
         (
-            r"JobState=PREEMPTED",
+            r"JobState=PREEMPTED|\bPREEMPTED\+? +[0-9]+:[0-9]+|requeued to reclaim resources",
+            r"(?i:\bpreempted (?:job|jobid|workload|pod)\b|node is being preempted|imminent node shutdown)",
             (
                 r"(?i:preempted (?:to|in order to) (?:accommodate|admit|make room)|"
                 r"InClusterQueue preemption|reclamation within the cohort)"
@@ -61,7 +62,9 @@ ROWS: tuple[Signature, ...] = (
         (
             r"\bEvicted\b",
             (
-                r"(?i:pod .{0,60}\bevict(?:ed|ion)|TaintManagerEviction|The node was low on resource|evicting pod|"
+                r"(?i:pod .{0,60}\bevict(?:ed|ion)|The node was low on resource|"
+                r"evicting pod|"
+                r"\bpod/\S+ evicted|\bnode/\S+ (?:drained|cordoned)|"
                 r"DisruptionTarget|TerminationByKubelet|PreemptionByScheduler|Stopping container.{0,40}preempt)"
             ),
         ),

@@ -138,7 +138,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"file not found: archive/data\.pkl",
             r"file in archive|filename 'storages' not found",
-            r"BadGzipFile|CRC check failed",
+            r"BadGzipFile|CRC check failed|CRC32? mismatch",
             r"Invalid magic number; corrupt file",
             r"[Uu]nable to load weights from pytorch checkpoint file",
             r"zarr\.errors\.\w+|missing chunk",
@@ -166,7 +166,7 @@ ROWS: tuple[Signature, ...] = (
                 r"(?i:(?:corrupt(?:ed)?|truncated|damaged|incomplete|invalid) (?:checkpoint|safetensors|weights|"
                 r"model file|archive)|checkpoint.{0,60}(?:is|are|was|appears|seems|may be|to be|looks) (?:corrupt|"
                 r"truncated|incomplete|damaged|broken)|unable to load checkpoint.{0,80}corrupt|checksum mismatch|"
-                r"CheckpointException|not a ZIP archive|file in archive is not in a subdirectory)"
+                r"not a ZIP archive|file in archive is not in a subdirectory)"
             ),
             r"EOFError: Ran out of input",
             r"Unable to (?:synchronously )?open file \(?(?:truncated|file signature|bad)",
