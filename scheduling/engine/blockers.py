@@ -55,6 +55,11 @@ class Blocker:
     holders: tuple[Holder, ...] = ()
 
 
+def gated(job: WaitingJob, now: datetime) -> bool:
+    """Whether `gates` names anything."""
+    return bool(job.hold or job.waits_for or (job.begin_at and job.begin_at > now))
+
+
 def gates(job: WaitingJob, now: datetime) -> Iterator[Blocker]:
     """What keeps it back whatever is free."""
     if job.hold == "admin":

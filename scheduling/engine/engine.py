@@ -7,7 +7,7 @@ Time is seconds, from any beginning. Between two calls of `decide` any number of
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +122,7 @@ class Engine:
         self.books = books
         self.cost_s = preemption_cost_s
         self.checkpoint_s = checkpoint_s  # jobs save so often; 0: when they must stop; None: see their `saved`
+        self.saves: Sequence[bool] | None = None  # who writes checkpoints at all, by number; None: everybody
         self._requeues = requeues  # whether who stops waits again at once; a cluster takes its time
         self.line: list[Entry] = []  # for rules with one line for all
         self.asks: dict[object, Ask] = {}
@@ -289,7 +290,10 @@ class Engine:
         """The work that would be lost if it stopped now."""
         if self.checkpoint_s is None:
             return now - max(job.began, job.saved)
-        return (now - job.began) % self.checkpoint_s if self.checkpoint_s else 0.0
+        if not self.checkpoint_s:
+            return 0.0
+        ran = now - job.began
+        return ran % self.checkpoint_s if self.saves is None or self.saves[job.number] else ran
 
     def refuses(self, ask: Ask) -> bool:
         """Whether a quota keeps back all who ask for it."""

@@ -35,7 +35,8 @@ class Telling:
         self.head = next((place for place in self.waiting if not self._refused(jobs[place[2]][0].ask)), None)
 
     def starts(self) -> Iterator[Start]:
-        free = {number: sorted(node.free_gpus) for number, node in enumerate(self._engine.room.nodes)}
+        taken = {number for job in self._engine.started for number, _ in job.places or ()}
+        free = {number: sorted(self._engine.room.nodes[number].free_gpus) for number in taken}
         for job in self._engine.started:
             asked = self._jobs[job.number][1]
             need = asked.need

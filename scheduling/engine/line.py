@@ -63,6 +63,18 @@ class Line:
         else:
             self._count_blocks(at // BLOCK)
 
+    def extend(self, entries: list[Entry]) -> None:
+        """Many, in order."""
+        if self._orders:
+            for entry in entries:
+                self.add(entry)
+            return
+        self._orders = [entry[:3] for entry in entries]
+        self._who = [entry[3] for entry in entries]
+        self._expected = [entry[3].expected_s for entry in entries]
+        self._waiting = len(entries)
+        self._count_blocks(0)
+
     def remove(self, job: Job) -> None:
         self.take(bisect_left(self._orders, (job.band, job.key, job.number)))
 

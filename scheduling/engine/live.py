@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from scheduling.engine.blockers import Blocker, BlockerKind, gates, named
+from scheduling.engine.blockers import Blocker, BlockerKind, gated, gates, named
 from scheduling.engine.books import Books, Owner
 from scheduling.engine.cluster import Decisions, Need, NodeView, Picture, RunningJob, Stop, Wait, WaitingJob
 from scheduling.engine.engine import Ask, Engine, Job
@@ -64,17 +64,20 @@ class Opened:
         self._guarantees = picture.guarantees if picture.placement == "cells" else {}
         wishes = picture.wishes if picture.placement == "gradient" else {}
         placement = PLACEMENTS[picture.placement](Outlook(wishes=wishes, guarantees=self._guarantees))
-        books = Books(picture.quotas, picture.running, rules.reserves)
+        limited = picture.quotas or any(job.array_limit is not None for job in picture.waiting)
+        books = Books(picture.quotas, picture.running, rules.reserves) if limited else None
         self.engine = Engine(
             Room(picture.nodes), rules, placement=placement, books=books, checkpoint_s=None, requeues=requeues
         )
         self._missing = [node.gpus - len(node.free_gpus) for node in picture.nodes]
         self.claims = Claims(stops=(), waits={})
         self._wishes: dict[tuple[object, ...], Ask] = {}
+        self._holdings: dict[tuple[object, ...], Ask] = {}
         self.gated: list[Wait] = []
         self.jobs: list[tuple[Job, WaitingJob]] = []
         for asked in sorted(picture.waiting, key=lambda job: (job.submitted_at, job.id)):
-            if shut := tuple(gates(asked, picture.now)):
+            if gated(asked, picture.now):
+                shut = tuple(gates(asked, picture.now))
                 self.gated.append(Wait(job_id=asked.id, reason=shut[0].reason, why=shut[0].why, blockers=shut))
             else:
                 self.jobs.append((self._job(asked), asked))
@@ -85,6 +88,14 @@ class Opened:
         if (ask := self._wishes.get(wish)) is None:
             ask = self._wishes[wish] = self._ask(asked.need, Owner.of(asked))
         return Job(len(self.jobs), ask, asked.submitted_at.timestamp(), limit, limit, band=-asked.priority)
+
+    def _held(self, held: RunningJob) -> Ask:
+        key = held.team, held.kind, held.preemptible, held.array, held.gpus, held.cpus, held.memory_mb
+        if (ask := self._holdings.get(key)) is None:
+            owner = Owner(team=held.team, kind=held.kind, preemptible=held.preemptible, array=held.array)
+            need = Need(gpus=held.gpus, cpus=held.cpus, memory_mb=held.memory_mb)
+            ask = self._holdings[key] = self._ask(need, owner)
+        return ask
 
     def _ask(self, need: Need, owner: Owner) -> Ask:
         if owner.team in self._guarantees and not owner.preemptible:
@@ -106,11 +117,9 @@ class Opened:
         # Oldest first: what an account has used is counted forward in time
         oldest = sorted(running, key=lambda job: (job.started_at or self._now, job.id))
         for number, held in enumerate(oldest, first):
-            owner = Owner(team=held.team, kind=held.kind, preemptible=held.preemptible, array=held.array)
-            need = Need(gpus=held.gpus, cpus=held.cpus, memory_mb=held.memory_mb)
             began = (held.started_at or self._now).timestamp()
             limit = _seconds(held.time_limit)
-            job = Job(number, self._ask(need, owner), began, limit, limit, band=-held.priority)
+            job = Job(number, self._held(held), began, limit, limit, band=-held.priority)
             job.saved, job.stopping = held.saved_at.timestamp() if held.saved_at else 0.0, held.stopping
             self._adopted[number] = held
             places = tuple((at[node], self._taken(at[node], gpus)) for node, gpus in held.places.items() if node in at)

@@ -52,8 +52,6 @@ class _Ranking:
             return self._shut
         if claim := self._opened.claims.waits.get(self._asked.id):
             return claim.blockers
-        if claim := self._opened.claims.waits.get(self._asked.id):
-            return claim.blockers
         at = {self._opened.jobs[place[2]][1].id: place for place in self._telling.waiting}
         place = at.get(self._asked.id)
         return tuple(self._with_holders(one) for one in self._telling.told(place)) if place else ()

@@ -6,10 +6,14 @@ Every refusal names the field, as `--json` and the API's body call it.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from jobs.lifecycle import Kind
+from scheduling.engine.cluster import QuotaView
 from scheduling.engine.placements import PLACEMENTS
-from scheduling.engine.policies import RULES
+from scheduling.engine.policies import RULES, BadSettings, rules_of
 from scheduling.simulator.guessing import BadNoise, checked
 from scheduling.simulator.run import COSTS, Setting
 from scheduling.simulator.weather import BadRates, Rates
@@ -54,6 +58,9 @@ def setting(
     faults: str = "",
     noise: str = "none",
     seed: int = 0,
+    checkpoint_s: float = 0.0,
+    best_effort: str | None = None,
+    quotas: Sequence[QuotaView] = (),
 ) -> Setting:
     pools = vcs or {}
     if not pools and nodes is None:
@@ -65,6 +72,15 @@ def setting(
     _between("nodes_per_leaf", nodes_per_leaf, 0, MOST_NODES)
     _one_of("placement", placement, PLACEMENT_NAMES)
     _one_of("preemption_cost", preemption_cost, COSTS)
+    if not 0 <= checkpoint_s < 1e12:
+        raise BadSetting("checkpoint_s", f"{checkpoint_s} is not a number of seconds, 0 or more")
+    rates = _rates(faults) if faults else None
+    if rates and checkpoint_s:
+        if "checkpoint_s" in faults and rates.checkpoint_s != checkpoint_s:
+            raise BadSetting(
+                "checkpoint_s", f"{checkpoint_s:g} here and {rates.checkpoint_s:g} in faults: say one of them"
+            )
+        rates = replace(rates, checkpoint_s=checkpoint_s)
     if placement == "cells" and not pools:
         raise BadSetting("placement", "cells needs vcs: who is guaranteed how many nodes")
     if placement == "cells" and nodes is not None and sum(pools.values()) > nodes:
@@ -78,7 +94,10 @@ def setting(
         memory_per_node_mb=memory_per_node_mb,
         nodes_per_leaf=nodes_per_leaf,
         pools=pools,
-        faults=_rates(faults) if faults else None,
+        faults=rates,
+        checkpoint_s=checkpoint_s,
+        quotas=tuple(quotas),
+        best_effort=Setting.best_effort if best_effort is None else _kinds("best_effort", best_effort),
         noise=_noise(noise),
         seed=seed,
     )
@@ -101,6 +120,59 @@ def virtual_clusters(lines: Iterable[str], source: str) -> dict[str, int]:
     if not pools:
         raise BadSetting("vcs", f"{source} names no virtual cluster")
     return pools
+
+
+def quotas(lines: Iterable[str], source: str, teams: Container[str]) -> list[QuotaView]:
+    """A table `team,kind,gpus`; without a kind it is for all work of the team. `teams` are those of the trace."""
+    rows = csv.DictReader(lines)
+    if not {"team", "kind", "gpus"} <= set(rows.fieldnames or ()):
+        raise BadSetting("quota", f"{source} must be a CSV with the columns team,kind,gpus")
+    known: dict[tuple[str, str], QuotaView] = {}
+    for row in rows:
+        where, team, kind, gpus = f"{source} line {rows.line_num}", row["team"], row["kind"] or "", row["gpus"] or ""
+        if team not in teams:
+            raise BadSetting("quota", f"{where}: nobody in the trace is of team {team!r}")
+        if kind and kind not in list(Kind):
+            raise BadSetting("quota", f"{where}: {kind} is none of {', '.join(Kind)}")
+        if not (gpus.isascii() and gpus.isdigit()):
+            raise BadSetting("quota", f"{where}: {gpus!r} is not a number of GPUs")
+        if (team, kind) in known:
+            raise BadSetting("quota", f"{where}: {team!r} with {kind or 'all kinds'} is there twice")
+        known[team, kind] = QuotaView(team=team, kind=Kind(kind) if kind else None, gpus=int(gpus))
+    if not known:
+        raise BadSetting("quota", f"{source} names no team")
+    return list(known.values())
+
+
+def keep_quotas(names: Sequence[str]) -> None:
+    """Who ranks all jobs, running or not, asks nobody what he may hold."""
+    if careless := [name for name in names if RULES[name].preempts]:
+        raise BadSetting("quota", f"{', '.join(careless)} keeps no quotas")
+
+
+def policy_settings(text: str, names: Sequence[str]) -> dict[str, Mapping[str, object]]:
+    """JSON, an object for each policy that is set otherwise: {"acme": {"order": "sjf"}}."""
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadSetting("policy_settings", f"is no JSON ({error})") from None
+    if not isinstance(given, dict) or not all(isinstance(one, dict) for one in given.values()):
+        raise BadSetting("policy_settings", 'must be an object for each policy, as {"acme": {"order": "sjf"}}')
+    for name, settings in given.items():
+        if name not in names:
+            raise BadSetting("policy_settings", f"{name} is none of the policies that are replayed: {', '.join(names)}")
+        try:
+            rules_of(name, settings)
+        except BadSettings as bad:
+            raise BadSetting("policy_settings", f"{name}: {bad}") from None
+    return given
+
+
+def _kinds(field: str, words: str) -> tuple[str, ...]:
+    kinds = tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
+    for word in kinds:
+        _one_of(field, word, tuple(Kind))
+    return kinds
 
 
 def _between(field: str, value: int, low: int, high: int) -> None:

@@ -33,7 +33,7 @@ CROWD = 1000  # jobs from which on the grid is worth it
 GRID = 100  # steps to the end of the queue
 WORK = 60_000  # jobs replayed in all draws together
 MOST_PLACES = 20_000  # nodes under all who wait and run, up to which they are placed
-FEWEST, MOST = 5, 20
+FEWEST, MOST = 4, 20  # draws; an even number
 
 Times = NDArray[np.float64]
 
@@ -54,16 +54,31 @@ def start_estimates(
 ) -> dict[int, StartEstimate]:
     """By job id. Who is held, not yet due or dependent has none; neither has who can never fit."""
     forward = _Forward(picture, rules, durations or Durations())
-    draws = draws or min(MOST, max(FEWEST, WORK // max(1, forward.jobs)))
-    dice = np.random.default_rng(seed)
-    times = np.sort(np.array([forward.once(dice) for _ in range(draws)]), axis=0)
-    middle, late = times[(draws - 1) // 2], times[min(draws - 1, math.ceil(draws * 0.9) - 1)]
+    draws = draws or min(MOST, max(FEWEST, WORK // max(1, forward.jobs) // 2 * 2))
+    # Each second draw mirrors the one before: where one has a long run time the other has a short one. So a pair lies
+    # on both sides of the median, and four draws say as much of it and of the late end as five that know nothing of
+    # each other
+    times = np.sort(np.array([forward.once(_Dice(seed, draw)) for draw in range(draws)]), axis=0)
+    middle = (times[(draws - 1) // 2] + times[draws // 2]) / 2
+    late = times[min(draws - 1, math.ceil(draws * 0.9) - 1)]
     always = np.isfinite(times[-1])  # nan sorts last: somebody who did not start in one of them
     return {
         job.id: StartEstimate(p50=_when(p50, picture.now), p90=_when(p90, picture.now))
         for job, p50, p90, known in zip(forward.waiting, middle.tolist(), late.tolist(), always, strict=True)
         if known
     }
+
+
+class _Dice:
+    """Numbers from 0 to 1 for a draw; an odd one gets those of the one before, mirrored."""
+
+    def __init__(self, seed: int, draw: int) -> None:
+        self._dice = np.random.default_rng((seed, draw // 2))
+        self._mirrored = draw % 2 == 1
+
+    def __call__(self, count: int) -> NDArray[np.float64]:
+        drawn = self._dice.random(count)
+        return np.nextafter(1.0, 0.0) - drawn if self._mirrored else drawn
 
 
 class _Forward:
@@ -106,7 +121,7 @@ class _Forward:
         work = float(asked @ self._runtimes.mean(axis=1)) + float(held @ self._left.mean(axis=1))
         return max(1, round(work / max(1, gpus) / GRID))
 
-    def once(self, dice: np.random.Generator) -> Sequence[float]:
+    def once(self, dice: _Dice) -> Sequence[float]:
         opened = Opened(self._empty, self._rules())
         left = self._drawn(self._left, dice)
         running = opened.adopt(self._empty.running, len(self.waiting))
@@ -125,10 +140,10 @@ class _Forward:
         )
         return replay(opened.engine, coming, running=running).started[:count]
 
-    def _drawn(self, table: Times, dice: np.random.Generator) -> list[float]:
-        drawn = table[np.arange(len(table)), dice.integers(0, STEPS, len(table))]
+    def _drawn(self, table: Times, dice: _Dice) -> list[float]:
+        drawn = table[np.arange(len(table)), (dice(len(table)) * STEPS).astype(np.int64)]
         if self._grid:
-            drawn = np.floor(drawn / self._grid + dice.random(len(table))) * self._grid
+            drawn = np.floor(drawn / self._grid + dice(len(table))) * self._grid
         rounded: list[float] = drawn.tolist()
         return rounded
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from jobs.lifecycle import Kind
 from jobs.traces.trace import Floats, Ints, Trace
-from scheduling.engine.books import Owner
-from scheduling.engine.cluster import Need, NodeView
+from scheduling.engine.books import Books, Owner
+from scheduling.engine.cluster import Need, NodeView, QuotaView
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.placements import PLACEMENTS, Outlook
 from scheduling.engine.placements.gradient import Fragmentation
@@ -42,8 +42,11 @@ class Setting:
     cpus_per_node: int = 0  # 0: CPUs are not counted
     # Where borrowers exist these kinds of work borrow, as evaluation does in the Acme datacenter
     best_effort: tuple[str, ...] = (Kind.EVALUATION.value,)
+    quotas: tuple[QuotaView, ...] = ()  # a team is what the trace calls virtual cluster, partition or team
     policy_settings: Mapping[str, object] = field(default_factory=dict)
-    checkpoint_s: float = 0.0  # who is stopped loses the work since then; 0: nothing
+    # Between two checkpoints, for faults as for stops: who must leave his GPUs loses the work since the last one.
+    # 0: who is asked to stop saves first and loses nothing; a fault asks nobody, and takes the interval of its rates
+    checkpoint_s: float = 0.0
     memory_per_node_mb: int = 0  # 0: memory is not counted
     nodes_per_leaf: int = 0  # 0: all nodes are on one switch
     pools: Mapping[str, int] = field(default_factory=dict)  # virtual cluster -> its nodes; empty: one pool
@@ -141,6 +144,8 @@ def _one_pool(trace: Trace, policy: str, setting: Setting, nodes: int, watch: Wa
     ahead = outlook(trace_kept, setting)
     engine = engine_for(policy, setting, nodes, ahead)
     watcher = _watcher(engine, trace_kept, ahead)
+    if setting.checkpoint_s:
+        engine.saves = writes_checkpoints(trace_kept)
     coming = arrivals(trace_kept, engine, setting, stalls)
     outcome = replay(engine, coming, weather=storms, sample=watcher, watch=watch)
     return Run(
@@ -167,12 +172,15 @@ def engine_for(policy: str, setting: Setting, nodes: int, ahead: Outlook | None 
     cost = helios_cost_s if setting.preemption_cost == "helios" else None
     name = "consolidate" if setting.placement == "count" else setting.placement
     placement = PLACEMENTS[name](ahead or Outlook(guarantees=setting.pools, elastic=True))
+    rules = rules_of(policy, setting.policy_settings)()
+    stall_s = setting.faults.stall_s if setting.faults and setting.checkpoint_s else 0.0
     return Engine(
         Room(pool(setting, nodes)),
-        rules_of(policy, setting.policy_settings)(),
+        rules,
         placement=placement,
+        books=Books(setting.quotas, reserves=rules.reserves) if setting.quotas else None,
         preemption_cost_s=cost,
-        checkpoint_s=setting.checkpoint_s,
+        checkpoint_s=setting.checkpoint_s + stall_s,
     )
 
 
@@ -211,7 +219,8 @@ def _too_wide(trace: Trace, setting: Setting, nodes: int) -> np.ndarray[tuple[in
     """Larger than the pool, or asking more of a node than any has: behind one of these `fifo` waits for ever."""
     wide = trace.gpus > nodes * setting.gpus_per_node
     if _counts(setting) and setting.placement != "tune":
-        limits = setting.cpus_per_node or 1 << 60, setting.memory_per_node_mb or 1 << 60
+        times = nodes if setting.placement == "count" else 1  # there one node has all
+        limits = times * setting.cpus_per_node or 1 << 60, times * setting.memory_per_node_mb or 1 << 60
         asked = np.array(_counted(trace, setting), dtype=np.int64).reshape(-1, 2)
         wide |= (asked > np.array(limits)).any(axis=1)
     return wide
@@ -221,12 +230,17 @@ def _weather(trace: Trace, setting: Setting) -> tuple[Floats, Storms | None]:
     """What checkpoints cost each job, and what breaks."""
     if setting.faults is None:
         return np.zeros(len(trace)), None
-    saves = [trace.kinds.words[code] in WRITES_CHECKPOINTS for code in trace.kinds.codes.tolist()]
+    saves = writes_checkpoints(trace)
     stalls = [
         setting.faults.stalls_s(runtime) if writes else 0.0
         for runtime, writes in zip(trace.runtime_s.tolist(), saves, strict=True)
     ]
     return np.array(stalls, dtype=np.float64), Storms(setting.faults, saves, setting.seed)
+
+
+def writes_checkpoints(trace: Trace) -> list[bool]:
+    saves = [word in WRITES_CHECKPOINTS for word in trace.kinds.words]
+    return [saves[code] for code in trace.kinds.codes.tolist()]
 
 
 def _watcher(engine: Engine, trace: Trace, ahead: Outlook) -> Watcher:
@@ -271,11 +285,12 @@ def arrivals(trace: Trace, engine: Engine, setting: Setting, stalls: Floats | No
 
 def _asks(trace: Trace, engine: Engine, setting: Setting) -> list[Ask]:
     gpus = trace.gpus.tolist()
-    if not (_counts(setting) or setting.shares or engine.rules.by_account or engine.rules.claims):
+    if not (_counts(setting) or setting.shares or engine.rules.by_account or engine.books or engine.rules.claims):
         alike = {wide: engine.ask(shape(wide, setting), account=0) for wide in dict.fromkeys(gpus)}
         return [alike[wide] for wide in gpus]
     users = trace.users.codes.tolist() if engine.rules.by_account else [0] * len(gpus)
-    owners = _owners(trace, setting) if engine.rules.claims else [None] * len(gpus)
+    owned = engine.rules.claims or engine.books
+    owners = _owners(trace, setting, borrow=engine.rules.claims) if owned else [None] * len(gpus)
     pools = trace.pools.codes.tolist() if setting.shares else [-1] * len(gpus)
     guaranteed = {_code(trace, name): name for name in setting.pools}
     wishes = list(zip(gpus, _counted(trace, setting), users, owners, pools, strict=True))
@@ -286,10 +301,21 @@ def _asks(trace: Trace, engine: Engine, setting: Setting) -> list[Ask]:
     return [known[wish] for wish in wishes]
 
 
-def _owners(trace: Trace, setting: Setting) -> list[Owner | None]:
+def _owners(trace: Trace, setting: Setting, *, borrow: bool) -> list[Owner | None]:
+    """Whoever no quota tells from others needs no account of his own."""
     borrower = Owner(team="", kind=Kind.OTHER, preemptible=True)
-    by_word = [borrower if word in setting.best_effort else None for word in trace.kinds.words]
-    return [by_word[code] for code in trace.kinds.codes.tolist()]
+    kinds, teams = trace.kinds, trace.pools
+    known: dict[tuple[int, int], Owner | None] = {}
+    asked = list(zip(kinds.codes.tolist(), teams.codes.tolist() if setting.quotas else [0] * len(trace), strict=True))
+    for code, team in dict.fromkeys(asked):
+        word = kinds.words[code]
+        owner = Owner(team=teams.words[team], kind=_kind(word)) if setting.quotas else None
+        known[code, team] = borrower if borrow and word in setting.best_effort else owner
+    return [known[one] for one in asked]
+
+
+def _kind(word: str) -> Kind:
+    return Kind(word) if word in list(Kind) else Kind.OTHER
 
 
 def shape(gpus: int, setting: Setting, cpus: int = 0, memory_mb: int = 0, of_pool: str = "") -> Need:

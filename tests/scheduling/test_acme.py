@@ -4,7 +4,7 @@ import dataclasses
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobs.lifecycle import Kind
@@ -304,11 +304,13 @@ def test_evaluation_borrows_and_goes_on_when_the_owner_has_ended():
 
 
 def test_who_is_stopped_does_again_what_his_last_checkpoint_lacks():
-    setting = dataclasses.replace(COUNT, checkpoint_s=40.0, preemption_cost="helios")
+    kinds = ("sft", "evaluation")
+    setting = dataclasses.replace(COUNT, checkpoint_s=40.0, preemption_cost="helios", best_effort=kinds)
 
-    done = run(mixed((0, 100, 12, "evaluation"), (50, 20, 12, "pretrain")), "acme", setting)
+    saves, never = (run(mixed((0, 100, 12, one), (50, 20, 12, "pretrain")), "acme", setting) for one in kinds)
 
-    assert done.ended_s[0] == 50 + 20 + (100 - 40) + 60
+    assert saves.ended_s[0] == 50 + 20 + (100 - 40) + 60
+    assert never.ended_s[0] == 50 + 20 + 100 + 60
 
 
 def test_who_is_stopped_starts_elsewhere_at_once_if_he_fits():
@@ -336,6 +338,7 @@ def test_no_owner_waits_while_he_would_fit_without_the_borrowers(jobs):
 
 
 @given(jobs=mixed_lists)
+@example(jobs=[(0, 2, 1, "evaluation"), (1, 0, 6, "pretrain"), (1, 1, 7, "pretrain"), (1, 0, 6, "pretrain")])
 @examples(100)
 def test_borrowers_never_delay_owners(jobs):
     """With or without them, owners start and end at the same times."""

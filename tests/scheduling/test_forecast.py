@@ -107,6 +107,22 @@ def test_counted_gpus_give_nearly_the_same_answer(monkeypatch):
     assert max(counted) > 0.8 * max(placed)
 
 
+def test_of_jobs_drawn_alike_half_start_by_the_median_and_most_by_the_late_estimate():
+    """What happens is one more draw of the same dice, so the estimates can be held against it."""
+    jobs = tuple(waiting(n, gpus=1 + n % 8, time_limit=hours(1 + n % 5)) for n in range(120))
+    picture = Picture(now=NOON, nodes=tuple(node(n) for n in range(3)), waiting=jobs)
+    by_median, by_late = [], []
+    for seed in range(12):
+        told = start_estimates(picture, RULES["fifo"], draws=forecast.FEWEST, seed=seed)
+        (truth,) = [start_estimates(picture, RULES["fifo"], draws=1, seed=1000 + seed)]
+        later = range(40, 120)
+        by_median += [truth[n].p50 <= told[n].p50 for n in later]
+        by_late += [truth[n].p50 <= told[n].p90 for n in later]
+
+    assert 0.3 < sum(by_median) / len(by_median) < 0.7
+    assert sum(by_late) / len(by_late) > 0.7
+
+
 def test_the_same_seed_gives_the_same_answer():
     assert crowd(1100) == crowd(1100)
 

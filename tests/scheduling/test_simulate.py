@@ -124,6 +124,77 @@ def test_jobs_of_a_virtual_cluster_stay_in_its_nodes(file, tmp_path):
     assert "4 jobs set aside: of no pool" in err
 
 
+@pytest.fixture
+def quota_file(tmp_path):
+    def write_rows(*rows):
+        path = tmp_path / "quota.csv"
+        path.write_text("\n".join(("team,kind,gpus", *rows)) + "\n")
+        return str(path)
+
+    return write_rows
+
+
+@pytest.fixture
+def teams(tmp_path):
+    path = tmp_path / "teams.csv"
+    jobs = trace((0, 100, 8), (1, 10, 8), kinds=["debug", "pretrain"], pools=["a", "b"])
+    with path.open("w") as out:
+        write(jobs, out)
+    return str(path)
+
+
+def test_what_a_quota_keeps_for_pretraining_nobody_else_takes(teams, quota_file):
+    size = "--nodes", "3", "--gpus-per-node", "4"
+
+    free = runs(teams, "--policy", "acme", *size)[0]
+    kept = runs(teams, "--policy", "acme", *size, "--quota", quota_file("b,pretrain,8"))[0]
+
+    assert free["by_kind"]["pretrain"]["queue_s"]["mean"] == 99
+    assert kept["by_kind"]["pretrain"]["queue_s"]["mean"] == 0
+    assert kept["set_aside"]["never_ended"] == 1  # 8 GPUs are more than the 4 that are left to others for ever
+
+
+@pytest.mark.parametrize("policy", ["fifo", "easy", "fair", "conservative"])
+def test_a_team_holds_no_more_than_its_quota(file, quota_file, policy):
+    words = "--policy", policy, "--nodes", "8", "--gpus-per-node", "4"
+
+    told = runs(file, *words, "--quota", quota_file(",,12"))[0]
+
+    assert told["queue_s"]["mean"] > 0 == runs(file, *words)[0]["queue_s"]["mean"]
+
+
+def test_settings_are_for_the_policy_that_they_name(file):
+    words = "--policy", "fifo,acme", "--nodes", "3", "--gpus-per-node", "4"
+
+    told = runs(file, *words, "--policy-settings", '{"acme": {"order": "sjf", "aging_s": 1000}}')
+
+    assert [one["jct_s"] == other["jct_s"] for one, other in zip(told, runs(file, *words), strict=True)] == [
+        True,
+        False,
+    ]
+
+
+def test_kinds_that_borrow_are_chosen(file):
+    words = file, "--policy", "acme", "--nodes", "3", "--gpus-per-node", "4"
+
+    assert runs(*words, "--best-effort", "")[0]["preemptions"] == 0
+    assert runs(*words, "--best-effort", "sft")[0]["preemptions"] == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("z,,8", "line 2: nobody in the trace is of team 'z'"),
+        ("a,naps,8", "line 2: naps is none of pretrain"),
+        ("a,,many", "line 2: 'many' is not a number of GPUs"),
+        ("a,,8\na,,9", "line 3: 'a' with all kinds is there twice"),
+    ],
+)
+def test_a_quota_that_means_nothing_is_refused_with_its_line(teams, quota_file, row, sentence):
+    with pytest.raises(CommandError, match=sentence):
+        simulate(teams, "--nodes", "3", "--quota", quota_file(row))
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -135,6 +206,25 @@ def test_jobs_of_a_virtual_cluster_stay_in_its_nodes(file, tmp_path):
         (["acme:kalos", "--jobs", "0"], "jobs: must be at least 1"),
         (["{file}", "--vcs", "{file}"], "must be a CSV with the columns vc,nodes"),
         (["{file}", "--vcs", "/nowhere"], "vcs: "),
+        (["{file}", "--nodes", "3", "--checkpoint-s", "-1"], "checkpoint_s: -1.0 is not a number of seconds"),
+        (
+            ["{file}", "--nodes", "3", "--checkpoint-s", "60", "--faults", "checkpoint_s=90"],
+            "checkpoint_s: 60 here and 90 in faults: say one of them",
+        ),
+        (["{file}", "--nodes", "3", "--best-effort", "naps"], "best_effort: naps is none of pretrain"),
+        (["{file}", "--nodes", "3", "--quota", "/nowhere"], "quota: "),
+        (["{file}", "--nodes", "3", "--quota", "{file}"], "must be a CSV with the columns team,kind,gpus"),
+        (["{file}", "--nodes", "3", "--quota", "{file}", "--policy", "fifo,srtf"], "quota: srtf keeps no quotas"),
+        (["{file}", "--nodes", "3", "--policy-settings", "fast"], "policy_settings: is no JSON"),
+        (["{file}", "--nodes", "3", "--policy-settings", "[1]"], "policy_settings: must be an object for each policy"),
+        (
+            ["{file}", "--nodes", "3", "--policy-settings", '{"acme": {}}'],
+            "acme is none of the policies that are replayed",
+        ),
+        (
+            ["{file}", "--nodes", "3", "--policy", "acme", "--policy-settings", '{"acme": {"order": "luck"}}'],
+            "policy_settings: acme: order: 'luck' is none of",
+        ),
     ],
 )
 def test_what_cannot_be_replayed_is_refused_in_a_sentence(file, words, sentence):

@@ -42,6 +42,7 @@ class Acme(Rules):
         self.by_account = self.order.by_account
         self.reserves = settings.reserve
         self._settings = settings
+        self._by_order = type(self.order) is not Fifo and not self.by_account
         self._halfway = HALFWAY.get(settings.order, 3600.0)
 
     @classmethod
@@ -53,7 +54,7 @@ class Acme(Rules):
 
     def key(self, job: Job, now: float) -> float:
         key = job.submitted + job.asked_band * self._settings.class_s
-        return key if self.by_account else key + self._aged(self.order.cost(job, now))
+        return key + self._aged(self.order.cost(job, now)) if self._by_order else key
 
     def share(self, ask: Ask, engine: Engine, now: float) -> float:
         return self._aged(self.order.share(ask, engine, now))

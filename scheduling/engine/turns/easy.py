@@ -22,6 +22,8 @@ from scheduling.engine.line import Line
 from scheduling.engine.room import Nodes, Places
 from scheduling.engine.turns.claiming import claimable, fits, room_for
 
+CROWD = 100
+
 
 @dataclass(eq=False, kw_only=True)
 class Promise:
@@ -60,12 +62,13 @@ class Promise:
 
 
 def easy(engine: Engine, now: float) -> None:
-    while True:
+    while engine.arrived or engine.hungry:
         arrived, engine.arrived = engine.arrived, []
         _walk(engine, arrived, now)
         if not engine.arrived:
             return
         engine.freed = True  # somebody had to stop, and may fit elsewhere
+    engine.promise = None
 
 
 def _walk(engine: Engine, arrived: list[Entry], now: float) -> None:
@@ -76,10 +79,7 @@ def _walk(engine: Engine, arrived: list[Entry], now: float) -> None:
         arrived = _start_at_once(engine, arrived, now)
         if not arrived:
             return
-    for entry in arrived:
-        ask = entry[3].ask
-        ask.line.add(entry)
-        engine.hungry[ask] = None
+    _line_up(engine, arrived)
     promise: Promise | None = engine.promise
     if promise is not None and not engine.freed and not _before(arrived, promise.job):
         for entry in arrived:
@@ -96,6 +96,22 @@ def _walk(engine: Engine, arrived: list[Entry], now: float) -> None:
     _pass(engine, promise, now)
 
 
+def _line_up(engine: Engine, arrived: list[Entry]) -> None:
+    """Many at once, as at the start of a live turn, line by line."""
+    if len(arrived) < CROWD:
+        for entry in arrived:
+            ask = entry[3].ask
+            ask.line.add(entry)
+            engine.hungry[ask] = None
+        return
+    joining: dict[Ask, list[Entry]] = {}
+    for entry in arrived:
+        joining.setdefault(entry[3].ask, []).append(entry)
+    for ask, entries in joining.items():
+        ask.line.extend(entries)
+        engine.hungry[ask] = None
+
+
 def _before(arrived: list[Entry], head: Job) -> bool:
     """Whether somebody has come who goes before the first."""
     return bool(arrived) and arrived[0][:3] < (head.band, head.key, head.number)
@@ -103,11 +119,16 @@ def _before(arrived: list[Entry], head: Job) -> bool:
 
 def _start_at_once(engine: Engine, arrived: list[Entry], now: float) -> list[Entry]:
     """While nobody waits, whoever comes and fits needs no line. Return those from the first who does not on."""
-    if engine.rules.by_account and len(arrived) > 1:
+    rules, books, room, place = engine.rules, engine.books, engine.room, engine.place
+    if rules.by_account and len(arrived) > 1:
         return arrived
-    for at, (*_, job) in enumerate(arrived):
+    for at, entry in enumerate(arrived):
+        job = entry[3]
         ask = job.ask
-        if (engine.books and engine.refuses(ask)) or (places := _room_for(engine, job, ask.able, now)) is None:
+        if books and engine.refuses(ask):
+            return arrived[at:]
+        places = room_for(engine, job, ask.able, now) if rules.claims else place(room, ask.need, ask.able)
+        if places is None:
             return arrived[at:]
         engine.begin(job, places, now)
     return []
@@ -121,7 +142,8 @@ def _room_for(engine: Engine, job: Job, among: Nodes, now: float) -> Places | No
 
 def _start_first(engine: Engine, now: float) -> Job | None:
     """Start who is first as long as it fits; return the first who does not."""
-    heads = [_head(engine, ask, now) for ask in engine.hungry if not engine.books or not engine.refuses(ask)]
+    asks = [ask for ask in engine.hungry if not engine.refuses(ask)] if engine.books else engine.hungry
+    heads = [_head(engine, ask, now) for ask in asks] if engine.rules.by_account else [ask.line.first for ask in asks]
     heapify(heads)
     while heads:
         job: Job = heads[0][3]
@@ -218,7 +240,7 @@ class _Walk:
     @staticmethod
     def of(engine: Engine, promise: Promise, ask: Ask, now: float) -> _Walk | None:
         """None if nobody in it can pass."""
-        if ask.gpus > engine.room.free_gpus or ask is promise.job.ask or (engine.books and engine.refuses(ask)):
+        if ask.gpus > engine.firm.free_gpus or ask is promise.job.ask or (engine.books and engine.refuses(ask)):
             return None
         if _fits(engine, ask, ask.able if promise.outranks(ask) else promise.beyond(ask)):
             return _Walk(engine, promise, ask, now, only_short=False)

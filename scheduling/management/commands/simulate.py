@@ -11,6 +11,7 @@ import sys
 import time
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs.traces.files import read
 from jobs.traces.trace import BadTrace, Trace
+from scheduling.engine.cluster import QuotaView
 from scheduling.engine.policies import RULES
 from scheduling.engine.settings import Missing
 from scheduling.simulator import acme, asking, plots, report
@@ -56,6 +58,14 @@ class Command(BaseCommand):
             metavar="RATES",
             help="rates for the usual ones, or name=number by commas: nodes break",
         )
+        add("--checkpoint-s", type=float, default=0.0, help="jobs save so often; without it who is stopped saves first")
+        add(
+            "--best-effort",
+            metavar="KINDS",
+            help="acme: kinds of work that borrow, by commas (evaluation); '' for none",
+        )
+        add("--quota", metavar="FILE", help="CSV team,kind,gpus: what teams may hold; no kind means all of them")
+        add("--policy-settings", metavar="JSON", help='an object for a policy: \'{"acme": {"order": "sjf"}}\'')
         add("--noise", default="none", help="errors of expected run times: none, helios, or a log-normal's sigma")
         add("--jobs", type=int, help="acme: how many jobs to draw")
         add("--seed", type=int, default=0, help="of the draw, the faults and the noise")
@@ -66,13 +76,14 @@ class Command(BaseCommand):
         try:
             policies = asking.policies(policy)
             history, nodes = self._history(trace, given)
-            setting = _setting(nodes, given)
+            setting = _setting(nodes, given, _quotas(given["quota"], policies, history))
+            special = asking.policy_settings(given["policy_settings"] or "{}", policies)
             if given["plots"]:
                 plots.ready(given["plots"])
             self._warn_rows(history)
             runs, summaries = [], []
             for name in policies:
-                done, told = self._one(history, name, setting)
+                done, told = self._one(history, name, replace(setting, policy_settings=special.get(name, {})))
                 runs.append(done)
                 summaries.append(told)
         except (BadSetting, BadTrace, Missing, plots.NoPlots) as error:
@@ -137,15 +148,16 @@ class Command(BaseCommand):
                 out.write(f"  {distance}")
 
 
-def _setting(nodes: int | None, given: dict[str, Any]) -> Setting:
-    same = ("gpus_per_node", "placement", "preemption_cost", "cpus_per_node", "memory_per_node_mb", "nodes_per_leaf")
+def _setting(nodes: int | None, given: dict[str, Any], quotas: Sequence[QuotaView]) -> Setting:
+    same = (
+        *("gpus_per_node", "placement", "preemption_cost", "cpus_per_node", "memory_per_node_mb", "nodes_per_leaf"),
+        *("faults", "noise", "seed", "checkpoint_s", "best_effort"),
+    )
     pools = _pools(given["vcs"]) if given["vcs"] else None
     return asking.setting(
         nodes=nodes,
         vcs=pools,
-        faults=given["faults"],
-        noise=given["noise"],
-        seed=given["seed"],
+        quotas=quotas,
         **{name: given[name] for name in same},
     )
 
@@ -156,6 +168,17 @@ def _pools(path: str) -> dict[str, int]:
             return asking.virtual_clusters(lines, path)
     except (OSError, UnicodeError) as error:
         raise CommandError(f"vcs: {error}") from error
+
+
+def _quotas(path: str | None, policies: Sequence[str], history: Trace) -> list[QuotaView]:
+    if not path:
+        return []
+    asking.keep_quotas(policies)
+    try:
+        with open(path, newline="") as lines:
+            return asking.quotas(lines, path, set(history.pools.words))
+    except (OSError, UnicodeError) as error:
+        raise CommandError(f"quota: {error}") from error
 
 
 class _Bar:
