@@ -24,4 +24,4 @@ USER 10001:10001
 EXPOSE 8000
 # The largest part of an orderly stop is a worker that finishes its turn (50 s at most, usually one).
 STOPSIGNAL SIGTERM
-CMD ["uvicorn", "acmeweb.asgi:application", "--host", "0.0.0.0", "--port", "8000", "--timeout-graceful-shutdown", "3", "--no-server-header"]
+CMD ["python", "-m", "acmeweb.services.web", "--host=0.0.0.0", "--port=8000", "--per-core"]

@@ -185,5 +185,10 @@ def database(parts: SplitResult) -> dict[str, object]:
     }
 
 
+def web_processes(env: Env) -> int:
+    """One for each core: each is one interpreter, and more than four are more than our pages ask for."""
+    return env.number("ACME_WEB_PROCESSES", min(4, os.cpu_count() or 1), 1, 32)
+
+
 def load() -> Env:
     return Env(os.environ, read_file(Path(os.environ.get("ACME_VAR", ROOT / "var")) / "run" / "env"))

@@ -2,7 +2,7 @@ from django.contrib import admin
 from django.contrib.auth import views as auth
 from django.urls import include, path
 
-from acmeweb import api, login, metrics, oidc, views
+from acmeweb import api, broken, login, metrics, oidc, views
 
 urlpatterns = [
     path("", views.home, name="home"),
@@ -21,3 +21,5 @@ urlpatterns = [
     path("", include("scheduling.urls")),
     path("", include("jobs.urls")),
 ]
+
+handler500 = broken.answer

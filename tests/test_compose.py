@@ -92,8 +92,6 @@ def test_its_command_exists(name):
             assert find_spec(module)
             understood = run(sys.executable, "-m", module, "--help").stdout
             assert all(word.partition("=")[0] in understood for word in words if word.startswith("--"))
-        case ["uvicorn", application, *_]:
-            assert import_string(application.replace(":", "."))
         case ["celery", "-A", application, command, *_]:
             assert import_string(application.replace(":", "."))
             assert command in ("worker", "beat")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from acmeweb.env import ROOT, BadSetting, Env, read_file, with_password
+from acmeweb.env import ROOT, BadSetting, Env, read_file, web_processes, with_password
 from acmeweb.services import keys, leash, locks, ports, postgres, preflight, programs, supervisor, valkey
 from acmeweb.services.place import Place
 from acmeweb.services.preflight import CannotStart
@@ -150,7 +150,7 @@ def _settle(env: Env, place: Place, bind: str, port: int, signs: Signs) -> Insta
         postgres_port=0 if database else ports.pick(_port(last, "DATABASE_URL")),
         valkey_port=0 if broker else ports.pick(_port(last, "VALKEY_URL")),
         cluster_port=ports.pick(_port(last, "SIMULATED_CLUSTER_URL")),
-        web=env.number("ACME_WEB_PROCESSES", min(4, os.cpu_count() or 1), 1, 32),
+        web=web_processes(env),
     )
     addresses = {
         "SECRET_KEY": env.text("SECRET_KEY") or keys.keep(place.secrets / "secret-key"),

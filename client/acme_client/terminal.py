@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Annotated, Any, NoReturn
 
 import httpx
 import typer
 from rich.console import Console
+from rich.progress import Progress
 
 from acme_client import table
 from acme_client.api import Acme
@@ -63,3 +65,13 @@ def pairs(filters: list[str]) -> dict[str, Any]:
             usage(f"{one} is no filter; write NAME=VALUE")
         found.setdefault(name, []).append(value)
     return found
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Callable[[float, float], None]]:
+    """On a terminal only, and on standard error; short work shows none."""
+    with Progress(
+        *Progress.get_default_columns(), console=errors, transient=True, disable=not errors.is_terminal
+    ) as shown:
+        task = shown.add_task(title, total=None)
+        yield lambda done, of: shown.update(task, completed=done, total=of)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
 
 from acme_client import acting, table
 from acme_client.api import Acme
@@ -18,7 +16,7 @@ from acme_client.terminal import (
     FormOption,
     Ids,
     ReasonOption,
-    errors,
+    bar,
     pairs,
     print_rows,
     say,
@@ -32,7 +30,7 @@ def _act(
 ) -> None:
     if bool(ids) == bool(filters):
         usage("give ids, or --filter, one of the two")
-    with _bar(verb["verb"]) as progress:
+    with bar(verb["verb"]) as progress:
         if ids:
             try:
                 done = acting.on_ids(acme, verb, table.expand(ids), progress)
@@ -51,16 +49,6 @@ def _act(
         say(f"{done.left} more match, and were not tried.")
     if done.refused:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[acting.Progress]:
-    """On a terminal only, and on standard error; short work shows none."""
-    with Progress(
-        *Progress.get_default_columns(), console=errors, transient=True, disable=not errors.is_terminal
-    ) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda tried, of: bar.update(task, completed=tried, total=of)
 
 
 VERBS = {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
+from django.contrib.auth import get_user_model
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from rest_framework.response import Response
@@ -18,7 +19,7 @@ from jobs.door.endpoint import Detail, Listing, Verb, found
 from jobs.door.errors import BadField
 from jobs.door.rights import Rule
 from jobs.lifecycle import Forbidden, Kind, State
-from jobs.models import Attempt, Event, Hold, Job, Scope
+from jobs.models import Attempt, Cluster, Event, Hold, Job, Scope, Team
 from jobs.rights import Caller
 from jobs.verbs import PRIORITY, NotAllowed, Wish, carry_out
 
@@ -32,9 +33,9 @@ SUBMIT = Scope.SUBMIT
 FILTERS = {
     "id": query.text("public_id"),
     "array_id": query.text("array_id"),
-    "cluster": query.text("cluster__name"),
-    "team": query.text("team__name"),
-    "user": query.text("user__username"),
+    "cluster": query.related("cluster_id", Cluster, "name"),
+    "team": query.related("team_id", Team, "name"),
+    "user": query.related("user_id", get_user_model(), "username"),
     "name": query.text("name", "contains", "startswith"),
     "kind": query.choice("kind", list(Kind)),
     "state": query.choice("state", list(State)),

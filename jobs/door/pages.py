@@ -62,10 +62,9 @@ def turn(rows: QuerySet, table: Mapping[str, Sort], default: str, query: Mapping
     keys = _keys(table, ordering)
     cursor = _last(query, "cursor")
     backwards, place = _decode(cursor, ordering, keys) if cursor else (False, None)
-    rows = rows.order_by(*_order_by(keys, backwards))
     if place is not None:
         rows = rows.filter(_beyond(keys, place, backwards))
-    found = list(rows[: limit + 1])
+    found = _taken(rows, keys, place, backwards, limit + 1)
     more, found = len(found) > limit, found[:limit]
     if backwards:
         found.reverse()
@@ -75,6 +74,29 @@ def turn(rows: QuerySet, table: Mapping[str, Sort], default: str, query: Mapping
         next=_link(query, ordering, keys, found[-1], False) if has_next and found else None,
         previous=_link(query, ordering, keys, found[0], True) if has_previous and found else None,
     )
+
+
+def _taken(rows: QuerySet, keys: Sequence[Key], place: Sequence[Any] | None, backwards: bool, most: int) -> list[Any]:
+    """Rows that lack a value come last, and are asked for apart: one index serves both directions of those that have
+    one, and none serves both kinds in one order."""
+    order, first = _order_by(keys, backwards), keys[0]
+    if not first.sort.nullable:
+        return list(rows.order_by(*order)[:most])
+    column = first.sort.column
+    valued = Q(**{f"{column}__isnull": False})
+    if place is not None and place[0] is not None:
+        valued &= _bound(first, place[0], backwards)
+    parts = [(valued, [_plainly(first, backwards), *order[1:]]), (Q(**{f"{column}__isnull": True}), order[1:])]
+    found: list[Any] = []
+    for wanted, by in reversed(parts) if backwards else parts:
+        if len(found) < most:
+            found += rows.filter(wanted).order_by(*by)[: most - len(found)]
+    return found
+
+
+def _plainly(key: Key, backwards: bool) -> Any:
+    """Without a word about nulls, as the index has it."""
+    return F(key.sort.column).desc() if key.descending != backwards else F(key.sort.column).asc()
 
 
 def _last(query: Mapping[str, Sequence[str]], name: str) -> str | None:
@@ -126,7 +148,7 @@ def _beyond(keys: Sequence[Key], place: Sequence[Any], backwards: bool) -> Q:
     for key, value in zip(keys, place, strict=True):
         wanted |= same & _further(key, value, backwards)
         same &= Q(**{key.sort.column: value}) if value is not None else Q(**{f"{key.sort.column}__isnull": True})
-    return wanted & _bound(keys[0], place[0], backwards)
+    return wanted if keys[0].sort.nullable else wanted & _bound(keys[0], place[0], backwards)
 
 
 def _further(key: Key, value: Any, backwards: bool) -> Q:
@@ -140,8 +162,6 @@ def _further(key: Key, value: Any, backwards: bool) -> Q:
 
 def _bound(key: Key, value: Any, backwards: bool) -> Q:
     """Says nothing new, but an index can start at it, which it cannot at an OR."""
-    if value is None or (key.sort.nullable and not backwards):
-        return Q()
     sign = "lte" if key.descending != backwards else "gte"
     return Q(**{f"{key.sort.column}__{sign}": value})
 

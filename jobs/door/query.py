@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Q
+from django.db.models import Model, Q
 
 from jobs import readers
 from jobs.door.errors import BadField
@@ -38,6 +38,7 @@ class Filter:
     lookups: tuple[str, ...]
     schema: Schema
     by_name: bool = False  # what comes after `__` is a name of the rows' own, such as that of a label
+    named: tuple[type[Model], str] | None = None  # the values are names of rows there, and the column holds their keys
 
 
 def parse(table: Mapping[str, Filter], asked: Mapping[str, Sequence[str]], what: str) -> Q:
@@ -67,8 +68,16 @@ def _one(table: Mapping[str, Filter], name: str, values: Sequence[str], what: st
         if len(words) > MOST_VALUES:
             raise BadField(name, f"has {len(words)} values, more than the {MOST_VALUES} allowed")
         found = [known.read(name, word) for word in words]
+        if known.named:
+            return Q(**{f"{known.column}__in": _keys_of(known.named, found)})
         return Q(**{known.column: found[0]}) if len(found) == 1 else Q(**{f"{known.column}__in": found})
     return Q(**{f"{known.column}__{LOOKUPS[lookup]}": known.read(name, _single(name, values))})
+
+
+def _keys_of(named: tuple[type[Model], str], names: list[Any]) -> list[Any]:
+    """Looked up here: the planner knows how many rows a key has, but not how many a name behind a join will have."""
+    model, column = named
+    return list(model._default_manager.filter(**{f"{column}__in": names}).order_by("pk").values_list("pk", flat=True))
 
 
 def _spoken(field: str, lookups: Sequence[str]) -> str:
@@ -100,6 +109,12 @@ def thin(shape: Shape, asked: str | None) -> list[str] | None:
 def text(column: str, *more: str) -> Filter:
     read = readers.text(200)
     return Filter(column=column, read=read, lookups=("", "in", *more), schema={"type": "string"})
+
+
+def related(column: str, model: type[Model], name: str) -> Filter:
+    return Filter(
+        column=column, read=readers.text(200), lookups=("", "in"), schema={"type": "string"}, named=(model, name)
+    )
 
 
 def choice(column: str, choices: Sequence[str]) -> Filter:

@@ -142,11 +142,23 @@ class Job(models.Model):
             models.Index(fields=["team", "-id"], name="job_by_team"),
             models.Index(fields=["submitted_at"], name="job_by_time"),
             GinIndex(fields=["labels"], name="job_by_label", opclasses=["jsonb_path_ops"]),
-            models.Index(fields=["-ended_at"], name="job_by_end", condition=models.Q(ended_at__isnull=False)),
+            # What lists may be ordered by, with the id that makes every place unique
+            models.Index(fields=["ended_at", "id"], name="job_by_end", condition=models.Q(ended_at__isnull=False)),
+            models.Index(
+                fields=["started_at", "id"], name="job_by_start", condition=models.Q(started_at__isnull=False)
+            ),
+            models.Index(fields=["priority", "id"], name="job_by_priority"),
+            models.Index(fields=["name", "id"], name="job_by_name"),
             # The queue and what runs stay small whatever the history grows to.
             models.Index(
                 fields=["cluster", "-priority", "submitted_at", "id"],
                 name="job_queue",
+                condition=models.Q(state=State.PENDING),
+            ),
+            # The same across clusters, for those who look at the whole
+            models.Index(
+                fields=["-priority", "submitted_at", "id"],
+                name="job_queue_of_all",
                 condition=models.Q(state=State.PENDING),
             ),
             models.Index(fields=["cluster"], name="job_live", condition=models.Q(state__in=sorted(LIVE))),

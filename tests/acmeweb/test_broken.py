@@ -1,0 +1,79 @@
+"""Overload is a 503 with the time to come back, wherever it strikes; only a defect is a 500, and it is told apart."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import OperationalError, connection
+from django.db.utils import ConnectionHandler
+
+from acmeweb import views
+from jobs.door.errors import AWAY_S, Unavailable, translated
+from tests.jobs import api_make as make
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def browser(client):
+    client.raise_request_exception = False
+    client.force_login(make.person())
+    return client
+
+
+def raising(error):
+    def fails(*_words, **_names):
+        raise error
+
+    return fails
+
+
+def test_a_page_without_a_connection_is_a_503_and_a_sentence(browser, monkeypatch):
+    monkeypatch.setattr(views.clock, "now", raising(OperationalError("couldn't get a connection after 10.00 sec")))
+
+    answer = browser.get("/")
+
+    assert answer.status_code == 503 and answer["Retry-After"] == str(AWAY_S)
+    assert "The database does not answer at the moment" in answer.content.decode()
+    assert answer["X-Request-ID"] and answer["Content-Security-Policy"]
+
+
+def test_so_is_one_whose_session_cannot_be_read(browser, monkeypatch):
+    store = "django.contrib.sessions.backends.db.SessionStore"
+    monkeypatch.setattr(f"{store}._get_session_from_db", raising(OperationalError("gone")))
+
+    assert browser.get("/").status_code == 503
+    assert browser.get("/api/v1/docs/").json() == {"detail": Unavailable.default_detail}
+
+
+def test_a_defect_stays_a_500_that_tells_nothing_of_its_inside(browser, monkeypatch):
+    monkeypatch.setattr(views.clock, "now", raising(RuntimeError("secret")))
+
+    answer = browser.get("/")
+
+    assert answer.status_code == 500 and "Retry-After" not in answer
+    assert "Something broke" in answer.content.decode() and "secret" not in answer.content.decode()
+
+
+def test_a_defect_behind_the_api_is_answered_in_json(browser, monkeypatch):
+    monkeypatch.setattr("acmeweb.api.schema", raising(RuntimeError("secret")))
+
+    answer = browser.get("/api/v1/schema/")
+
+    assert answer.status_code == 500 and answer["X-Request-ID"]
+    assert answer.json()["detail"].startswith("The server failed; nothing was done.")
+
+
+def test_a_pool_whose_connections_are_all_busy_is_what_we_take_for_overload():
+    here = {**connection.settings_dict, "CONN_MAX_AGE": 0}
+    tiny = {**here, "OPTIONS": {"pool": {"min_size": 1, "max_size": 1, "timeout": 0.05}}}
+    first, second = (ConnectionHandler({"default": here, "tiny": tiny})["tiny"] for _ in range(2))
+    try:
+        first.pool.open(wait=True)
+        first.ensure_connection()
+        with pytest.raises(OperationalError) as caught:
+            second.ensure_connection()
+        refused = translated(caught.value)
+        assert isinstance(refused, Unavailable) and refused.wait == AWAY_S
+    finally:
+        first.close()
+        first.close_pool()

@@ -1,0 +1,82 @@
+"""`acme simulate`: asked for, waited for, compared."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from acme_client import simulate
+
+from jobs import clock
+from scheduling.loops.simulate import simulate_once
+from scheduling.models import Simulation
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """Who waits a second finds that the loop had its turn meanwhile."""
+    turns = []
+
+    def turn(_seconds):
+        turns.append(Simulation.objects.get().state)
+        simulate_once(clock.now)
+
+    monkeypatch.setattr(simulate.time, "sleep", turn)
+    return turns
+
+
+def test_policies_are_compared_line_by_line(acme, worker):
+    result = acme("simulate", "acme:kalos", "--policy", "fifo, easy", "--jobs", 60, "--seed", 7, "-A", "vision")
+
+    assert result.exit_code == 0, result.stderr
+    head, *rows = (line.split() for line in result.stdout.splitlines())
+    assert head == [title for title, _ in simulate.COLUMNS]
+    assert [row[:2] for row in rows] == [["fifo", "60"], ["easy", "60"]]
+    assert Simulation.objects.get().params == {"jobs": 60, "seed": 7}
+    assert worker == ["PENDING"]
+
+
+def test_one_that_was_asked_for_before_is_waited_for_and_printed_whole(acme, worker):
+    id = acme("simulate", "acme:kalos", "--jobs", 20, "--no-wait").stdout.strip()
+
+    told = json.loads(acme("simulate", "--id", id, "-o", "json").stdout)
+    as_csv = acme("simulate", "--id", id, "-o", "csv").stdout.splitlines()
+
+    assert told["id"] == id and told["result"]["runs"][0]["jobs"] == 20
+    assert as_csv[0].startswith("POLICY,JOBS,") and as_csv[1].startswith("fifo,20,")
+
+
+def test_what_was_taken_back_has_no_result_and_exit_code_1(acme):
+    id = acme("simulate", "acme:kalos", "--no-wait").stdout.strip()
+    Simulation.objects.update(state="CANCELLED", ended_at=clock.now())
+
+    result = acme("simulate", "--id", id)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"acme: {id} is CANCELLED.\n"
+
+
+def test_who_stops_waiting_is_told_how_to_come_back(acme, monkeypatch):
+    def interrupted(_seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(simulate.time, "sleep", interrupted)
+    result = acme("simulate", "acme:kalos")
+
+    made = Simulation.objects.get()
+    assert result.exit_code == 130 and f"acme simulate --id {made} " in result.stderr
+    assert made.state == "PENDING"
+
+
+@pytest.mark.parametrize("words", [[], ["acme:kalos", "--id", "x"]])
+def test_a_trace_or_an_id(acme, words):
+    assert acme("simulate", *words).exit_code == 2
+
+
+def test_a_setting_that_cannot_be_is_named(acme):
+    with pytest.raises(Exception, match=r"policies: .*nonsense"):
+        acme("simulate", "acme:kalos", "-p", "nonsense")
+    with pytest.raises(Exception, match="days: belongs to history"):
+        acme("simulate", "acme:kalos", "--days", 3)

@@ -1,0 +1,56 @@
+"""The web server of a container: as many processes as `make up` would start, under one that can be stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from acmeweb.env import ROOT, BadSetting, Env, web_processes
+from acmeweb.services import ports
+from tests.acceptance.instance import until
+
+pytestmark = pytest.mark.xdist_group("servers")
+
+
+def children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def serves(pid):
+    """Neither the parent nor what multiprocessing starts beside it."""
+    with suppress(OSError):
+        return "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def test_a_process_for_each_core_and_one_signal_that_ends_them_all():
+    port = ports.pick()
+    environment = {**os.environ, "SECRET_KEY": "x" * 50, "ACME_WEB_PROCESSES": "2"}
+    words = [sys.executable, "-m", "acmeweb.services.web", f"--port={port}", "--per-core"]
+    with subprocess.Popen(words, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) as parent:
+        try:
+            until(lambda: answers(port), 60)
+            serving = [pid for pid in children(parent.pid) if serves(pid)]
+            parent.send_signal(signal.SIGTERM)
+            assert parent.wait(timeout=30) in (0, -signal.SIGTERM)
+        finally:
+            parent.kill()
+
+    assert len(serving) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in serving)
+
+
+def answers(port):
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+        return answer.status == 200
+
+
+def test_how_many_is_the_same_wherever_it_is_asked():
+    assert web_processes(Env({"ACME_WEB_PROCESSES": "7"})) == 7
+    assert 1 <= web_processes(Env({})) <= 4
+    with pytest.raises(BadSetting, match="ACME_WEB_PROCESSES"):
+        web_processes(Env({"ACME_WEB_PROCESSES": "0"}))
