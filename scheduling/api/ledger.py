@@ -54,8 +54,13 @@ LEDGER = Shape(
         "version": text("Of the rules that divided the time."),
         "capacity_gpu_hours": measure("What the buckets sum to."),
         "gpu_hours": one(HOURS),
-        "goodput": fraction("Productive, of all there was.", nullable=True),
-        "ettr": fraction("Productive, of the wall clock of all runs, waits between attempts included.", nullable=True),
+        "goodput": fraction(
+            "Productive, of all there was; an upper bound: stalls and slow spells are not seen yet.", nullable=True
+        ),
+        "ettr": fraction(
+            "Productive, of the wall clock of all runs, waits between attempts included; an upper bound too.",
+            nullable=True,
+        ),
         "rows": many(ROW),
         "lost": many(LOST, "To failures, the most first."),
         "mttf": one(MTTF),

@@ -70,6 +70,9 @@ def _lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"{bucket:<18}" + "".join(f"{part:>15,.2f}" for part in (*parts, found["gpu_hours"][bucket])))
     lines.append("goodput".ljust(18) + "".join(_part(row["goodput"]) for row in (*rows, found)))
     lines.append(f"capacity {found['capacity_gpu_hours']:,.2f} GPU-hours, ETTR {_part(found['ettr']).strip()}")
+    lines.append(
+        "Goodput and ETTR are upper bounds: checkpoint stalls, slow spells and idle GPUs of running jobs are not seen yet."
+    )
     mean = found["mttf"]
     lines.append(
         f"{mean['failures']} failures; GPU-hours to the next: {_number(mean['mean'])}"
