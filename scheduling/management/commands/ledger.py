@@ -71,7 +71,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines.append("goodput".ljust(18) + "".join(_part(row["goodput"]) for row in (*rows, found)))
     lines.append(f"capacity {found['capacity_gpu_hours']:,.2f} GPU-hours, ETTR {_part(found['ettr']).strip()}")
     lines.append(
-        "Goodput and ETTR are upper bounds: checkpoint stalls, slow spells and idle GPUs of running jobs are not seen yet."
+        "Goodput and ETTR are upper bounds: checkpoint stalls, slow spells and idle GPUs of jobs are not seen yet."
     )
     mean = found["mttf"]
     lines.append(
