@@ -6,7 +6,7 @@ the sequence wrapped around (16,384) within one millisecond; the unique column w
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u to misread
 EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
@@ -16,7 +16,7 @@ LENGTH = 11
 
 def public_id(at: datetime, number: int) -> str:
     """`number` comes from a sequence that only counts up."""
-    milliseconds = int((at - EPOCH).total_seconds() * 1000)
+    milliseconds = (at - EPOCH) // timedelta(milliseconds=1)  # whole numbers: two moments never share one by rounding
     value = (milliseconds << SEQUENCE_BITS) | (number % (1 << SEQUENCE_BITS))
     return "".join(ALPHABET[(value >> shift) & 31] for shift in range(5 * (LENGTH - 1), -1, -5))
 

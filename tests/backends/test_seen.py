@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobs.lifecycle import State
+from scheduling.backends.base import Unreachable
 from scheduling.backends.opening import open_backend
 from scheduling.backends.seen import ALL_EVERY, MOST_ONE_BY_ONE
 from tests.backends.test_slurm import UP, slurmrestd
@@ -139,3 +140,15 @@ def test_the_oldest_version_says_in_one_word_that_nothing_moved():
 
         assert backend.jobs() == first
         assert "update_time=" in heard[-1][1]
+
+
+def test_a_question_for_news_that_fails_is_followed_by_one_for_everything(cluster):
+    node = {"name": "n1", "state": ["IDLE"], "cpus": 4}
+    cluster.answers["GET /nodes"] = 200, {"nodes": [node], "errors": []}
+    cluster.backend.nodes()
+
+    cluster.answers["GET /nodes"] = 500, {"errors": [{"description": "Unspecified error", "error_number": -1}]}
+    with pytest.raises(Unreachable, match="Unspecified"):
+        cluster.backend.nodes()
+
+    assert ["update_time" in path for path in asked(cluster)[-2:]] == [True, False]

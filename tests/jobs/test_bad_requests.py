@@ -325,7 +325,8 @@ DRAINS = [
     ({"reason": "  "}, "reason"),
     ({"reason": 5}, "reason"),
     ({"reason": "x" * 1001}, "reason"),
-    ({"reason": "x", "mode": "now"}, "mode"),
+    ({"reason": "x", "mode": "later"}, "mode"),
+    ({"reason": "x", "mode": 1}, "mode"),
     ({"reason": "x", "dry_run": 1}, "dry_run"),
     ({"reason": "x", "nodes": []}, "nodes"),
 ]
