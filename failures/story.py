@@ -67,13 +67,14 @@ def _events(
     incident: Incident, seen: Sequence[Diagnosis], nodes: Sequence[Node], span: tuple[datetime, datetime]
 ) -> Iterator[Moment]:
     jobs = {row.attempt.job_id for row in seen}
+    died = {row.attempt_id for row in seen}  # a short one may be noticed to start after its end
     ours = Q(detail__incident=incident.pk) | Q(what__startswith="diagnosis.", attempt__in=[d.attempt_id for d in seen])
     back = Q(what="job.started", at__lte=span[1] + timedelta(days=1))
     of_jobs = Event.objects.filter(ours | back, job__in=jobs, at__gte=span[0], what__in=TOLD)
     of_nodes = Event.objects.filter(node__in=nodes, at__range=span, what__in=TOLD)
     first_end = min((row.failed_at for row in seen), default=span[0])
     for event in of_jobs.select_related("job").order_by("id")[:MOST]:
-        if event.what == "job.started" and event.at <= first_end:
+        if event.what == "job.started" and (event.at <= first_end or event.attempt_id in died):
             continue
         yield _moment(event, reverse("job", args=[event.job.public_id]), event.job.name)
     for event in of_nodes.select_related("node__cluster").order_by("id")[:MOST]:

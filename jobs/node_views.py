@@ -96,6 +96,8 @@ def node(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
 
 
 def _node(cluster: str, name: str) -> Node:
+    if "\0" in cluster + name:  # PostgreSQL takes no such text
+        raise Http404
     return get_object_or_404(Node.objects.select_related("cluster"), cluster__name=cluster, name=name)
 
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import httpx
 import typer
@@ -184,7 +185,7 @@ def _state(word: str) -> str:
 @app.command()
 def job(ctx: typer.Context, id: str, output: FormOption = Form.TABLE) -> None:
     """Everything about one job."""
-    row = _server(ctx).get(f"jobs/{id}/")
+    row = _server(ctx).get(f"jobs/{quote(id, safe='')}/")
     if output == Form.TABLE:
         typer.echo(table.details(row))
     else:
@@ -207,7 +208,9 @@ def logs(
     at = None
     if lines is not None or not follow:
         try:
-            answer = acme.raw(f"jobs/{id}/log/", query | ({"tail": f"{lines}lines"} if lines is not None else {}))
+            answer = acme.raw(
+                f"jobs/{quote(id, safe='')}/log/", query | ({"tail": f"{lines}lines"} if lines is not None else {})
+            )
         except Refused as refused:
             if not follow or refused.status != 404:
                 raise
@@ -217,7 +220,7 @@ def logs(
             # The newest may be another one a moment later
             query["attempt"] = answer.headers["X-Log-Attempt"]
     if follow:
-        for event in acme.events(f"jobs/{id}/log/follow/", query, at):
+        for event in acme.events(f"jobs/{quote(id, safe='')}/log/follow/", query, at):
             if not event.name:
                 typer.echo(event.data, nl=False)
             elif event.name == "end":
@@ -234,7 +237,7 @@ def _write_log(raw: bytes) -> None:
 @app.command()
 def why(ctx: typer.Context, id: str, output: FormOption = Form.TABLE) -> None:
     """Why a job waits, what would start it now, and when it will start."""
-    said = _server(ctx).get(f"jobs/{id}/explain/")
+    said = _server(ctx).get(f"jobs/{quote(id, safe='')}/explain/")
     typer.echo(table.as_json(said) if output == Form.JSON else explained.text(said))
 
 
@@ -337,7 +340,7 @@ def resume(ctx: typer.Context, node: NodeArgument, reason: ReasonOption = "") ->
     """Let a node take work again."""
     acme = _server(ctx)
     said = acme.post(f"nodes/{_node(acme, node)}/resume/", {"reason": reason} if reason else {})
-    typer.echo(f"{said['id']} is {said['title']}.")
+    typer.echo(f"{said['id']}: resumed.")
 
 
 @app.command()

@@ -168,7 +168,7 @@ def test_nodes_drain_and_resume(acme, ada):
     line = next(row for row in acme("nodes", "-N").stdout.splitlines() if "gpu001" in row)
     assert "ECC" in line
     assert "2/8" in line
-    assert acme("resume", "gpu001").exit_code == 0
+    assert "gpu001: resumed." in acme("resume", "gpu001").stdout
     assert not Node.objects.filter(drain_asked=True).exists()
     assert acme("drain", "gpu001").exit_code == 2
 

@@ -691,3 +691,7 @@ def test_a_node_that_is_not_there(ada):
     make.cluster()
 
     assert ada.get("/nodes/seren/nothing/").status_code == 404
+
+
+def test_a_name_that_no_database_takes_is_no_node(ada):
+    assert ada.get("/nodes/%00/x/").status_code == 404

@@ -200,6 +200,7 @@ def test_a_quota_that_means_nothing_is_refused_with_its_line(teams, quota_file, 
     [
         (["{file}"], "say how many nodes"),
         (["{file}", "--nodes", "0"], "nodes: must be at least 1"),
+        (["acme:kalos", "--jobs", "5", "--nodes", "0"], "nodes: must be at least 1"),
         (["{file}", "--nodes", "3", "--policy", "lottery"], "lottery is none of"),
         (["/nowhere", "--nodes", "3"], "cannot be read"),
         (["acme:mars"], "none of acme:seren, acme:kalos"),

@@ -102,7 +102,7 @@ class Command(BaseCommand):
         if given["jobs"] is not None and given["jobs"] < 1:
             raise CommandError("jobs: must be at least 1")
         drawn = acme.drawn(site, site_name, jobs=given["jobs"], seed=given["seed"])
-        return drawn, given["nodes"] or site.nodes
+        return drawn, site.nodes if given["nodes"] is None else given["nodes"]
 
     def _one(self, history: Trace, policy: str, setting: Setting) -> tuple[Run, dict[str, Any]]:
         bar = _Bar(policy, len(history)) if sys.stderr.isatty() else None
