@@ -41,8 +41,8 @@ class _Valkey:
             return None
         try:
             if self.server is None:
-                url = settings.VALKEY_URL
-                self.server = redis.Redis.from_url(url, socket_timeout=0.5, socket_connect_timeout=0.5)
+                url, most_s = settings.VALKEY_URL, settings.VALKEY_COUNTING_S
+                self.server = redis.Redis.from_url(url, socket_timeout=most_s, socket_connect_timeout=most_s)
             pipe = self.server.pipeline(transaction=False)
             for words in work:
                 pipe.execute_command(*words)

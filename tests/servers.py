@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from acmeweb.services import keys, leash, ports, postgres, valkey
+from tests.patience import PATIENCE_S
 
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL", "") not in ("", "0")
 running = ExitStack()
@@ -88,7 +89,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _until(answers: Callable[[], bool], log: Path, limit_s: float = 30) -> None:
+def _until(answers: Callable[[], bool], log: Path, limit_s: float = PATIENCE_S) -> None:
     limit = time.monotonic() + limit_s
     while not answers():
         if time.monotonic() > limit:

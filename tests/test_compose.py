@@ -12,6 +12,7 @@ from django.core.management import get_commands
 from django.utils.module_loading import import_string
 
 from acmeweb.env import ROOT
+from tests.patience import PATIENCE_S
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
@@ -20,7 +21,7 @@ LONG_RUNNING = set(SERVICES) - {"migrate", "demo"}
 
 
 def run(*words):
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_it_is_a_compose_file():

@@ -7,6 +7,7 @@ import tomllib
 import pytest
 
 from acmeweb.env import ROOT
+from tests.patience import PATIENCE_S
 
 BLOCKED = ("django", "rest_framework", "channels", "celery", "redis", "httpx", "psycopg")
 
@@ -44,6 +45,8 @@ def test_there_is_a_list():
 
 @pytest.mark.parametrize("module", [module for name in listed() for module in modules(name)])
 def test_it_imports_without_django_and_without_a_network(module):
-    done = subprocess.run([sys.executable, "-c", IMPORT, module], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT, module], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
+    )
 
     assert done.returncode == 0, done.stderr

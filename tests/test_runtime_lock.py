@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from acmeweb.env import ROOT
+from tests.patience import PATIENCE_S
 
 # Every module whose distribution is not in requirements.lock is as good as not installed.
 CHILD = """
@@ -32,6 +33,6 @@ def test_nothing_is_imported_that_the_lock_does_not_name():
     environment = {**os.environ, "SECRET_KEY": "x" * 60}
     words = [sys.executable, "-c", CHILD, *PROCESSES]
 
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
 
     assert done.returncode == 0, done.stderr[-1500:]

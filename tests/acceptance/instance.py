@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, suppress
 
 import psycopg
@@ -16,20 +15,13 @@ from acmeweb.env import ROOT, read_file
 from acmeweb.services import locks, ports
 from acmeweb.services.place import Place
 from acmeweb.services.supervisor import Runner, Silent
+from tests.patience import PATIENCE_S, until
 
 READY = re.compile(
     r"Acme is ready: (http://127\.0\.0\.1:\d+/)  user admin  (password: as you set it|password \w{20})  "
     r"\(Ctrl-C stops everything\)\n"
 )
 OURS = ("DATABASE_URL", "VALKEY_URL", "REDIS_URL", "SECRET_KEY", "ACME_TESTING", "ACME_VAR")
-
-
-def until(question, limit_s=60.0, what="it did not happen in time"):
-    limit = time.monotonic() + limit_s
-    while not (answer := question()):
-        assert time.monotonic() < limit, what
-        time.sleep(0.05)
-    return answer
 
 
 class Instance:
@@ -56,7 +48,7 @@ class Instance:
 
     def ready(self):
         """Wait for the line; its password part."""
-        until(lambda: self.said().endswith("\n") or self.process.poll() is not None, 120, "it said nothing")
+        until(lambda: self.said().endswith("\n") or self.process.poll() is not None, what="it said nothing")
         match = READY.fullmatch(self.said())
         assert match, self.said()
         return match[2]
@@ -65,7 +57,7 @@ class Instance:
         return self.out.read_text()
 
     def status(self, path="/readyz"):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request("GET", path)
             return connection.getresponse().status
@@ -76,7 +68,7 @@ class Instance:
 
     def stop(self, number=signal.SIGINT):
         self.process.send_signal(number)
-        return self.process.wait(timeout=40)
+        return self.process.wait(timeout=PATIENCE_S)
 
     def gone(self):
         return locks.all_gone(self.place.alive) and self.status() == 0

@@ -5,9 +5,10 @@ import signal
 
 import pytest
 
-from tests.acceptance.instance import Instance, until
+from tests.acceptance.instance import Instance
 from tests.chaos import judge
 from tests.chaos.record import Record
+from tests.patience import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 

@@ -8,8 +8,9 @@ import socket
 import httpx
 import pytest
 
-from tests.acceptance.instance import Instance, until
+from tests.acceptance.instance import Instance
 from tests.cluster.running import is_alive
+from tests.patience import PATIENCE_S, until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -43,7 +44,7 @@ def test_what_is_killed_comes_back_and_what_kills_the_runner_ends_all(instance):
         until(lambda: instance.status() == 200, what=f"not ready after {name} was killed")
 
     os.kill(int((instance.place.run / "supervisord.pid").read_text()), signal.SIGKILL)
-    assert instance.process.wait(timeout=60) == 1
+    assert instance.process.wait(timeout=PATIENCE_S) == 1
     assert "The process runner ended by itself" in instance.said()
     assert instance.gone()
 
@@ -62,7 +63,7 @@ def test_kill_9_of_up_leaves_nothing_and_the_next_start_need_not_wait(instance):
     assert instance.sql("TABLE kept").rowcount == 1
     instance.process.kill()
     instance.process.wait()
-    until(instance.gone, 20, "something stayed behind")
+    until(instance.gone, what="something stayed behind")
 
 
 def test_ctrl_c_ends_the_jobs_of_this_machine_too(instance):
@@ -89,7 +90,7 @@ def test_ctrl_c_ends_the_jobs_of_this_machine_too(instance):
     assert instance.stop() == 0
 
     assert instance.gone()
-    until(lambda: not any(map(is_alive, pids)), 5, "a job outlived Ctrl-C")
+    until(lambda: not any(map(is_alive, pids)), what="a job outlived Ctrl-C")
 
 
 def test_a_second_start_in_the_same_place_is_refused_in_one_sentence(instance, tmp_path):
@@ -99,7 +100,7 @@ def test_a_second_start_in_the_same_place_is_refused_in_one_sentence(instance, t
 
     second = Instance(instance.place.var).start()
 
-    assert second.process.wait(timeout=30) == 1
+    assert second.process.wait(timeout=PATIENCE_S) == 1
     assert second.said().startswith("Acme is already running in")
     assert second.said().count("\n") == 1
 
@@ -127,7 +128,7 @@ def test_stopping_it_while_it_starts_leaves_nothing(instance):
 def test_what_cannot_be_started_is_one_sentence(instance, environment, sentence):
     instance.start(**environment)
 
-    assert instance.process.wait(timeout=30) == 1
+    assert instance.process.wait(timeout=PATIENCE_S) == 1
     assert instance.said().startswith(sentence)
     assert instance.said().count("\n") == 1
 
@@ -138,6 +139,6 @@ def test_a_port_in_use_is_one_sentence(instance):
         taken.listen()
         instance.start()
 
-        assert instance.process.wait(timeout=30) == 1
+        assert instance.process.wait(timeout=PATIENCE_S) == 1
     assert instance.said().startswith(f"Port {instance.port} on 127.0.0.1 is already in use")
     assert instance.gone()

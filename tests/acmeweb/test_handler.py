@@ -9,6 +9,7 @@ from django.http import HttpResponse, StreamingHttpResponse
 from django.urls import path
 
 from acmeweb.handler import DjangoInThreads
+from tests.patience import PATIENCE_S
 
 threads = []
 closed = threading.Event()
@@ -70,7 +71,7 @@ async def asked(address, *messages, hang_up_after=None):
         await asyncio.sleep(0)
 
     scope = {"type": "http", "method": "POST", "path": address, "headers": [(b"host", b"localhost")]}
-    await asyncio.wait_for(DjangoInThreads()(scope, receive, send), 20)
+    await asyncio.wait_for(DjangoInThreads()(scope, receive, send), PATIENCE_S)
     body = b"".join(message.get("body", b"") for message in said[1:])
     return (said[0]["status"], dict(said[0]["headers"]), body) if said else None
 
@@ -109,7 +110,7 @@ async def test_a_stream_ends_when_the_caller_hangs_up():
 
     await asked("/endless", hang_up_after=3)
 
-    assert closed.wait(5)
+    assert closed.wait(PATIENCE_S)
 
 
 async def test_who_hangs_up_before_the_body_is_whole_gets_no_answer():

@@ -18,7 +18,7 @@ import pytest
 from jobs.lifecycle import FINAL, NodeState, State
 from scheduling.backends.base import Backend, Refused, SeenJob, Submission, Unreachable
 from scheduling.backends.opening import open_backend
-from tests.cluster.running import wait_for
+from tests.patience import PATIENCE_S, until
 
 keys = count(1)
 
@@ -76,12 +76,12 @@ class Site:
         )
         return replace(plain, **changed)
 
-    def until(self, what: Submission, is_so: Callable[[SeenJob], bool], within_s: float = 20.0) -> SeenJob:
+    def until(self, what: Submission, is_so: Callable[[SeenJob], bool], within_s: float = PATIENCE_S) -> SeenJob:
         def look() -> SeenJob | None:
             seen = self.backend.find(what.key)
             return seen if seen is not None and is_so(seen) else None
 
-        return wait_for(look, within_s=within_s, what=f"{what.key}: {self.backend.find(what.key)}")
+        return until(look, within_s=within_s, what=f"{what.key}: {self.backend.find(what.key)}")
 
     def until_final(self, what: Submission) -> SeenJob:
         return self.until(what, lambda seen: seen.state in FINAL and not seen.flags)
@@ -201,7 +201,7 @@ class BackendContract:
         drained = self._node(site, node)
         assert ("DRAIN" in drained.flags, drained.reason) == (True, "fan is loud")
         site.backend.resume(node)
-        wait_for(lambda: not self._node(site, node).flags, what="resumed")
+        until(lambda: not self._node(site, node).flags, what="resumed")
         assert self._node(site, node).state == NodeState.IDLE
 
     def test_draining_an_unknown_node_is_refused(self, site: Site):
@@ -247,7 +247,7 @@ class BackendContract:
     @pytest.mark.timeout(180)
     def test_a_job_past_its_limit_is_ended_and_says_so(self, site: Site):
         assert site.limited is not None
-        ended = site.until(site.limited, lambda seen: seen.state in FINAL and not seen.flags, within_s=150)
+        ended = site.until(site.limited, lambda seen: seen.state in FINAL and not seen.flags)
 
         assert ended.state == State.TIMEOUT
         assert 55 <= (ended.ended_at - ended.started_at).total_seconds() <= 130
@@ -261,12 +261,12 @@ class BackendContract:
         hazards.kill_node(node)
 
         try:
-            ended = site.until(asked, lambda seen: seen.state in FINAL, within_s=60)
+            ended = site.until(asked, lambda seen: seen.state in FINAL)
             assert ended.state == State.NODE_FAIL
             assert self._node(site, node).state == NodeState.DOWN
         finally:
             hazards.revive_node(node)
-        wait_for(lambda: self._node(site, node).state == NodeState.IDLE, within_s=60, what="the node is back")
+        until(lambda: self._node(site, node).state == NodeState.IDLE, what="the node is back")
 
     def test_jobs_do_not_notice_that_the_controller_was_restarted(self, site: Site):
         hazards = site.hazards

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.cluster.running import wait_for
+from tests.patience import PATIENCE_S, until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "slurmrestd", "scontrol", "sbatch", "scancel")
 PACKAGES = "apt packages slurmctld slurmd slurm-client munge slurmrestd slurm-wlm-jwt-plugin"
@@ -67,12 +67,12 @@ class RealSlurm:
         return self
 
     def __exit__(self, *_: object) -> None:
-        subprocess.run(["scancel", "--user", self.user], env=self._environment(), capture_output=True, timeout=20)
+        self._said(["scancel", "--user", self.user], check=False)
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in reversed(self._daemons):
             try:
-                daemon.wait(timeout=5)
+                daemon.wait(timeout=30)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
@@ -97,9 +97,9 @@ class RealSlurm:
     def restart_controller(self) -> None:
         daemon = self._by_role.pop("controller")
         daemon.terminate()
-        daemon.wait(timeout=20)
+        daemon.wait(timeout=PATIENCE_S)
         self._start_controller()
-        wait_for(lambda: self._answering_nodes() == NODES, within_s=60, what="nodes")
+        until(lambda: self._answering_nodes() == NODES, what="nodes")
 
     def cut(self) -> None:
         self._kill("rest")
@@ -107,7 +107,7 @@ class RealSlurm:
     def mend(self) -> None:
         (self._run / "rest.sock").unlink(missing_ok=True)
         self._start_local_rest()
-        wait_for(self._rest_answers, what="slurmrestd")
+        until(self._rest_answers, what="slurmrestd")
 
     def _kill(self, role: str) -> None:
         daemon = self._by_role.pop(role)
@@ -126,23 +126,23 @@ class RealSlurm:
             f"--log-file={self._log}/munged.log",
             f"--seed-file={self._run}/munge.seed",
         )
-        wait_for(munge_socket.exists, what="munged")
+        until(munge_socket.exists, what="munged")
         self._start_controller()
         for node in self.nodes:
             self.revive_node(node)
         self._start_rest()
-        wait_for(lambda: self._idle_nodes() == NODES, within_s=40, what="nodes")
+        until(lambda: self._idle_nodes() == NODES, what="nodes")
 
     def _start_controller(self) -> None:
         self._by_role["controller"] = self._launch("slurmctld", "-D")
-        wait_for(lambda: "UP" in self._said(["scontrol", "ping"], check=False), what="slurmctld")
+        until(lambda: "UP" in self._said(["scontrol", "ping"], check=False), what="slurmctld")
 
     def _start_rest(self) -> None:
         """Two of them, because a token's one cannot also trust a local socket."""
         self._start_local_rest()
         address = f"127.0.0.1:{self._rest_port}"
         self._launch("slurmrestd", "-a", "rest_auth/jwt", "-s", self._plugin(), address, **REST, SLURM_JWT="daemon")
-        wait_for(self._rest_answers, what="slurmrestd")
+        until(self._rest_answers, what="slurmrestd")
 
     def _start_local_rest(self) -> None:
         socket_path = f"unix:{self._run}/rest.sock"
@@ -159,7 +159,7 @@ class RealSlurm:
         try:
             with httpx.Client(transport=transport) as client:
                 client.get("http://slurm/openapi/v3")
-                socket.create_connection(("127.0.0.1", self._rest_port), timeout=1).close()
+                socket.create_connection(("127.0.0.1", self._rest_port), timeout=PATIENCE_S).close()
         except (httpx.HTTPError, OSError):
             return False
         return True
@@ -186,7 +186,9 @@ class RealSlurm:
         return daemon
 
     def _said(self, command: list[str], *, check: bool = True) -> str:
-        done = subprocess.run(command, env=self._environment(), capture_output=True, text=True, timeout=20, check=check)
+        done = subprocess.run(
+            command, env=self._environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=check
+        )
         return (done.stdout + ("" if check else done.stderr)).strip()
 
     def _environment(self) -> dict[str, str]:

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -15,10 +14,13 @@ from urllib.request import urlopen
 import pytest
 from django.conf import settings
 from django.db import connection
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from jobs.models import Role
 from tests import make
+from tests.patience import PATIENCE_S, until
+
+expect.set_options(timeout=PATIENCE_S * 1000)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -42,14 +44,15 @@ def free_port() -> int:
 
 
 def until_ready(url: str, server: subprocess.Popen, log: Path) -> None:
-    for _ in range(150):
+    def answers() -> bool:
         assert server.poll() is None, log.read_text()
         try:
-            with urlopen(f"{url}/healthz", timeout=2):
-                return
+            with urlopen(f"{url}/healthz", timeout=PATIENCE_S):
+                return True
         except OSError:
-            time.sleep(0.1)
-    raise AssertionError(f"the server does not answer:\n{log.read_text()}")
+            return False
+
+    until(answers, what=f"the server does not answer; {log}")
 
 
 class Server:
@@ -145,6 +148,7 @@ def visit(chromium, server):
 
     def opened(name: str, **options) -> Visitor:
         contexts.append(chromium.new_context(**options))
+        contexts[-1].set_default_timeout(PATIENCE_S * 1000)
         visitor = Visitor(contexts[-1], server)
         visitor.sign_in(name)
         return visitor

@@ -107,7 +107,7 @@ def test_a_page_says_that_it_is_stale_and_comes_back_with_what_it_missed(visit, 
     make.running(job)
     server.start()
 
-    expect(ada.page.locator("#live")).to_have_text("live", timeout=20_000)
+    expect(ada.page.locator("#live")).to_have_text("live")
     expect(ada.page.locator(f"#job-{job.public_id} .badge .word")).to_have_text("RUNNING")
     assert is_marked(ada.page)
 

@@ -31,9 +31,10 @@ from celery import Celery
 
 from acmeweb.env import ROOT, read_file
 from acmeweb.services import leash
-from tests.acceptance.instance import Instance, until
+from tests.acceptance.instance import Instance
 from tests.chaos import judge
 from tests.chaos.record import Record
+from tests.patience import until
 
 VICTIMS = ("worker", "second", "beat", "web", "cluster", "valkey", "postgres")
 OTHER_DEEDS = ("flush", "duplicate", "cut")

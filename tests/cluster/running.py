@@ -6,29 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
-from typing import TypeVar
 
 from scheduling.backends.opening import open_backend
 from scheduling.simulator import stepd
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
-T = TypeVar("T")
-
-
-def wait_for(look: Callable[[], T | None], *, within_s: float = 15.0, what: str = "") -> T:
-    """What `look` returns once it is true. Polls with a deadline, so a fast machine waits no longer than it must."""
-    deadline = time.monotonic() + within_s
-    while True:
-        found = look()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s} s: {what or look}")
-        time.sleep(0.03)
 
 
 def is_alive(pid: int) -> bool:
@@ -77,7 +62,7 @@ class ClusterProcess:
             return 0
         os.kill(process.pid, number)
         try:
-            code = process.wait(timeout=15)
+            code = process.wait(timeout=PATIENCE_S)
         finally:
             process.kill()  # nothing, where it has ended
         assert process.stdout is not None

@@ -16,8 +16,9 @@ from scheduling.backends.base import BackendError, Refused, Unreachable
 from scheduling.backends.opening import open_backend
 from scheduling.simulator.server import options_of
 from tests.backends.test_dialect import submission
+from tests.patience import until
 
-from .running import ClusterProcess, wait_for
+from .running import ClusterProcess
 
 API = "/slurm/v0.0.42"
 
@@ -126,11 +127,11 @@ def test_a_node_set_down_ends_its_jobs(cluster, http):
     backend = cluster.backend()
     wanted = asked(cluster, "down", nodes=("seren-003",))
     backend.submit(wanted)
-    wait_for(lambda: backend.find("down").state == State.RUNNING)
+    until(lambda: backend.find("down").state == State.RUNNING)
 
     http.post(f"{API}/node/seren-003", json={"state": ["DOWN"], "reason": "test"}).raise_for_status()
 
-    wait_for(lambda: backend.find("down").state == State.NODE_FAIL)
+    until(lambda: backend.find("down").state == State.NODE_FAIL)
     backend.resume("seren-003")
     backend.close()
 
@@ -149,7 +150,7 @@ def test_a_bad_output_path_fails_the_job_and_touches_nothing(cluster, tmp_path, 
 
     backend.submit(asked(cluster, key, stdout=where.format(root=cluster.log_root)))
 
-    ended = wait_for(lambda: (job := backend.find(key)) and job.ended_at and job)
+    ended = until(lambda: (job := backend.find(key)) and job.ended_at and job)
     assert (ended.state, ended.signal) == (State.FAILED, 53)
     assert not (tmp_path / "out.log").exists() and target.read_text() == "untouched"
     for name in ("link", "file.log"):
@@ -234,7 +235,7 @@ def test_kill_9_among_submissions_loses_no_accepted_job_and_gives_no_id_twice(tm
         clients = [threading.Thread(target=submit_for_ever, args=(who,)) for who in range(4)]
         for client in clients:
             client.start()
-        wait_for(lambda: len(accepted) > 60)
+        until(lambda: len(accepted) > 60)
         cluster.kill()
         for client in clients:
             client.join()
@@ -256,7 +257,7 @@ def test_after_kill_9_jobs_go_on_and_their_logs_too(tmp_path):
         backend = cluster.backend()
         backend.submit(asked(cluster, "long", environment={"SIM_DURATION_S": "3", "SIM_END": "COMPLETED"}))
         path = cluster.log_root / "long.log"
-        wait_for(lambda: path.exists() and path.read_text().count("\n") >= 2)
+        until(lambda: path.exists() and path.read_text().count("\n") >= 2)
         before = backend.find("long")
         backend.close()
         cluster.kill()
@@ -269,7 +270,7 @@ def test_after_kill_9_jobs_go_on_and_their_logs_too(tmp_path):
         backend = cluster.backend()
         after = backend.find("long")
         assert (after.started_at, after.nodes) == (before.started_at, before.nodes)
-        wait_for(lambda: backend.find("long").state == State.COMPLETED)
+        until(lambda: backend.find("long").state == State.COMPLETED)
         assert path.read_text().startswith(text)
         assert "half a li" not in path.read_text()
         lines = path.read_text().splitlines()
@@ -283,9 +284,9 @@ def test_a_file_of_a_job_is_in_directories_that_are_made(cluster):
 
     job_id = backend.submit(asked(cluster, "deep", stdout=str(path)))
 
-    wait_for(lambda: os.path.exists(str(path).replace("%j", job_id)))
+    until(lambda: os.path.exists(str(path).replace("%j", job_id)))
     backend.cancel(job_id)
-    wait_for(lambda: "CANCELLED ***" in (path.parent / f"{job_id}.log").read_text())
+    until(lambda: "CANCELLED ***" in (path.parent / f"{job_id}.log").read_text())
     backend.close()
 
 
@@ -293,17 +294,17 @@ def test_a_fault_can_be_ordered_and_is_seen_in_the_log_the_kernel_and_the_teleme
     backend = cluster.backend()
     wanted = asked(cluster, "broken", nodes=("seren-004",), environment={"SIM_DURATION_S": "600"}, gpus_per_node=8)
     backend.submit(wanted)
-    wait_for(lambda: (job := backend.find("broken")) and job.state == State.RUNNING and not job.flags)
+    until(lambda: (job := backend.find("broken")) and job.state == State.RUNNING and not job.flags)
 
     order = {"kind": "nvlink", "node": "seren-004", "gpu": 3}
     trouble = http.post("/troubles", json=order).raise_for_status().json()["trouble"]
 
-    assert wait_for(lambda: (job := backend.find("broken")) and job.ended_at and job).state == State.FAILED
+    assert until(lambda: (job := backend.find("broken")) and job.ended_at and job).state == State.FAILED
     assert (trouble["node"], trouble["gpu"], len(trouble["jobs"])) == ("seren-004", 3, 1)
     assert "NVLink error" in Path(wanted.stdout).read_text()
     assert "Xid (PCI:0000:45:00): 74" in http.get("/kernel/seren-004").text
     kernel = cluster.log_root / "kernel" / "seren-004.log"
-    wait_for(lambda: kernel.exists() and "Xid" in kernel.read_text())
+    until(lambda: kernel.exists() and "Xid" in kernel.read_text())
     assert 'DCGM_FI_DEV_XID_ERRORS{gpu="3"' in http.get("/metrics").text
     assert [one["kind"] for one in http.get("/troubles").json()["troubles"]] == ["nvlink"]
     backend.close()

@@ -15,6 +15,7 @@ import pytest
 from failures.agent import answers, masking
 from failures.agent.asking import Agent, AgentError, Endpoint
 from failures.agent.prompts import Precedent
+from tests.patience import PATIENCE_S
 
 BUNDLE = "@4 | tern-1: step 3 loss 2.0\n@9 x2 | tern-1: RuntimeError: flux lost\n@12 | exit code 1\n"
 Answer = Callable[[dict[str, Any], int], tuple[int, bytes]]
@@ -36,7 +37,7 @@ def serving(answer: Answer, pause: threading.Event | None = None) -> Iterator[tu
         def do_POST(self) -> None:
             asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             if pause is not None:
-                pause.wait(10)
+                pause.wait(PATIENCE_S)
             status, body = answer(asked[-1], len(asked))
             with suppress(ConnectionError):  # who has heard enough hangs up
                 self.send_response(status)

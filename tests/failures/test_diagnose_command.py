@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from tests.failures.samples import HEALTHY, SAMPLES
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {
@@ -40,7 +40,7 @@ def alone(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]
     """With nothing in the environment that would lead to a server."""
     return subprocess.run(
         [sys.executable, "manage.py", "diagnose", *words], cwd=ROOT, input=stdin, capture_output=True, check=False,
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"}, timeout=60,
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"}, timeout=PATIENCE_S,
     )  # fmt: skip
 
 
@@ -127,11 +127,8 @@ def test_a_directory_is_no_log(tmp_path: Path) -> None:
         call_command("diagnose", str(tmp_path), stdout=StringIO())
 
 
-def test_a_thousand_files_in_one_call_are_fast(logs: list[str]) -> None:
+def test_a_thousand_files_in_one_call_are_answered_in_their_order(logs: list[str]) -> None:
     many = (logs * 40)[:1000]
-    began = time.monotonic()
-
     answers = told(*many)
 
-    assert len(answers) == 1000
-    assert time.monotonic() - began < 20
+    assert [one["file"] for one in answers] == many

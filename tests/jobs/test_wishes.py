@@ -8,6 +8,7 @@ import pytest
 
 from jobs import wishes
 from jobs.wishes import Bell
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def heard(monkeypatch):
     found, gate = [], threading.Event()
 
     def want_turn(cluster_id):
-        gate.wait(10)
+        gate.wait(PATIENCE_S)
         found.append(cluster_id)
 
     monkeypatch.setattr(wishes, "want_turn", want_turn)
@@ -25,7 +26,7 @@ def heard(monkeypatch):
 
 def finished(bell):
     if thread := bell.thread:
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 def test_rings_that_come_during_a_wish_become_one(heard):

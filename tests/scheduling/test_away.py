@@ -12,7 +12,8 @@ from jobs.lifecycle import State
 from jobs.models import Allocation, Attempt, Cluster, Deed, Event, Job
 from scheduling.loops.turn import turn_once
 from tests import make
-from tests.cluster.running import ClusterProcess, wait_for
+from tests.cluster.running import ClusterProcess
+from tests.patience import until
 from tests.scheduling.test_turn import free
 
 LASTS = {"gpus_per_node": 1, "command": "train", "environment": {"SIM_DURATION_S": "86400"}}
@@ -36,7 +37,7 @@ def test_a_cluster_that_is_away_for_two_minutes_costs_no_job(db, tmp_path, later
 
         turn()  # it learns its nodes
         runs = make.job(cluster=cluster, **LASTS)
-        assert wait_for(turn, within_s=60) == 1
+        assert until(turn) == 1
         sent_in_vain = make.attempt(make.job(cluster=cluster, **LASTS), on=["seren-002"])
         told = Event.objects.count()
 
@@ -54,6 +55,6 @@ def test_a_cluster_that_is_away_for_two_minutes_costs_no_job(db, tmp_path, later
 
         slurm.start()
         later(180)
-        assert wait_for(lambda: turn() == 2, within_s=60)
+        assert until(lambda: turn() == 2)
         assert Cluster.objects.get().trouble == ""
         assert [job.key for job in backend.jobs()] == list(Attempt.objects.order_by("pk").values_list("key", flat=True))

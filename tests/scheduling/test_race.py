@@ -16,6 +16,7 @@ from scheduling.loops.schedule import schedule_once
 from scheduling.loops.turn import LEASE, Held, LeaseLost
 from scheduling.models import Lease
 from tests import make
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,7 +37,7 @@ def together(*works: Callable[[], object]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=PATIENCE_S)
     return results
 
 
@@ -45,7 +46,7 @@ def waiting_for_the_other(barrier: threading.Barrier):
 
     def policy(picture):
         decided = POLICIES["fifo"](picture)
-        barrier.wait(timeout=30)
+        barrier.wait(timeout=PATIENCE_S)
         return decided
 
     return policy
@@ -82,7 +83,7 @@ def test_schedulers_that_decided_differently_never_share_a_gpu():
         starts = tuple(
             type(start)(**{**vars(start), "job_id": job}) for start, job in zip(decided.starts, turned, strict=True)
         )
-        barrier.wait(timeout=30)
+        barrier.wait(timeout=PATIENCE_S)
         return type(decided)(starts=starts, waits=())
 
     oldest_first = waiting_for_the_other(barrier)
@@ -117,7 +118,7 @@ def test_of_many_who_want_the_lease_one_gets_it():
     barrier = threading.Barrier(6)
 
     def take(holder: str) -> int | None:
-        barrier.wait(timeout=30)
+        barrier.wait(timeout=PATIENCE_S)
         return Lease.take("cluster:1", holder, LEASE)
 
     terms = together(*[lambda holder=f"w{n}": take(holder) for n in range(6)])

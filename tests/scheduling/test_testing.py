@@ -19,6 +19,7 @@ from scheduling.loops.deliver import TEST_AGAIN, deliver_once
 from scheduling.loops.sync import sync_once
 from scheduling.loops.testing import MUST_START, default_script, key_of
 from tests import make
+from tests.patience import PATIENCE_S
 from tests.scheduling.fake import failing
 
 
@@ -176,7 +177,7 @@ def test_a_node_on_which_jobs_still_run_is_not_tested(cluster):
 def run_check(**environment):
     clean = {"PATH": os.environ["PATH"], **environment}
     done = subprocess.run(
-        [sys.executable, "-c", default_script()], env=clean, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", default_script()], env=clean, capture_output=True, text=True, timeout=PATIENCE_S
     )
     return done.returncode, done.stdout
 

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 import pytest
 
 from acmeweb.env import ROOT
+from tests.patience import PATIENCE_S
 
 PROGRAM = str(ROOT / "scheduling" / "checks" / "world.py")
 
@@ -35,7 +36,7 @@ def started(port, rank, size=2, *more, key="k"):
 
 
 def answer(process):
-    said, errors = process.communicate(timeout=100)
+    said, errors = process.communicate(timeout=PATIENCE_S)
     assert not errors, errors
     assert said.count("\n") == 1
     return json.loads(said) | {"code": process.returncode}

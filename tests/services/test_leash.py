@@ -5,32 +5,25 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from acmeweb.services import leash, locks
+from tests.patience import PATIENCE_S, until
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
 
-def until(question, limit_s=15.0):
-    limit = time.monotonic() + limit_s
-    while not question():
-        assert time.monotonic() < limit, "it did not happen in time"
-        time.sleep(0.02)
-
-
 def run(words, **options):
-    return subprocess.run(words, capture_output=True, text=True, timeout=30, **options)
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, **options)
 
 
 def test_it_becomes_the_program_and_keeps_its_pid():
     words = leash.command([sys.executable, "-c", "import os; print(os.getpid())"])
 
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=PATIENCE_S)
 
     assert int(said) == process.pid
 
@@ -130,7 +123,7 @@ class TestHold:
 
         locks.kill_holders(held)
 
-        assert process.wait(timeout=10) == -signal.SIGKILL
+        assert process.wait(timeout=PATIENCE_S) == -signal.SIGKILL
 
 
 @as_root

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from acmeweb.env import ROOT
+from tests.patience import PATIENCE_S
 
 TOOLS = ("sh", "dirname", "cat", "cksum", "df", "awk", "grep", "rm", "mv")
 NEEDED = ("requirements-uv.lock", "requirements-dev.lock", "client/pyproject.toml", "acmeweb/services/setup.sh")
@@ -40,7 +41,7 @@ def put(directory: Path, name: str, text: str):
 def setup(checkout, path, **environment):
     words = ["/bin/sh", str(checkout / "acmeweb/services/setup.sh")]
     environment = {"PATH": str(path), "HOME": str(checkout), **environment}
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def refused(done, sentence):

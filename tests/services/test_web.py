@@ -12,7 +12,7 @@ import pytest
 
 from acmeweb.env import ROOT, BadSetting, Env, web_processes
 from acmeweb.services import ports
-from tests.acceptance.instance import until
+from tests.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.xdist_group("servers")
 
@@ -33,10 +33,10 @@ def test_a_process_for_each_core_and_one_signal_that_ends_them_all():
     words = [sys.executable, "-m", "acmeweb.services.web", f"--port={port}", "--per-core"]
     with subprocess.Popen(words, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) as parent:
         try:
-            until(lambda: answers(port), 60)
+            until(lambda: answers(port))
             serving = [pid for pid in children(parent.pid) if serves(pid)]
             parent.send_signal(signal.SIGTERM)
-            assert parent.wait(timeout=30) in (0, -signal.SIGTERM)
+            assert parent.wait(timeout=PATIENCE_S) in (0, -signal.SIGTERM)
         finally:
             parent.kill()
 
@@ -45,7 +45,7 @@ def test_a_process_for_each_core_and_one_signal_that_ends_them_all():
 
 
 def answers(port):
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=PATIENCE_S) as answer:
         return answer.status == 200
 
 
