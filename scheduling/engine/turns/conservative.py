@@ -30,19 +30,57 @@ SHORTEST_S = 1e-3  # even who is expected to take no time needs a place
 LATE_S = 60.0  # whoever has passed his expected end is expected to take so much more
 
 
+class Stretch:
+    """The room from one time of the plan to the next, and the nodes that fit what was asked for before: by the number
+    of the wish in `wishes`, which all stretches share.
+
+    What is taken can only narrow them, and only on the nodes that are taken: so nobody looks at all nodes again."""
+
+    __slots__ = ("_fitting", "_wishes", "room")
+
+    def __init__(self, room: Room, wishes: list[Need], fitting: list[Nodes]) -> None:
+        self.room = room
+        self._wishes = wishes
+        self._fitting = fitting  # as far as anybody asked
+
+    def fitting(self, number: int) -> Nodes:
+        known = self._fitting
+        while len(known) <= number:
+            known.append(self.room.fitting(self._wishes[len(known)]))
+        return known[number]
+
+    def take(self, places: Places, need: Need) -> None:
+        room, known = self.room, self._fitting
+        room.take(places, need)
+        for node, _ in places:
+            free, cpus, memory_mb = room.free[node], room.cpus[node], room.memory_mb[node]
+            bit = 1 << node
+            for number, nodes in enumerate(known):
+                if nodes & bit:
+                    wish = self._wishes[number]
+                    if free < wish.gpus or cpus < wish.cpus or memory_mb < wish.memory_mb:
+                        known[number] = nodes ^ bit
+
+    def copy(self) -> Stretch:
+        return Stretch(self.room.copy(), self._wishes, list(self._fitting))
+
+
 class Plan:
     def __init__(self, engine: Engine, now: float) -> None:
         self._place = engine.place
         self.starts: dict[Job, tuple[float, Places]] = {}
         self.last: Entry | None = None  # who stands furthest back of those with a promise
         room = engine.firm.copy()
-        self.times, self.rooms = [now], [room]
+        self._wishes: list[Need] = []
+        self.times, self.rooms = [now], [Stretch(room, self._wishes, [])]
+        self._numbers: dict[Need, int] = {}
+        self._never_before: dict[Need, list[tuple[float, float]]] = {}
         for at, ended in _groups(engine, now):
             room = room.copy()
             for job in ended:
                 room.give(job.places or (), job.ask.need)
             self.times.append(at)
-            self.rooms.append(room)
+            self.rooms.append(Stretch(room, self._wishes, []))
 
     @property
     def job(self) -> Job:
@@ -64,19 +102,29 @@ class Plan:
         """The earliest start that delays nobody who has one; None if it never fits."""
         need = job.ask.need
         rest = replace(need, nodes=1, gpus=need.rest, rest=0) if need.rest else None
-        for first, begins in enumerate(self.times):
+        wish, beside_wish = self._number(need), self._number(rest) if rest else 0
+        for first in range(bisect_left(self.times, self._not_before(job)), len(self.times)):
+            begins = self.times[first]
             until = begins + max(job.expected_s, SHORTEST_S)
-            among = beside = job.ask.able & self.rooms[first].usable
+            among = beside = job.ask.able & self.rooms[first].room.usable
             for at in range(first, len(self.times)):
                 if self.times[at] >= until or among.bit_count() < need.nodes:
                     break
-                among &= self.rooms[at].fitting(need)
-                beside = beside & self.rooms[at].fitting(rest) if rest else 0
-            if (places := self._places(self.rooms[first], need, rest, among, beside)) is not None:
+                among &= self.rooms[at].fitting(wish)
+                beside = beside & self.rooms[at].fitting(beside_wish) if rest else 0
+            if (places := self._places(self.rooms[first].room, need, rest, among, beside)) is not None:
                 self._take(first, until, places, need)
                 self.starts[job] = begins, places
+                self._note(job, begins)
                 return begins
+        self._note(job, math.inf)
         return None
+
+    def _number(self, wish: Need) -> int:
+        if (known := self._numbers.get(wish)) is None:
+            known = self._numbers[wish] = len(self._wishes)
+            self._wishes.append(wish)
+        return known
 
     def _places(self, room: Room, need: Need, rest: Need | None, among: Nodes, beside: Nodes) -> Places | None:
         if among.bit_count() < need.nodes:
@@ -96,6 +144,17 @@ class Plan:
                 self.rooms.insert(last, self.rooms[last - 1].copy())
         for room in self.rooms[first:last]:
             room.take(places, need)
+
+    def _note(self, job: Job, begins: float) -> None:
+        """Kept: for each time that one may take, the latest start of those who take no longer."""
+        known = self._never_before.get(job.ask.need, ())
+        kept = [one for one in known if one[0] < job.expected_s or one[1] > begins]
+        self._never_before[job.ask.need] = [*kept, (job.expected_s, begins)]
+
+    def _not_before(self, job: Job) -> float:
+        """The plan only fills up, so what asks for the same and takes as long or longer starts no earlier."""
+        known = self._never_before.get(job.ask.need, ())
+        return max((begins for expected_s, begins in known if expected_s <= job.expected_s), default=-math.inf)
 
 
 def conservative(engine: Engine, now: float) -> None:
@@ -148,7 +207,7 @@ def _comes_true(engine: Engine, plan: Plan, arrived: list[Entry], now: float) ->
     if any(at < now for at, _ in plan.starts.values()):
         return False  # somebody was expected to end by then, and did not
     plan.forward(now)
-    room = plan.rooms[0]
+    room = plan.rooms[0].room
     for job, (at, places) in plan.starts.items():
         if at <= now:
             room = room.copy()
