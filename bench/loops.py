@@ -4,9 +4,10 @@
     python bench/loops.py turn           load, decide, apply, explain at two sizes; also: starts, profile
 
 `turn` measures a whole turn of a full cluster (nothing can start): the cluster is a list in memory, PostgreSQL a real
-server that waits for its disk. The first turn writes a reason for everybody who waits, later ones find little to
-write. `starts` runs turns against the simulated cluster's server until all of a burst is accepted; where Slurm
-is installed, a real slurmctld on the same host takes a burst through the same adapter, and sbatch one after another.
+server that waits for its disk. The first turn takes over the whole cluster, later ones find little to write; in the
+busy ones somebody else became first in the queue, so everybody's sentence is another. `starts` runs turns against the
+simulated cluster's server until all of a burst is accepted; where Slurm is installed, a real slurmctld on the same host
+takes a burst through the same adapter, and sbatch one after another.
 Prints a table to stderr and JSON to stdout.
 """
 
@@ -93,6 +94,10 @@ def turn(nodes: int, waiting: int, running: int, *, profile: bool) -> dict[str, 
 
     first, _ = one()
     later, cpu = zip(*(one() for _ in range(TIMES)), strict=True)
+    busy = []
+    for number in range(TIMES):
+        other_head(cluster, number)
+        busy.append(one()[0])
     if profile:
         with cProfile.Profile() as spent:
             one()
@@ -103,10 +108,19 @@ def turn(nodes: int, waiting: int, running: int, *, profile: bool) -> dict[str, 
         "first_s": first,
         "median_s": statistics.median(later),
         "worst_s": max(later),
+        "busy_s": statistics.median(busy),
         "cpu_s": statistics.median(cpu),  # ours alone, without PostgreSQL's: what a busy machine does not stretch
         "load_s": load_s,
         "decide_s": decide_s,
     }
+
+
+def other_head(cluster: Any, number: int) -> None:
+    """Somebody else is first in the queue since the last turn, and everybody's sentence names the first."""
+    from jobs.models import Job
+
+    first = Job.objects.filter(cluster=cluster, state="PENDING", gpus_per_node=8).order_by("id")[number]
+    Job.objects.filter(pk=first.pk).update(priority=number + 1)
 
 
 def timed(work: Any) -> tuple[Any, float]:
@@ -251,7 +265,7 @@ def table(found: dict[str, Any]) -> str:
     lines = [f"load average before: {found['machine']['load_before']:.1f} on {found['machine']['cores']} cores"]
     for name, took in found.get("turn", {}).items():
         shown = " ".join(f"{what.removesuffix('_s')} {seconds:.2f}" for what, seconds in took.items())
-        lines.append(f"{name:32} seconds: {shown}; goal {GOAL_TURN_S:.0f} for the median")
+        lines.append(f"{name:32} seconds: {shown}; goal {GOAL_TURN_S:.0f} for median and busy")
     for name, took in found.get("starts", {}).items():
         said = took if isinstance(took, str) else f"{took['per_second']:.0f} jobs/s ({took['jobs']} jobs)"
         if "cpu_ms_each" in took:
