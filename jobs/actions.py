@@ -385,7 +385,9 @@ def explain_waits(reasons: Sequence[tuple[int, str, str]]) -> int:
 
     No Event: this is an answer, not a change of state.
     """
-    ids, words, sentences = zip(*reasons, strict=True) if reasons else ((), (), ())
+    if not reasons:
+        return 0
+    ids, words, sentences = zip(*reasons, strict=True)
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE jobs_job j SET reason = v.reason, why = v.why"

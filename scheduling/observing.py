@@ -86,6 +86,10 @@ def news_of(facts: AttemptFacts, seen: SeenJob | None, now: datetime) -> list[Ne
     return news
 
 
+def anything_new(facts: AttemptFacts, seen: SeenJob | None, now: datetime) -> bool:
+    return any(not isinstance(one, Nothing) for one in news_of(facts, seen, now))
+
+
 def _has_run(seen: SeenJob) -> bool:
     if seen.state in (State.RUNNING, State.SUSPENDED):
         return Flag.CONFIGURING not in seen.flags

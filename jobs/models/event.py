@@ -87,6 +87,7 @@ class Deed(models.Model):
     created_at = models.DateTimeField(db_default=Now())
     due_at = models.DateTimeField(db_default=Now(), help_text="Not before; moved ahead while a worker is at it.")
     tries = models.PositiveIntegerField(default=0, help_text="Counted before each try, so it is the fencing token too.")
+    in_hand = models.BooleanField(default=False, db_default=False, help_text="A worker is at it, or died at it.")
     done_at = models.DateTimeField(null=True)
     outcome = models.TextField(blank=True)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Self
 
 from django.conf import settings
+from django.contrib.postgres.aggregates import ArrayAgg
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
@@ -236,6 +238,11 @@ class Dependency(models.Model):
         return f"{self.after}:{self.on}"
 
 
+class AttemptQuerySet(models.QuerySet["Attempt"]):
+    def live(self) -> Self:
+        return self.filter(ended_at__isnull=True)
+
+
 class Attempt(models.Model):
     """One execution. From the promise of GPUs (CONFIGURING) to its end; at most one of a job is alive."""
 
@@ -262,6 +269,8 @@ class Attempt(models.Model):
     # What a person or the scheduler wants it to become; the cluster is told by a deed and has the last word.
     stop_as = models.CharField(max_length=14, blank=True, choices=STATES)
     stop_why = models.TextField(blank=True)
+
+    objects = AttemptQuerySet.as_manager()
 
     class Meta:
         ordering = ["job", "number"]
@@ -303,6 +312,11 @@ class AllocationQuerySet(models.QuerySet["Allocation"]):
         """How many GPUs are held just now, by the node's primary key; idle nodes are not in it."""
         rows = self.live().filter(gpu__isnull=False).order_by()
         return dict(rows.values_list("node").annotate(models.Count("pk")))
+
+    def per_place(self) -> Iterator[tuple[int, int, list[int | None]]]:
+        """Attempt, node and the GPUs it holds there; [None] where it holds none. One row for each, not for each GPU."""
+        rows = self.order_by().values_list("attempt_id", "node_id").annotate(gpus=ArrayAgg("gpu"))
+        return rows.iterator(chunk_size=10_000)
 
 
 class Allocation(models.Model):

@@ -63,9 +63,9 @@ def gated(job: WaitingJob, now: datetime) -> bool:
 def gates(job: WaitingJob, now: datetime) -> Iterator[Blocker]:
     """What keeps it back whatever is free."""
     if job.hold == "admin":
-        yield Blocker(kind=BlockerKind.HOLD, reason="JobHeldAdmin", why=job.held_why or "An operator holds it.")
+        yield Blocker(kind=BlockerKind.HOLD, reason="JobHeldAdmin", why=job.why or "An operator holds it.")
     elif job.hold:
-        yield Blocker(kind=BlockerKind.HOLD, reason="JobHeldUser", why=job.held_why or "Its owner holds it.")
+        yield Blocker(kind=BlockerKind.HOLD, reason="JobHeldUser", why=job.why or "Its owner holds it.")
     if job.begin_at and job.begin_at > now:
         why = f"It may begin at {job.begin_at:%Y-%m-%d %H:%M:%S} UTC."
         yield Blocker(kind=BlockerKind.BEGIN, reason="BeginTime", why=why)

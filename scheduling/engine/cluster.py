@@ -61,7 +61,8 @@ class WaitingJob:
     preemptible: bool = False
     time_limit: timedelta | None = None
     hold: str = ""  # "", "user" or "admin"
-    held_why: str = ""
+    reason: str = ""  # what its row tells people since the last turn, in Slurm's word
+    why: str = ""  # and in a sentence; the holder's own while it is held
     begin_at: datetime | None = None
     waits_for: tuple[str, ...] = ()  # public ids of jobs whose end it still waits for
     array: str = ""

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from django.db import connection, transaction
-from django.db.models import F
+from django.db.models import F, Value
+from django.db.models.functions import Least
 
-from jobs.models import Cluster, Deed
+from jobs.models import Cluster, Deed, DeedKind
 
 # 32 over eight connections that give up after ten seconds are through before the claim is over
 DEEDS_AT_ONCE = 32
 DEED_CLAIM = timedelta(seconds=60)
 SLOWEST_RETRY_S = 30
+IN_FLIGHT = timedelta(seconds=10)  # as long as a caller who is alive would have waited for the answer
+MAKES_JOBS = (DeedKind.SUBMIT, DeedKind.TEST)
 
 
 def claim(cluster: Cluster, now: datetime) -> list[Deed]:
@@ -21,12 +24,20 @@ def claim(cluster: Cluster, now: datetime) -> list[Deed]:
     with transaction.atomic():
         due = Deed.objects.due(now).filter(cluster=cluster).select_for_update(skip_locked=True)
         ids = list(due.values_list("pk", flat=True)[:DEEDS_AT_ONCE])
-        Deed.objects.filter(pk__in=ids).update(tries=F("tries") + 1, due_at=now + DEED_CLAIM)
+        Deed.objects.filter(pk__in=ids).update(tries=F("tries") + 1, due_at=now + DEED_CLAIM, in_hand=True)
     return list(
         Deed.objects.filter(pk__in=ids)
         .select_related("attempt__job__user", "attempt__job__team", "node__cluster", "cluster")
         .order_by("id")
     )
+
+
+def free(cluster_id: int, now: datetime) -> None:
+    """Take them out of the hands of a dead worker. What he sent in his last moment may still be on its way, and would
+    not be found by its key yet; so jobs wait a little, and what may be done twice is done at once."""
+    dropped = Deed.objects.open().filter(cluster=cluster_id, in_hand=True)
+    dropped.filter(kind__in=MAKES_JOBS).update(in_hand=False, due_at=Least(F("due_at"), Value(now + IN_FLIGHT)))
+    dropped.update(in_hand=False, due_at=now)
 
 
 def settle(deed: Deed, now: datetime, outcome: str) -> bool:
@@ -39,7 +50,7 @@ def settle_all(outcomes: Mapping[Deed, str], now: datetime) -> int:
         return 0
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE jobs_deed d SET done_at = %s, outcome = v.outcome"
+            "UPDATE jobs_deed d SET done_at = %s, in_hand = false, outcome = v.outcome"
             " FROM unnest(%s::bigint[], %s::int[], %s::text[]) v (id, tries, outcome)"
             " WHERE d.id = v.id AND d.tries = v.tries AND d.done_at IS NULL",
             [now, [deed.pk for deed in outcomes], [deed.tries for deed in outcomes], list(outcomes.values())],
@@ -50,7 +61,7 @@ def settle_all(outcomes: Mapping[Deed, str], now: datetime) -> int:
 
 def put_off(deed: Deed, now: datetime, outcome: str, wait: timedelta | None = None) -> None:
     wait = wait or timedelta(seconds=min(2 ** min(deed.tries, 10), SLOWEST_RETRY_S))
-    Deed.objects.open().filter(pk=deed.pk, tries=deed.tries).update(due_at=now + wait, outcome=outcome)
+    Deed.objects.open().filter(pk=deed.pk, tries=deed.tries).update(due_at=now + wait, in_hand=False, outcome=outcome)
 
 
 def put_off_all(deeds: Sequence[Deed], now: datetime, outcome: str) -> None:

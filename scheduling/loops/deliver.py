@@ -5,8 +5,9 @@ What a turn does  submits (many at once), then signals, cancels, drains, resumes
                   was asked is not kept waiting for the end of his grace; notes the outcome, or when to try again.
 Failure story     The try is counted before it is made. Killed between the deed and the note that it is done: the next
                   claim sees a second try and looks the attempt up by its key instead of submitting again. An answer
-                  that got lost is treated the same. A worker that slept past its claim cannot note an outcome: the
-                  number of tries is the fencing token.
+                  that got lost is treated the same. What a killed worker had claimed is free again as soon as the
+                  next one has its cluster's lease (`deeds.free`). A worker that slept past its claim cannot note an
+                  outcome: the number of tries is the fencing token.
 """
 
 from __future__ import annotations

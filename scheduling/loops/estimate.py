@@ -34,13 +34,13 @@ AGAIN = timedelta(minutes=5)
 def estimates(cluster_id: int, holder: str) -> int:
     """One turn under a lease of its own; 0 when another worker is at it."""
     name = f"estimate:{cluster_id}"
-    term = Lease.take(name, holder, LEASE)
-    if term is None:
+    taken = Lease.take(name, holder, LEASE)
+    if taken is None:
         return 0
     try:
         return estimate_once(Cluster.objects.get(pk=cluster_id), clock.now())
     finally:
-        Lease.give_back(name, term)
+        Lease.give_back(name, taken.term)
 
 
 def estimate_once(cluster: Cluster, now: datetime) -> int:

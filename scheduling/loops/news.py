@@ -11,18 +11,28 @@ from jobs.lifecycle import State
 from jobs.models import Attempt
 from scheduling import observing
 from scheduling.backends.base import SeenJob
+from scheduling.observing import AttemptFacts
+
+# The columns that `facts` is made from, in its order
+KNOWN = ("backend_id", "confirmed_at", "state", "missing_since")
+
+
+def facts(
+    backend_id: str, confirmed_at: datetime | None, state: str, missing_since: datetime | None, *, sent: bool
+) -> AttemptFacts:
+    return AttemptFacts(
+        backend_id=backend_id,
+        confirmed=confirmed_at is not None,
+        suspended=state == State.SUSPENDED,
+        sent=sent,
+        missing_since=missing_since,
+    )
 
 
 def apply_news(attempt: Attempt, seen: SeenJob | None, sent: bool, now: datetime) -> bool:
-    facts = observing.AttemptFacts(
-        backend_id=attempt.backend_id,
-        confirmed=attempt.confirmed_at is not None,
-        suspended=attempt.state == State.SUSPENDED,
-        sent=sent,
-        missing_since=attempt.missing_since,
-    )
+    known = facts(attempt.backend_id, attempt.confirmed_at, attempt.state, attempt.missing_since, sent=sent)
     moved = False
-    for news in observing.news_of(facts, seen, now):
+    for news in observing.news_of(known, seen, now):
         match news:
             case observing.Known(backend_id):
                 actions.accepted(attempt, backend_id)

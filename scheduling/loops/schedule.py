@@ -24,6 +24,7 @@ from jobs.lifecycle import State
 from jobs.models import Cluster, Hold, Job, Mode
 from jobs.promise_actions import Place, Promise, promise_all
 from scheduling import snapshot
+from scheduling.answers import worth_writing
 from scheduling.engine.cluster import Decisions, Start, Stop
 from scheduling.engine.policies import Policy
 from scheduling.loops.rows import one_row
@@ -44,7 +45,8 @@ def schedule_once(cluster: Cluster, policy: Policy, now: datetime, fence: Callab
     if not picture.waiting:
         return 0
     decided = policy(picture)
-    actions.explain_waits([(wait.job_id, wait.reason, wait.why) for wait in decided.waits])
+    answers = worth_writing(picture, decided.waits)
+    actions.explain_waits([(wait.job_id, wait.reason, wait.why) for wait in answers])
     if cluster.mode == Mode.ADVISE:
         return _advise(decided)
     names = {node.id: node.name for node in picture.nodes}

@@ -13,22 +13,20 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from django.db import transaction
-
 from acmeweb import live
-from jobs import actions, node_actions
+from jobs import actions
 from jobs.actions import Correction
-from jobs.journal import SYNC
 from jobs.lifecycle import FINAL
-from jobs.models import TO_NODES, Allocation, Attempt, Cluster, Deed, DeedKind, Mode, Node
+from jobs.models import Allocation, Attempt, Cluster, Deed, DeedKind, Mode, Node
 from jobs.wishes import want_diagnoses
 from scheduling import observing
-from scheduling.backends.base import Backend, SeenJob, SeenNode
+from scheduling.backends.base import Backend, SeenJob
 from scheduling.loops.foreign import follow_once
-from scheduling.loops.news import apply_news
+from scheduling.loops.news import KNOWN, apply_news, facts
+from scheduling.loops.nodes import sync_nodes
 from scheduling.loops.rows import one_row
 
 log = logging.getLogger(__name__)
@@ -38,7 +36,7 @@ def sync_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
     """Take over what the cluster reports. Return how many attempts moved."""
     asked_at = now
     nodes, jobs = backend.nodes(), backend.jobs()
-    _sync_nodes(cluster, nodes, _foreign_gpus(jobs), now)
+    sync_nodes(cluster, nodes, _foreign_gpus(jobs), now)
     moved = _sync_attempts(cluster, backend, jobs, asked_at)
     moved += follow_once(cluster, jobs, now)
     if moved:
@@ -61,59 +59,40 @@ def _foreign_gpus(jobs: Iterable[SeenJob]) -> dict[str, list[int]]:
     return held
 
 
-def _sync_nodes(cluster: Cluster, seen: Sequence[SeenNode], foreign: dict[str, list[int]], now: datetime) -> None:
-    # In one transaction, so that nobody takes a cluster that was half written down for the whole of it
-    with transaction.atomic():
-        _take_over_nodes(cluster, seen, foreign, now)
-
-
-def _take_over_nodes(cluster: Cluster, seen: Sequence[SeenNode], foreign: dict[str, list[int]], now: datetime) -> None:
-    rows = {node.name: node for node in Node.objects.filter(cluster=cluster)}
-    busy_deeds = set(
-        Deed.objects.open().filter(node__cluster=cluster, kind__in=TO_NODES).values_list("node_id", flat=True)
-    )
-    for report in seen:
-        node = rows.pop(report.name, None) or Node.objects.create(cluster=cluster, name=report.name)
-        fields = {**observing.node_fields(report), "foreign_gpus": sorted(foreign.get(report.name, ()))}
-        # While a drain or resume is on its way the cluster's own words about it are yesterday's
-        if report.reason and not node.drain_asked and node.pk not in busy_deeds:
-            fields |= {"reason": report.reason, "reason_by": f"cluster {cluster.name}"}
-        elif not report.reason and not node.drain_asked:
-            fields |= {"reason": "", "reason_by": "", "reason_at": None}
-        node_actions.observe(node, author=SYNC, now=now, **fields)
-    for node in rows.values():
-        node_actions.observe(node, author=SYNC, now=now, **observing.ABSENT_NODE)
-
-
 def _sync_attempts(cluster: Cluster, backend: Backend, jobs: Sequence[SeenJob], now: datetime) -> int:
     by_key: dict[str, list[SeenJob]] = defaultdict(list)
     for job in jobs:
         if job.key:
             by_key[job.key].append(job)
-    live_attempts = list(_live_attempts(cluster))
-    sent = set(
-        Deed.objects.filter(attempt__in=live_attempts, kind=DeedKind.SUBMIT, done_at__lt=now).values_list(
-            "attempt_id", flat=True
-        )
-    )
-    moved = 0
-    for attempt in live_attempts:
-        chosen, spare = observing.pick(by_key.pop(attempt.key, []), attempt.backend_id)
-        with one_row(attempt):
-            moved += apply_news(attempt, chosen, attempt.pk in sent, now)
+    ours = Attempt.objects.live().filter(job__cluster=cluster, job__foreign_id="").order_by("id")
+    standing = list(ours.values_list("key", "pk", *KNOWN))
+    sent = _sent([pk for key, pk, *_ in standing if key not in by_key], now)
+    told: dict[int, SeenJob | None] = {}
+    for key, pk, *known in standing:
+        chosen, spare = observing.pick(by_key.pop(key, []), known[0])
+        if observing.anything_new(facts(*known, sent=pk in sent), chosen, now):
+            told[pk] = chosen
         _cancel_all(cluster, backend, spare)
+    moved = _take_over(told, sent, now)
     _cancel_all(cluster, backend, _zombies(by_key))
-    _correct_gpus(jobs)
+    _correct_gpus(cluster, jobs, {pk: key for key, pk, *_ in standing})
     return moved
 
 
-def _live_attempts(cluster: Cluster) -> Iterable[Attempt]:
-    return (
-        Attempt.objects.filter(job__cluster=cluster, job__foreign_id="", ended_at__isnull=True)
-        .select_related("job")
-        .defer("job__command", "job__environment")
-        .order_by("id")
-    )
+def _sent(attempt_ids: Sequence[int], now: datetime) -> set[int]:
+    """Which of those that the cluster does not show it had said yes to, before it was looked at."""
+    said_yes = Deed.objects.filter(attempt__in=attempt_ids, kind=DeedKind.SUBMIT, done_at__lt=now)
+    return set(said_yes.values_list("attempt_id", flat=True))
+
+
+def _take_over(told: Mapping[int, SeenJob | None], sent: set[int], now: datetime) -> int:
+    """Rows are made into objects only here: nearly all attempts stand as they stood a second ago."""
+    moved = 0
+    rows = Attempt.objects.live().filter(pk__in=told).select_related("job").defer("job__command", "job__environment")
+    for attempt in rows.order_by("id"):
+        with one_row(attempt):
+            moved += apply_news(attempt, told[attempt.pk], attempt.pk in sent, now)
+    return moved
 
 
 def _zombies(by_key: dict[str, list[SeenJob]]) -> list[SeenJob]:
@@ -131,21 +110,17 @@ def _cancel_all(cluster: Cluster, backend: Backend, jobs: Iterable[SeenJob]) -> 
             backend.cancel(job.backend_id)
 
 
-def _correct_gpus(jobs: Sequence[SeenJob]) -> None:
+def _correct_gpus(cluster: Cluster, jobs: Iterable[SeenJob], keys: Mapping[int, str]) -> None:
     """Take over the GPU indices that the cluster gave, where they are not the ones we promised."""
     given = {(job.key, node): gpus for job in jobs if job.key for node, gpus in job.gpus.items()}
     if not given:
         return
-    promised: dict[tuple[str, int, str, int], list[int]] = defaultdict(list)
-    rows = Allocation.objects.filter(
-        released_at__isnull=True, gpu__isnull=False, attempt__key__in={key for key, _ in given}
-    ).values_list("attempt__key", "attempt_id", "node__name", "node_id", "gpu")
-    for key, attempt_id, node, node_id, gpu in rows:
-        promised[key, attempt_id, node, node_id].append(gpu)
+    nodes = dict(Node.objects.filter(cluster=cluster).order_by().values_list("pk", "name"))
+    held = Allocation.objects.live().filter(attempt__in=keys, gpu__isnull=False)
     corrections = [
-        Correction(attempt_id=attempt_id, node_id=node_id, promised=old, given=new)
-        for (key, attempt_id, node, node_id), held in promised.items()
-        for old, new in _swaps(held, given.get((key, node), ()))
+        Correction(attempt_id=attempt, node_id=node, promised=old, given=new)
+        for attempt, node, promised in held.per_place()
+        for old, new in _swaps(promised, given.get((keys[attempt], nodes[node]), ()))
     ]
     with one_row("the GPU indices"):
         actions.correct_gpus(corrections)

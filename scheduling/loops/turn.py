@@ -5,9 +5,12 @@ What a turn does  `deliver_once` carries out due deeds, `sync_once` takes over w
                   `drain_once` sends away who must leave a node,
                   `limits_once` ends who is over his time,
                   `schedule_once` promises GPUs to waiting jobs or tells them why they wait, `deliver_once` again.
-Failure story     Killed while holding the lease: it runs out by itself. Asleep past the lease: each promise checks the
-                  term in its own transaction and fails. Cluster away: nothing is known, so nothing is decided; its
-                  name and since when are shown. Killed anywhere else: see the three modules, each step is repeatable.
+Failure story     Killed while holding the lease: its database session is gone, so the next tick takes the lease over,
+                  and with it the deeds that were in the dead worker's hands. A machine that lost its network says
+                  nothing; there the lease runs out. Asleep past the lease: each promise checks the term in its own
+                  transaction and fails; the deeds in its hands are left to it until their claim runs out. Cluster
+                  away: nothing is known, so nothing is decided; its name and since when are shown. Killed anywhere
+                  else: see the three modules, each step is repeatable.
 
 No transaction is open while a cluster is called or a policy thinks.
 """
@@ -26,6 +29,7 @@ from scheduling.backends.base import Backend, BackendError
 from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import POLICIES, BadSettings, Policy, configured
 from scheduling.engine.settings import Missing
+from scheduling.loops import deeds
 from scheduling.loops.deliver import deliver_once
 from scheduling.loops.drain import drain_once
 from scheduling.loops.limits import limits_once
@@ -66,11 +70,13 @@ class Held:
 def turns(cluster_id: int, holder: str, connect: Callable[[Cluster], Backend]) -> int:
     """Turns until nobody wants another; 0 when another worker is at it. Bursts of wishes merge into one turn."""
     name = f"cluster:{cluster_id}"
-    term = Lease.take(name, holder, LEASE)
-    if term is None:
+    taken = Lease.take(name, holder, LEASE)
+    if taken is None:
         return 0
-    lease = Held(name=name, term=term)
+    lease = Held(name=name, term=taken.term)
     try:
+        if taken.alone:
+            deeds.free(cluster_id, clock.now())
         for done in range(1, TURNS_IN_A_ROW + 1):
             began = clock.now()
             turn_once(Cluster.objects.get(pk=cluster_id), connect, lease, began)
@@ -81,7 +87,7 @@ def turns(cluster_id: int, holder: str, connect: Callable[[Cluster], Backend]) -
         log.warning("%s", lost)
         return 0
     finally:
-        Lease.give_back(name, term)
+        Lease.give_back(name, taken.term)
 
 
 def turn_once(cluster: Cluster, connect: Callable[[Cluster], Backend], lease: Held, now: datetime) -> None:

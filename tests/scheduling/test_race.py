@@ -100,8 +100,8 @@ def test_who_lost_the_lease_while_thinking_decides_nothing():
     cluster = make.cluster()
     make.jobs(*[{"gpus_per_node": 1} for _ in range(4)], cluster=cluster)
     name = f"cluster:{cluster.pk}"
-    stale = Held(name=name, term=Lease.take(name, "sleeper", -LEASE))
-    fresh = Held(name=name, term=Lease.take(name, "other", LEASE))
+    stale = Held(name=name, term=Lease.take(name, "sleeper", -LEASE).term)
+    fresh = Held(name=name, term=Lease.take(name, "other", LEASE).term)
     policy = waiting_for_the_other(threading.Barrier(2))
 
     slept, worked = together(
@@ -119,7 +119,9 @@ def test_of_many_who_want_the_lease_one_gets_it():
 
     def take(holder: str) -> int | None:
         barrier.wait(timeout=PATIENCE_S)
-        return Lease.take("cluster:1", holder, LEASE)
+        taken = Lease.take("cluster:1", holder, LEASE)
+        barrier.wait(timeout=PATIENCE_S)  # whose session ends has given up his lease, too
+        return taken and taken.term
 
     terms = together(*[lambda holder=f"w{n}": take(holder) for n in range(6)])
 

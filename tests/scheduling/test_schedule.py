@@ -1,6 +1,9 @@
 """Schedule: who is promised GPUs, who waits and why, and what happens when somebody else is faster."""
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from jobs import actions, clock, ending, node_actions
 from jobs.lifecycle import Flag, State
@@ -236,8 +239,42 @@ def test_an_advised_cluster_is_told_what_would_be_done(cluster):
 def test_one_look_costs_the_same_for_one_job_and_for_many(cluster, django_assert_num_queries):
     make.jobs(*[{"gpus_per_node": 1, "dependencies": []} for _ in range(30)])
     now = clock.now()
-    with django_assert_num_queries(9):
+    with django_assert_num_queries(8):
         snapshot.of(cluster, now)
+
+
+def test_who_is_told_the_same_again_is_not_written(cluster):
+    make.jobs(*[{"nodes": 4, "gpus_per_node": 8} for _ in range(5)])
+    schedule(cluster)
+    schedule(cluster)
+
+    with CaptureQueriesContext(connection) as quiet:
+        schedule(cluster)
+
+    assert not [query for query in quiet if query["sql"].startswith(("UPDATE", "INSERT"))]
+
+
+def test_who_was_released_meanwhile_is_told_again(cluster):
+    _, second = make.jobs({"nodes": 4, "gpus_per_node": 8}, {"nodes": 4, "gpus_per_node": 8})
+    schedule(cluster)
+    schedule(cluster)
+    told = Job.objects.get(pk=second.pk).why
+    actions.hold(second, author=make.author())
+    actions.release(second, author=make.author())
+
+    schedule(cluster)
+
+    assert Job.objects.get(pk=second.pk).why == told
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+def test_when_a_job_was_submitted_is_the_same_to_the_microsecond_wherever_the_reader_lives(cluster, zone):
+    job = make.job()
+
+    with timezone.override(zone):
+        (waiting,) = snapshot.of(cluster, clock.now()).waiting
+
+    assert waiting.submitted_at == Job.objects.get(pk=job.pk).submitted_at
 
 
 def test_a_job_that_runs_is_flagged_until_the_cluster_confirms(cluster):
