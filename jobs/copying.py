@@ -20,17 +20,13 @@ AS_THEY_ARE = (
     models.TextField,
 )
 
-FEW = 50  # below, one INSERT is as quick, and it returns what the database made up
-
 
 def insert(rows: Sequence[models.Model]) -> None:
     """Rows of one model, none of them saved yet; afterwards each has its key, as after `bulk_create`.
 
     What the database is to fill in (a default of its own) must be the same columns in all rows.
     """
-    if len(rows) < FEW:
-        if rows:
-            type(rows[0])._default_manager.bulk_create(rows)
+    if not rows:
         return
     meta = type(rows[0])._meta
     for row, key in zip(rows, _keys(meta, len(rows)), strict=True):

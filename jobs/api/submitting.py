@@ -1,7 +1,7 @@
 """Many wishes become jobs: for which team and cluster, which of them can be, and what each is answered with.
 
 However many there are, it is a handful of statements: one look at the cluster, one at what they depend on, and the
-bulk inserts of `actions.submit`.
+bulk inserts of `submit_actions`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from django.db import transaction
 from rest_framework.exceptions import PermissionDenied, ValidationError
 
-from jobs import actions, clock, readers, wishes
+from jobs import clock, readers, submit_actions, wishes
 from jobs.journal import Author
 from jobs.models import Cluster, Job, Node, Role, Team
 from jobs.rights import Caller
@@ -74,7 +74,8 @@ def _submit_group(results: list[Result], members: list[int], team: Team, cluster
     if not members:
         return
     specs = [spec for index in members if (spec := results[index].spec)]
-    jobs = iter(actions.submit_within(specs, cluster=cluster, team=team, author=author, now=clock.now()))
+    wanted = submit_actions.Wanted(specs=specs, cluster=cluster, team=team, author=author)
+    jobs = iter(submit_actions.submit_within([wanted], clock.now())[0])
     for index, spec in zip(members, specs, strict=True):
         results[index].submitted = _submitted([next(jobs) for _ in range(len(spec.array) or 1)])
     soon(cluster.pk)
@@ -133,7 +134,7 @@ def _refuse_bad_references(results: list[Result], members: list[int], team: Team
     """Keys given twice, dependencies on nobody, circles; who waits for a refused job is refused too."""
     specs = {index: spec for index in members if (spec := results[index].spec)}
     outside = {d.on for spec in specs.values() for d in spec.dependencies if not d.on.startswith("@")}
-    known = actions.known_ids(outside, team)
+    known = submit_actions.known_ids(outside, team)
     keys: dict[str, int] = {}
     for index, spec in specs.items():
         with _Noted(results, index, each, many):
