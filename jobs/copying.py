@@ -24,13 +24,15 @@ AS_THEY_ARE = (
 def insert(rows: Sequence[models.Model]) -> None:
     """Rows of one model, none of them saved yet; afterwards each has its key, as after `bulk_create`.
 
-    What the database is to fill in (a default of its own) must be the same columns in all rows.
+    Either all bring a key of the model's sequence or none does. What the database is to fill in (a default of its own)
+    must be the same columns in all rows.
     """
     if not rows:
         return
     meta = type(rows[0])._meta
-    for row, key in zip(rows, _keys(meta, len(rows)), strict=True):
-        row.pk = key
+    if rows[0].pk is None:
+        for row, key in zip(rows, _keys(meta, len(rows)), strict=True):
+            row.pk = key
     columns = [field for field in meta.concrete_fields if not _left_to_database(rows[0], field)]
     names = ", ".join(connection.ops.quote_name(str(field.column)) for field in columns)
     table = connection.ops.quote_name(meta.db_table)

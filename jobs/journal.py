@@ -22,12 +22,11 @@ class Author:
 
     @classmethod
     def of(cls, request: Any) -> Author:
-        return cls(
-            by=request.user.get_username(),
-            user_id=request.user.pk,
-            request_id=getattr(request, "acme_id", ""),
-            source=request.META.get("REMOTE_ADDR") or None,
-        )
+        return cls.of_user(request.user, getattr(request, "acme_id", ""), request.META.get("REMOTE_ADDR"))
+
+    @classmethod
+    def of_user(cls, user: Any, request_id: str, source: str | None) -> Author:
+        return cls(by=user.get_username(), user_id=user.pk, request_id=request_id, source=source or None)
 
 
 SCHEDULER = Author(by="scheduler")

@@ -5,7 +5,7 @@ Whatever it raises has kept nothing: who calls `submit_within` must give up the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -53,8 +53,9 @@ def submit_within(wanted: Sequence[Wanted], now: datetime) -> list[list[Job]]:
     """The same for many, in the caller's transaction, which must not outlive what this raises."""
     for one in wanted:
         refuse_observed(one.cluster)
-    numbers = iter(_sequence(sum(len(one.specs) for one in wanted)))
-    groups = [[_rows(spec, public_id(now, next(numbers)), one, now) for spec in one.specs] for one in wanted]
+    specs = [spec for one in wanted for spec in one.specs]
+    names, keys = _numbers(len(specs), sum(len(spec.array) or 1 for spec in specs))
+    groups = [[_rows(spec, public_id(now, next(names)), keys, one, now) for spec in one.specs] for one in wanted]
     submitted = [[job for rows in group for job in rows] for group in groups]
     copying.insert([job for jobs in submitted for job in jobs])
     for one, group in zip(wanted, groups, strict=True):
@@ -70,10 +71,16 @@ def refuse_observed(cluster: Cluster) -> None:
         raise BadSpec("cluster", f"{cluster} is only observed: Acme starts nothing there")
 
 
-def _sequence(count: int) -> list[int]:
+def _numbers(jobs: int, rows: int) -> tuple[Iterator[int], Iterator[int]]:
+    """For the public ids and for the keys, by one question."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT nextval('jobs_public_id') FROM generate_series(1, %s)", [count])
-        return [row[0] for row in cursor.fetchall()]
+        cursor.execute(
+            "SELECT CASE WHEN n <= %s THEN nextval('jobs_public_id') END, nextval('jobs_job_id_seq')"
+            " FROM generate_series(1, %s) AS n",
+            [jobs, rows],
+        )
+        found = cursor.fetchall()
+    return iter([name for name, _ in found[:jobs]]), iter([key for _, key in found])
 
 
 @cache
@@ -81,7 +88,7 @@ def _blank() -> dict[str, Any]:
     return {field.attname: field.get_default() for field in Job._meta.concrete_fields}
 
 
-def _rows(spec: JobSpec, name: str, wanted: Wanted, now: datetime) -> list[Job]:
+def _rows(spec: JobSpec, name: str, keys: Iterator[int], wanted: Wanted, now: datetime) -> list[Job]:
     common = {field: getattr(spec, field) for field in KEPT_FIELDS} | {
         "cluster_id": wanted.cluster.pk,
         "team_id": wanted.team.pk,
@@ -92,8 +99,11 @@ def _rows(spec: JobSpec, name: str, wanted: Wanted, now: datetime) -> list[Job]:
         "why": "Its owner holds it." if spec.hold else NOT_LOOKED_YET,
     }
     if not spec.array:
-        return [_row(common, public_id=name)]
-    return [_row(common, public_id=task_id(name, index), array_id=name, array_index=index) for index in spec.array]
+        return [_row(common, id=next(keys), public_id=name)]
+    return [
+        _row(common, id=next(keys), public_id=task_id(name, index), array_id=name, array_index=index)
+        for index in spec.array
+    ]
 
 
 def _row(common: dict[str, Any], **own: Any) -> Job:
