@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -27,7 +28,7 @@ from acmeweb.requests import POLICY, SAFE_ID
 
 LARGEST = 64 * 1024
 MOST_AT_ONCE = 500
-GATHER_S = 0.002  # while many ask; somebody alone never waits
+GATHER_SHARE, GATHER_MOST_S = 0.3, 0.01  # of the time that the last took, while many ask; who is alone never waits
 LONGEST_TOKEN = 120  # they are remembered
 
 log = logging.getLogger(__name__)
@@ -101,13 +102,14 @@ class Collected:
 
     async def _write_all(self) -> None:
         while self.waiting:
-            together = self._next()
+            together, began = self._next(), time.monotonic()
             written = await self._written(together)
             for one in together.values():
                 if not one.written.done():  # its caller may have hung up
                     one.written.set_result(written.get(one.key))
             if len(together) > 1:
-                await asyncio.sleep(GATHER_S)  # who was just answered asks again at once: let them come together
+                # Who was just answered asks again at once: let them come together
+                await asyncio.sleep(min(GATHER_MOST_S, GATHER_SHARE * (time.monotonic() - began)))
             if not self.waiting:  # and look again afterwards: somebody may have come meanwhile
                 await self._in_thread(connections.close_all)  # back to the pool
 
