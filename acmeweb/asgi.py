@@ -17,11 +17,12 @@ http = DjangoInThreads()
 
 from acmeweb.consumers import LiveConsumer  # models need the application to be set up
 from acmeweb.heartbeats import Heartbeats
+from acmeweb.submissions import Submissions
 from jobs.api.following import Following
 
 application = ProtocolTypeRouter(
     {
-        "http": Heartbeats(Following(http)),
+        "http": Heartbeats(Submissions(Following(http))),
         "websocket": AllowedHostsOriginValidator(
             AuthMiddlewareStack(URLRouter([path("live/", LiveConsumer.as_asgi())]))
         ),

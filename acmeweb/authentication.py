@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -12,7 +13,6 @@ from django.db import connection
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 
-from jobs.door.rights import scope_of as scope_of
 from jobs.models import Token
 
 LAST_USED_EVERY = timedelta(minutes=1)  # a write per request would make every read a write
@@ -25,13 +25,13 @@ class BearerTokenAuthentication(BaseAuthentication):
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        token, now = _known(Token.digest_of(secret.strip()))
-        if token is None or not token.is_usable(now):
-            raise AuthenticationFailed("This token is unknown, expired or revoked.")
-        if not _from_allowed_network(token, request.META.get("REMOTE_ADDR", "")):
-            raise AuthenticationFailed("This token may not be used from your network.")
-        if token.last_used_at is None or token.last_used_at < now - LAST_USED_EVERY:
-            Token.objects.filter(pk=token.pk).update(last_used_at=now)
+        digest = Token.digest_of(secret.strip())
+        tokens, now = known([digest])
+        token = tokens.get(digest)
+        if why := refusal(token, request.META.get("REMOTE_ADDR", ""), now):
+            raise AuthenticationFailed(why)
+        assert token
+        note_use([token], now)
         return token.user, token
 
     def authenticate_header(self, request: Any) -> str:
@@ -42,24 +42,40 @@ class BrowserSessionAuthentication(SessionAuthentication):
     """The session of the dashboard, with its CSRF check."""
 
 
-def _known(digest: str) -> tuple[Token | None, datetime]:
-    """The token with its user and their roles, and the database's time: one question, for every request asks it.
+def refusal(token: Token | None, address: str, now: datetime) -> str:
+    """Why it opens nothing; empty if it does."""
+    if token is None or not token.is_usable(now):
+        return "This token is unknown, expired or revoked."
+    if not _from_allowed_network(token, address):
+        return "This token may not be used from your network."
+    return ""
+
+
+def note_use(tokens: Iterable[Token], now: datetime) -> None:
+    idle = [one.pk for one in tokens if one.last_used_at is None or one.last_used_at < now - LAST_USED_EVERY]
+    if idle:
+        Token.objects.filter(pk__in=idle).update(last_used_at=now)
+
+
+def known(digests: Sequence[str]) -> tuple[dict[str, Token], datetime]:
+    """The tokens with their users and their roles, and the database's time: one question, for every request asks it.
 
     Nothing is remembered between requests: a token that was revoked is turned away from the next one on.
     """
     with connection.cursor() as cursor:
-        cursor.execute(_question(), [digest])
-        row = cursor.fetchone()
-    now, roles, *values = row
-    fields = _fields(Token)
-    if values[0] is None:
-        return None, now
+        cursor.execute(_question(), [list(digests)])
+        rows = cursor.fetchall()
+    tokens = [_token(roles, values) for _, roles, *values in rows if values[0] is not None]
+    return {token.digest: token for token in tokens}, rows[0][0]
+
+
+def _token(roles: Mapping[str, str] | None, values: Sequence[Any]) -> Token:
+    fields, user = _fields(Token), get_user_model()
     token = Token.from_db(connection.alias, [field.attname for field in fields], values[: len(fields)])
-    user = get_user_model()
     names = [field.attname for field in _fields(user)]
     token.user = user.from_db(connection.alias, names, values[len(fields) :])
     token.user.known_roles = {int(team): role for team, role in (roles or {}).items()}
-    return token, now
+    return token
 
 
 def _fields(model: Any) -> tuple[Any, ...]:
@@ -74,8 +90,8 @@ def _question() -> str:
         SELECT clock_timestamp(),
                (SELECT json_object_agg(m.team_id, m.role) FROM jobs_membership m WHERE m.user_id = t.user_id),
                {", ".join(columns)}
-        FROM (SELECT 1) AS always
-        LEFT JOIN {Token._meta.db_table} t ON t.digest = %s
+        FROM unnest(%s::text[]) AS asked (digest)
+        LEFT JOIN {Token._meta.db_table} t ON t.digest = asked.digest
         LEFT JOIN {user._meta.db_table} u ON u.id = t.user_id
     """  # noqa: S608 - the names are Django's
 

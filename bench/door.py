@@ -38,7 +38,7 @@ CLIENTS = 8
 WISH = {"command": "torchrun --nproc-per-node 8 train.py --config base.yaml", "nodes": 2, "gpus_per_node": 8,
         "time_limit": "2-00:00:00", "labels": {"run": "bench"}, "environment": {"NCCL_DEBUG": "WARN"},
         "team": "bench", "cluster": "bench"}  # fmt: skip
-SINGLES, BULKS, BULK_SIZE = 2000, 5, 5000
+SINGLES, BULKS, BULK_SIZE = 2000, 8, 5000
 HEARTBEATS, ATTEMPTS, PACE = 12_000, 10_000, 1000
 READS = 100
 
@@ -140,7 +140,7 @@ def submissions(bench: Bench) -> dict[str, Any]:
     before = bench.cpu_s()
     single = load.drive(bench.home, singles, connections=CLIENTS, count=SINGLES, check=_created)
     cpu = {name: after - before.get(name, 0) for name, after in bench.cpu_s().items()}
-    bulked = load.drive(bench.home, bulk, connections=1, count=BULKS, check=_created)
+    bulked = load.drive(bench.home, bulk, connections=CLIENTS, count=BULKS, check=_created)
     rows = sample_rows(bench)
     loop, copy = bare_loop(bench, rows, SINGLES), bare_copy(bench, rows, BULK_SIZE * BULKS)
     bulk_per_s = BULK_SIZE * BULKS / bulked.wall_s

@@ -17,7 +17,6 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import Q
 
 from acmeweb import live
 from jobs import clock, copying, ending, journal, lifecycle
@@ -26,118 +25,18 @@ from jobs.hostlist import expand
 from jobs.journal import SYNC, Author
 from jobs.ledgers import Try, cause_of, crash_loop
 from jobs.lifecycle import FINAL, LIVE, Flag, State
-from jobs.models import Allocation, Attempt, Cluster, Dependency, Hold, Job, Mode, Team
+from jobs.models import Allocation, Attempt, Hold, Job
 from jobs.promise_actions import Place as Place
 from jobs.promise_actions import promise as promise
-from jobs.publicid import public_id, task_id
-from jobs.spec import BadSpec, DependsOn, JobSpec
 from jobs.stop_actions import JobError as JobError
 from jobs.stop_actions import Moved, moved, refuse_foreign, stop, tell
 from jobs.stop_actions import preempt as preempt
 from jobs.stop_actions import requeue as requeue
+from jobs.submit_actions import NOT_LOOKED_YET
+from jobs.submit_actions import submit as submit
 
-MOST_DEPENDENCY_ROWS = 100_000
 MOST_REFUSALS = 3  # of one job in a row because of its nodes
 REQUEUED_THERE = "Its cluster put it back into its own queue."
-NOT_LOOKED_YET = "The scheduler has not looked at it yet."
-
-# What the row keeps of a JobSpec under the same name.
-KEPT_FIELDS = (
-    *("name", "kind", "command", "workdir", "environment", "nodes", "gpus_per_node", "cpus_per_node"),
-    *("memory_per_node_mb", "gpu_model", "nic_type", "time_limit", "priority", "preemptible", "requeue_limit"),
-    *("begin_at", "array_limit", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "labels", "comment"),
-)
-
-
-# --- submit
-
-
-def submit(specs: Sequence[JobSpec], *, cluster: Cluster, team: Team, author: Author, now: datetime) -> list[Job]:
-    """All of them or none. An array becomes one row a task; the rows come back in the order asked."""
-    with transaction.atomic():
-        return submit_within(specs, cluster=cluster, team=team, author=author, now=now)
-
-
-def submit_within(
-    specs: Sequence[JobSpec], *, cluster: Cluster, team: Team, author: Author, now: datetime
-) -> list[Job]:
-    """The same in the caller's transaction, which must not outlive what this raises."""
-    if cluster.mode == Mode.OBSERVE:
-        raise BadSpec("cluster", f"{cluster} is only observed: Acme starts nothing there")
-    numbers = iter(_sequence(len(specs)))
-    groups = [_rows(spec, public_id(now, next(numbers)), cluster, team, author, now) for spec in specs]
-    jobs = [job for group in groups for job in group]
-    copying.insert(jobs)
-    _depend(list(zip(specs, groups, strict=True)), team)
-    copying.insert([journal.of_job("job.submitted", author, job, to_state=State.PENDING) for job in jobs])
-    live.changed("queue")
-    return jobs
-
-
-def _sequence(count: int) -> list[int]:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT nextval('jobs_public_id') FROM generate_series(1, %s)", [count])
-        return [row[0] for row in cursor.fetchall()]
-
-
-def _rows(spec: JobSpec, name: str, cluster: Cluster, team: Team, author: Author, now: datetime) -> list[Job]:
-    common = {field: getattr(spec, field) for field in KEPT_FIELDS} | {
-        "cluster": cluster,
-        "team": team,
-        "user_id": author.user_id,
-        "submitted_at": now,
-        "hold": Hold.USER if spec.hold else Hold.NONE,
-        "reason": "JobHeldUser" if spec.hold else "None",
-        "why": "Its owner holds it." if spec.hold else NOT_LOOKED_YET,
-    }
-    if not spec.array:
-        return [Job(public_id=name, **common)]
-    return [Job(public_id=task_id(name, index), array_id=name, array_index=index, **common) for index in spec.array]
-
-
-def _depend(asked: list[tuple[JobSpec, list[Job]]], team: Team) -> None:
-    """Turn `afterok:ID` into rows; every task of an array that is named must have ended that way."""
-    by_key = {f"@{spec.key}": group for spec, group in asked if spec.key}
-    outside = {d.on for spec, _ in asked for d in spec.dependencies if d.on not in by_key}
-    known = _named_jobs(outside, team)
-    # Every task of one array waits for every task of the other: two large arrays would be millions of rows
-    count = sum(
-        len(group) * len(by_key.get(wish.on) or known.get(wish.on) or _unknown(wish))
-        for spec, group in asked
-        for wish in spec.dependencies
-    )
-    if count > MOST_DEPENDENCY_ROWS:
-        raise BadSpec("dependencies", f"come to {count} pairs of jobs, more than the {MOST_DEPENDENCY_ROWS} allowed")
-    after: dict[tuple[int, int], str] = {}
-    for spec, group in asked:
-        for wish in spec.dependencies:
-            for on in by_key.get(wish.on) or known.get(wish.on) or _unknown(wish):
-                for job in group:
-                    if after.setdefault((job.pk, on.pk), wish.after) != wish.after:
-                        raise BadSpec("dependencies", f"asks two different ends of {on}")
-    copying.insert([Dependency(job_id=job, on_id=on, after=wish) for (job, on), wish in after.items()])
-
-
-def _named_jobs(names: set[str], team: Team) -> dict[str, list[Job]]:
-    """Each name with its jobs: one job, or every task of an array; a task may be meant by both of its names."""
-    found: dict[str, list[Job]] = {}
-    wanted = Q(public_id__in=names) | Q(array_id__in=names)
-    for job in Job.objects.filter(wanted, team=team) if names else ():
-        for name in {job.public_id, job.array_id} & names:
-            found.setdefault(name, []).append(job)
-    return found
-
-
-def known_ids(names: set[str], team: Team) -> set[str]:
-    """Which of these ids, of jobs or of arrays, the team has."""
-    wanted = Q(public_id__in=names) | Q(array_id__in=names)
-    rows = Job.objects.filter(wanted, team=team).values_list("public_id", "array_id") if names else ()
-    return names.intersection(name for row in rows for name in row)
-
-
-def _unknown(wish: DependsOn) -> list[Job]:
-    raise BadSpec("dependencies", f"the team has no job {wish.on!r}")
-
 
 # --- what people do to a job
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from django.db import connection, connections, models
@@ -20,36 +21,50 @@ AS_THEY_ARE = (
     models.TextField,
 )
 
-FEW = 50  # below, one INSERT is as quick, and it returns what the database made up
-
 
 def insert(rows: Sequence[models.Model]) -> None:
     """Rows of one model, none of them saved yet; afterwards each has its key, as after `bulk_create`.
 
-    What the database is to fill in (a default of its own) must be the same columns in all rows.
+    Either all bring a key of the model's sequence or none does. What the database is to fill in (a default of its own)
+    must be the same columns in all rows.
     """
-    if len(rows) < FEW:
-        if rows:
-            type(rows[0])._default_manager.bulk_create(rows)
+    if not rows:
         return
-    meta = type(rows[0])._meta
-    for row, key in zip(rows, _keys(meta, len(rows)), strict=True):
-        row.pk = key
-    columns = [field for field in meta.concrete_fields if not _left_to_database(rows[0], field)]
-    names = ", ".join(connection.ops.quote_name(str(field.column)) for field in columns)
-    table = connection.ops.quote_name(meta.db_table)
-    plain = [field.attname for field in columns]
-    prepared = [(place, field) for place, field in enumerate(columns) if not isinstance(field, AS_THEY_ARE)]
+    meta: Any = type(rows[0])._meta
+    if rows[0].pk is None:
+        for row, key in zip(rows, _keys(meta, len(rows)), strict=True):
+            row.pk = key
+    left = frozenset(name for name in _filled_in(meta) if isinstance(rows[0].__dict__[name], DatabaseDefault))
+    into, plain, prepared = _plan(meta, left)
     here = connections[connection.alias]  # the connection itself: the proxy costs more than most values
-    into = f"COPY {table} ({names}) FROM STDIN"
-    with connection.wrap_database_errors, connection.cursor() as cursor, cursor.copy(into) as copy:
+    with here.wrap_database_errors, here.cursor() as cursor, cursor.copy(into) as copy:
         for row in rows:
             values = list(map(row.__dict__.__getitem__, plain))
             for place, field in prepared:
                 values[place] = field.get_db_prep_save(values[place], here)
             copy.write_row(values)
     for row in rows:
-        row._state.adding, row._state.db = False, connection.alias
+        row._state.adding, row._state.db = False, here.alias
+
+
+@cache
+def _filled_in(meta: Any) -> tuple[str, ...]:
+    """What the database may fill in."""
+    return tuple(field.attname for field in meta.concrete_fields if field.has_db_default())
+
+
+Plan = tuple[str, list[str], list[tuple[int, Any]]]
+
+
+@cache
+def _plan(meta: Any, left: frozenset[str]) -> Plan:
+    """The statement, the attributes in its order, and which of them need more than psycopg knows."""
+    columns = [field for field in meta.concrete_fields if field.attname not in left]
+    quote = connection.ops.quote_name
+    names = ", ".join(quote(str(field.column)) for field in columns)
+    prepared = [(place, field) for place, field in enumerate(columns) if not isinstance(field, AS_THEY_ARE)]
+    into = f"COPY {quote(meta.db_table)} ({names}) FROM STDIN"
+    return into, [field.attname for field in columns], prepared
 
 
 def _keys(meta: Any, count: int) -> list[int]:
@@ -59,7 +74,3 @@ def _keys(meta: Any, count: int) -> list[int]:
             [connection.ops.quote_name(meta.db_table), meta.pk.column, count],
         )
         return [key for (key,) in cursor.fetchall()]
-
-
-def _left_to_database(row: models.Model, field: Any) -> bool:
-    return isinstance(row.__dict__[field.attname], DatabaseDefault)

@@ -42,15 +42,19 @@ def bad(name: str, why: str) -> NoReturn:
 UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
+HALF = re.compile("[\ud800-\udfff]")
+
+
 def text(most: int, lines: bool = False) -> Callable[[str, Any], str]:
     def read(name: str, value: Any) -> str:
         if not isinstance(value, str):
             bad(name, f"is {kind_of(value)}, not text")
-        if len(value.encode(errors="replace")) > most:
-            bad(name, f"has {len(value.encode(errors='replace'))} bytes, more than the {most} allowed")
+        size = len(value) if value.isascii() else len(value.encode(errors="replace"))
+        if size > most:
+            bad(name, f"has {size} bytes, more than the {most} allowed")
         if "\x00" in value:
             bad(name, "contains a NUL byte")
-        if any(0xD800 <= ord(char) <= 0xDFFF for char in value):
+        if HALF.search(value):
             bad(name, "contains half a character (a lone surrogate)")
         if not lines and UNPRINTABLE.search(value):
             bad(name, "contains a control character")

@@ -147,32 +147,43 @@ def fits(job: JobSpec, shape: Shape) -> None:
     candidates = list(shape.nodes)
     if not candidates:
         raise BadSpec("cluster", f"{shape.name} has reported no nodes yet")
-    has, memory = f"node of {shape.name} has", notation.format_memory(job.memory_per_node_mb)
-    tests: list[tuple[str, Callable[[NodeShape], bool], str]] = [
-        ("gpu_model", lambda n: job.gpu_model in ("", n.gpu_model), f"no {has} {job.gpu_model} GPUs"),
-        ("nic_type", lambda n: job.nic_type in ("", n.nic_type), f"no {has} {job.nic_type} NICs"),
-        ("gpus_per_node", lambda n: job.gpus_per_node <= n.gpus, _too_many(job, candidates, shape)),
-        ("cpus_per_node", lambda n: job.cpus_per_node <= n.cpus, f"no such {has} {job.cpus_per_node} CPUs"),
-        ("memory_per_node", lambda n: job.memory_per_node_mb <= n.memory_mb, f"no such {has} {memory} of memory"),
-    ]
-    for name, test, why in tests:
-        candidates = [node for node in candidates if test(node)]
-        if not candidates:
-            raise BadSpec(name, why)
+    for name, test, why in FITTING:
+        left = [node for node in candidates if test(job, node)]
+        if not left:
+            raise BadSpec(name, why(job, shape))
+        candidates = left
     have = sum(node.count for node in candidates)
     if job.nodes > have:
         raise BadSpec("nodes", f"{job.nodes} are more than the {have} such nodes that {shape.name} has")
 
 
-def _too_many(job: JobSpec, nodes: Sequence[NodeShape], shape: Shape) -> str:
+def _too_many(job: JobSpec, shape: Shape) -> str:
     """12 GPUs on nodes of 8 is the mistake people make: say how to ask for them."""
-    most = max((node.gpus for node in nodes), default=0)
+    most = max((node.gpus for node in shape.nodes), default=0)
     if most and job.gpus_per_node > most and job.nodes == 1:
         return (
             f"{job.gpus_per_node} do not fit a node of {most} GPUs; "
             f"ask for {-(-job.gpus_per_node // most)} nodes with {most} GPUs each or fewer"
         )
     return f"{job.gpus_per_node} are more than the {most} GPUs of the largest node of {shape.name}"
+
+
+def _lacks(what: Callable[[JobSpec], str], such: str = "such ") -> Callable[[JobSpec, Shape], str]:
+    return lambda job, shape: f"no {such}node of {shape.name} has {what(job)}"
+
+
+# In this order: the field, whether a node has it, and what is said when none of those left has
+FITTING: tuple[tuple[str, Callable[[JobSpec, NodeShape], bool], Callable[[JobSpec, Shape], str]], ...] = (
+    ("gpu_model", lambda j, n: j.gpu_model in ("", n.gpu_model), _lacks(lambda j: f"{j.gpu_model} GPUs", "")),
+    ("nic_type", lambda j, n: j.nic_type in ("", n.nic_type), _lacks(lambda j: f"{j.nic_type} NICs", "")),
+    ("gpus_per_node", lambda j, n: j.gpus_per_node <= n.gpus, _too_many),
+    ("cpus_per_node", lambda j, n: j.cpus_per_node <= n.cpus, _lacks(lambda j: f"{j.cpus_per_node} CPUs")),
+    (
+        "memory_per_node",
+        lambda j, n: j.memory_per_node_mb <= n.memory_mb,
+        _lacks(lambda j: f"{notation.format_memory(j.memory_per_node_mb)} of memory"),
+    ),
+)
 
 
 def _default_cpus(gpus: int, shape: Shape) -> int:

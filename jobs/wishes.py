@@ -20,7 +20,7 @@ from jobs.models import Cluster
 
 log = logging.getLogger(__name__)
 
-PAUSE_S = 0.02
+PAUSE_S = 0.2  # a turn costs the workers more than the submissions it is for cost the web
 
 
 def want_turn(cluster_id: int) -> None:

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db import connection, transaction
+from django.db.models import QuerySet
 from rest_framework.response import Response
 from rest_framework.utils.encoders import JSONEncoder
 
@@ -25,58 +28,95 @@ LONGEST_KEY = 200
 KEPT_HEADERS = ("Location", "ETag")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Keyed:
+    """One request under its key; the digest is of all that it asks."""
+
+    user_id: int
+    key: str
+    digest: str
+
+
 def once(request: Any, work: Callable[[], Response]) -> Response:
     """Do the work in one transaction, or answer as it was answered before."""
     key = request.headers.get("Idempotency-Key")
     with transaction.atomic():
         if key is None:
             return work()
-        _check(key)
-        return _kept(request, key) or _keep(request, key, work())
+        if not is_key(key):
+            raise BadField("Idempotency-Key", f"is no text of 1 to {LONGEST_KEY} printable ASCII characters")
+        digest = digest_of(request.method, request.get_full_path(), request.raw_body)
+        asked = Keyed(user_id=request.user.pk, key=key, digest=digest)
+        return _answered(asked) or _keep(asked, work())
 
 
-def _check(key: str) -> None:
-    if not 1 <= len(key) <= LONGEST_KEY or not (key.isascii() and key.isprintable()):
-        raise BadField("Idempotency-Key", f"is no text of 1 to {LONGEST_KEY} printable ASCII characters")
+def is_key(key: str) -> bool:
+    return 1 <= len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()
 
 
-def _kept(request: Any, key: str) -> Response | None:
-    if not _locked(lock_number(request.user.pk, key)):
+def digest_of(method: str, path: str, body: bytes) -> str:
+    asked = hashlib.sha256(f"{method} {path}\n".encode())
+    asked.update(body)
+    return asked.hexdigest()
+
+
+def _answered(asked: Keyed) -> Response | None:
+    if not _locked([asked])[0]:
         raise Conflict("A request with this Idempotency-Key is being worked on.", RETRY_S)
-    mine = IdempotencyKey.objects.filter(user=request.user)
-    mine.forgotten(clock.now()).delete()
-    kept = mine.filter(key=key).first()
+    kept = _kept([asked], clock.now()).first()
     if kept is None:
         return None
-    if kept.digest != _digest(request):
+    if kept.digest != asked.digest:
         raise Conflict("This Idempotency-Key was used for another request within the last 24 hours.")
     headers = {**kept.headers, "Idempotency-Replayed": "true"}
     return Response(json.loads(kept.body), status=kept.status, headers=headers)
+
+
+def _keep(asked: Keyed, answer: Response) -> Response:
+    keep({asked: answer.data}, answer.status_code, {asked: answer.headers})
+    return answer
+
+
+# --- of many at once
+
+
+def unanswered(asked: Sequence[Keyed], now: datetime) -> set[Keyed]:
+    """Those that nobody has done yet and nobody is doing; until the end of the transaction nobody else will."""
+    if not asked:
+        return set()
+    mine = [one for one, got in zip(asked, _locked(asked), strict=True) if got]
+    known = {(kept.user_id, kept.key) for kept in _kept(mine, now)}
+    return {one for one in mine if (one.user_id, one.key) not in known}
+
+
+def keep(answers: Mapping[Keyed, Any], status: int, headers: Mapping[Keyed, Mapping[str, str]]) -> None:
+    rows = (
+        IdempotencyKey(
+            user_id=one.user_id,
+            key=one.key,
+            digest=one.digest,
+            status=status,
+            headers={name: headers[one][name] for name in KEPT_HEADERS if name in headers[one]},
+            body=json.dumps(said, cls=JSONEncoder),
+        )
+        for one, said in answers.items()
+    )
+    IdempotencyKey.objects.bulk_create(rows)
+
+
+def _kept(asked: Sequence[Keyed], now: datetime) -> QuerySet[IdempotencyKey]:
+    """What is kept of these; what its users may have forgotten is thrown away on the way."""
+    mine = IdempotencyKey.objects.filter(user__in={one.user_id for one in asked})
+    mine.forgotten(now).delete()
+    return mine.filter(key__in=[one.key for one in asked])
 
 
 def lock_number(user_id: int, key: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{user_id}:{key}".encode()).digest()[:8], signed=True)
 
 
-def _locked(number: int) -> bool:
+def _locked(asked: Iterable[Keyed]) -> list[bool]:
+    numbers = [lock_number(one.user_id, one.key) for one in asked]
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [number])
-        return cursor.fetchone()[0]
-
-
-def _keep(request: Any, key: str, answer: Response) -> Response:
-    IdempotencyKey.objects.create(
-        user=request.user,
-        key=key,
-        digest=_digest(request),
-        status=answer.status_code,
-        headers={name: answer.headers[name] for name in KEPT_HEADERS if name in answer.headers},
-        body=json.dumps(answer.data, cls=JSONEncoder),
-    )
-    return answer
-
-
-def _digest(request: Any) -> str:
-    asked = hashlib.sha256(f"{request.method} {request.get_full_path()}\n".encode())
-    asked.update(request.raw_body)
-    return asked.hexdigest()
+        cursor.execute("SELECT pg_try_advisory_xact_lock(n) FROM unnest(%s::bigint[]) AS n", [numbers])
+        return [got for (got,) in cursor.fetchall()]

@@ -7,6 +7,8 @@ a limit that is too generous for a while is better than a door that is shut.
 from __future__ import annotations
 
 import time
+from collections import Counter as Times
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import redis
@@ -33,6 +35,13 @@ class PerUser(BaseThrottle):
         return rest_of(WINDOW_S)
 
 
+def counted(user_ids: Iterable[int]) -> set[int]:
+    """One request more of each that is named; those users who may go on."""
+    seen = {f"api:{user_id}": times for user_id, times in Times(user_ids).items()}
+    found = counter.count_many(seen, WINDOW_S) if seen else {}
+    return {int(what.removeprefix("api:")) for what, times in found.items() if times <= settings.ACME_API_PER_MINUTE}
+
+
 def rest_of(window_s: int) -> int:
     """Seconds until the next window."""
     return window_s - int(time.time()) % window_s
@@ -47,22 +56,28 @@ class Counter:
         self.here: dict[str, int] = {}
 
     def count(self, what: str, window_s: int) -> int:
-        name = f"{what}:{int(time.time()) // window_s}"
-        found = self._shared(name, window_s * 2)
+        return self.count_many({what: 1}, window_s)[what]
+
+    def count_many(self, seen: Mapping[str, int], window_s: int) -> dict[str, int]:
+        """How often each has happened within this window, those with it."""
+        window = int(time.time()) // window_s
+        names = {what: f"{what}:{window}" for what in seen}
+        found = self._shared({names[what]: times for what, times in seen.items()}, window_s * 2)
         if found is not None:
-            return found
+            return dict(zip(seen, found, strict=True))
         if len(self.here) > 10_000:
             self.here.clear()
-        self.here[name] = self.here.get(name, 0) + 1
-        return self.here[name]
+        for what, times in seen.items():
+            self.here[names[what]] = self.here.get(names[what], 0) + times
+        return {what: self.here[name] for what, name in names.items()}
 
     def look(self, what: str, window_s: int) -> int:
         """As many as were counted, and none more."""
         name = f"{what}:{int(time.time()) // window_s}"
-        found = self._shared(name, None)
-        return self.here.get(name, 0) if found is None else found
+        found = self._shared({name: 0}, None)
+        return self.here.get(name, 0) if found is None else found[0]
 
-    def _shared(self, name: str, kept_s: int | None) -> int | None:
+    def _shared(self, seen: Mapping[str, int], kept_s: int | None) -> list[int] | None:
         """None: each process counts for itself. Without `kept_s` nothing is added."""
         if not settings.VALKEY_URL or time.monotonic() < self.away_until:
             return None
@@ -71,11 +86,12 @@ class Counter:
                 url, most_s = settings.VALKEY_URL, settings.VALKEY_COUNTING_S
                 self.server = redis.Redis.from_url(url, socket_timeout=most_s, socket_connect_timeout=most_s)
             if kept_s is None:
-                return int(self.server.get(f"acme:{name}") or 0)  # type: ignore[arg-type]
+                return [int(number or 0) for number in self.server.mget([f"acme:{name}" for name in seen])]  # type: ignore[union-attr]
             pipe = self.server.pipeline(transaction=False)
-            pipe.incr(f"acme:{name}")
-            pipe.expire(f"acme:{name}", kept_s)
-            return int(pipe.execute()[0])
+            for name, times in seen.items():
+                pipe.incrby(f"acme:{name}", times)
+                pipe.expire(f"acme:{name}", kept_s)
+            return [int(number) for number in pipe.execute()[::2]]
         except redis.RedisError:
             self.away_until = time.monotonic() + AWAY_S
             return None

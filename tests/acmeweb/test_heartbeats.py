@@ -6,7 +6,8 @@ import json
 import pytest
 from django.db import OperationalError
 
-from acmeweb.heartbeats import ADDRESS, LARGEST, Heartbeats
+from acmeweb.heartbeats import Heartbeats
+from acmeweb.shortcut import LARGEST
 from jobs import clock, progress
 from jobs.models import Attempt, Progress, Pulse
 from jobs.progress import Noted, token_of
@@ -49,7 +50,7 @@ async def post(door, body=BEAT, key=KEY, **changed):
         "type": "http",
         "scheme": "http",
         "method": "POST",
-        "path": ADDRESS,
+        "path": Heartbeats.address,
         "query_string": b"",
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         **changed,
@@ -121,6 +122,7 @@ async def test_what_is_not_plain_goes_to_django_as_it_came(name):
 
 async def test_over_plain_http_nothing_is_taken_where_https_is_asked_for(settings):
     settings.SECURE_SSL_REDIRECT = True
+    settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     door = Heartbeats(Django(), Writer())
 
     assert (await post(door))[0] == 418

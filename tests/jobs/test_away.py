@@ -20,7 +20,7 @@ def test_a_database_that_is_away_is_a_503_with_the_time_to_come_back(client, mon
         raise error
 
     token = make.token(make.person())
-    monkeypatch.setattr(authentication, "_known", away)
+    monkeypatch.setattr(authentication, "known", away)
 
     answer = client.get("/api/v1/me/", headers={"Authorization": f"Bearer {token}"})
 

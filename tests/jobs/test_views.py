@@ -9,7 +9,7 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
 
-from jobs import actions, clock, node_actions
+from jobs import actions, clock, node_actions, submit_actions
 from jobs.lifecycle import Flag, State
 from jobs.models import Cluster, Deed, Event, Job, Node, Role, Sample
 from jobs.models.event import STOP_HANGS_AFTER
@@ -578,7 +578,7 @@ def test_edit_and_resubmit_brings_the_same_job_again(ada):
     ada.post("/jobs/new/", {name: value for name, value in form.initial.items() if value not in ("", False)})
 
     again = Job.objects.exclude(pk=job.pk).get()
-    for field in actions.KEPT_FIELDS:
+    for field in submit_actions.KEPT_FIELDS:
         assert getattr(again, field) == getattr(job, field)
 
 
