@@ -28,6 +28,7 @@ from jobs.lifecycle import FAILURES, State
 from jobs.models import Attempt, Job, Node
 
 ENGINE = Author(by="diagnosis")
+RECOVERY_LOOP = Author(by="recovery")
 LEASE = timedelta(seconds=90)  # longer than a task may live, so that nobody else is at the same row
 MOST_NOTED = 500
 MOST_RESOLVED = 200
@@ -281,6 +282,21 @@ def confirm(row: Diagnosis, *, author: Author, now: datetime, note: str = "") ->
 def correct(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str = "") -> None:
     """A person knows better. To what the engine had said: that confirms it."""
     _review(row, root_cause, author=author, now=now, note=note)
+
+
+@transaction.atomic
+def confirm_by_recovery(row: Diagnosis, *, now: datetime, note: str) -> bool:
+    """What this verdict had us do has worked, so the verdict is held to be true; `note` says what was done.
+
+    False where that proves nothing: a person has spoken, no cause was named, or what helped is said not to help.
+    """
+    row.refresh_from_db(from_queryset=Diagnosis.objects.select_for_update(of=("self",)).defer("bundle"))
+    if row.review or row.judged_at is None or row.root_cause in (NONE, UNKNOWN):
+        return False
+    if row.restart_helps == pure.Restart.NO:
+        return False
+    _review(row, row.root_cause, author=RECOVERY_LOOP, now=now, note=note)
+    return True
 
 
 def _review(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str) -> None:
