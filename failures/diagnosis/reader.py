@@ -344,8 +344,8 @@ SURE_AT_ANY_LEVEL = 44
 UNNAMED = 38  # an exception whose name says nothing
 CAUTION = re.compile(r"(?i)\bwarn|\bnote\b|\bignor|\boptional|\bskip|\bdebug\b")
 REPORTED = re.compile(
-    r"(?i)^\W*$|(?:message|what\(\)|errors?|exceptions?|caused by|causes?|raised?|fail(?:ed|ure)|reason|died|with|"
-    r"traceback|<class)\W*$"
+    r"(?i)^\W*$|^[\w./-]+: *$|(?:message|what\(\)|errors?|exceptions?|caused by|causes?|raised?|fail(?:ed|ure)|reason|"
+    r"died|with|traceback|<class)\W*$"
 )
 NCCL_PLACE = re.compile(r"\brank (\d+) nranks \d+ cudaDev \d+ (?:nvmlDev \d+ )?busId ([0-9a-fA-F:]+)")
 TEST_PLACE = re.compile(r"Rank +(\d+) .*? on +(\S+) +device +\d+ \[([^\]]*)\]")
