@@ -19,6 +19,7 @@ from failures import grouping
 from failures.diagnosis import values as pure
 from failures.diagnosis import wording
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
+from failures.following_actions import forget
 from failures.grouping import Known, Scope, Symptom
 from failures.models import Diagnosis, Incident, Review, Standing
 from jobs import actions as job_actions
@@ -31,6 +32,7 @@ ENGINE = Author(by="diagnosis")
 RECOVERY_LOOP = Author(by="recovery")
 LEASE = timedelta(seconds=90)  # longer than a task may live, so that nobody else is at the same row
 MOST_NOTED = 500
+WITH = ("attempt__job__cluster", "attempt__following")
 MOST_RESOLVED = 200
 RECOVERY = timedelta(days=30)
 MOST_BUNDLE = 64 << 10
@@ -66,7 +68,7 @@ def claim(now: datetime) -> Diagnosis | None:
         if row is None or (row.judged_at and _bundle_in_hand(now)):
             return None
         Diagnosis.objects.filter(pk=row.pk).update(tries=F("tries") + 1, due_at=now + LEASE)
-    return Diagnosis.objects.select_related("attempt__job__cluster").defer("bundle").get(pk=row.pk)
+    return Diagnosis.objects.select_related(*WITH).defer("bundle").get(pk=row.pk)
 
 
 def _bundle_in_hand(now: datetime) -> bool:
@@ -94,7 +96,8 @@ def judge(
     fields |= {"judged_at": now, "tries": 0, "due_at": now}
     if not Diagnosis.objects.filter(pk=row.pk, tries=row.tries, judged_at=None).update(**fields):
         raise Moved(f"{row.attempt} was judged by somebody else a moment ago")
-    row.refresh_from_db()
+    for name, value in fields.items():  # as it is now in the database, without asking for all of it again
+        setattr(row, name, value)
     _name_cause(row, ENGINE)
     row.nodes.set(_known(row, {node.host for node in verdict.suspect_nodes}))
     incident = None if row.root_cause == NONE else _join(row, first_symptom_at, now)
@@ -126,12 +129,12 @@ def storable(value: Any) -> Any:
 
 
 def keep_bundle(row: Diagnosis, text: str, now: datetime) -> None:
-    """The work on this row is done."""
+    """The work on this row is done, and what a follower knew of the log is needed no more."""
     raw = text.encode("utf-8", "replace")[:MOST_BUNDLE]
     packed = zlib.compress(raw, 9) if raw else None
-    Diagnosis.objects.filter(pk=row.pk, tries=row.tries, kept_at=None).update(
-        bundle=packed, bundle_size=len(raw), kept_at=now
-    )
+    open_row = Diagnosis.objects.filter(pk=row.pk, tries=row.tries, kept_at=None)
+    if open_row.update(bundle=packed, bundle_size=len(raw), kept_at=now):
+        forget([row.attempt_id])
 
 
 def _known(row: Diagnosis, names: Iterable[str]) -> list[Node]:

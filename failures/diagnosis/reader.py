@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from . import catalogue, cleaning, gpu_events, lines
 from .scan import Scanner, shipped
@@ -28,6 +29,8 @@ NEAR = 6  # lines between the two ends of one thought
 MOST_MORE = 3
 SHAPE = re.compile(r"\d+")
 XID_QUOTED = "xid-quoted"
+STATE = ("_pending", "_head", "_before", "_line", "_size", "_sentence", "_judged", "_tallies", "_sightings", "_events",
+         "_places")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +147,25 @@ class Reader:
         self._events: list[gpu_events.GpuEvent] = []
         self._places: dict[int, Place] = {}
 
+    @property
+    def rules_version(self) -> str:
+        return self._scanner.version
+
+    def state(self) -> dict[str, Any]:
+        """All that it knows of the text so far; how the text began matters only until that was judged."""
+        known = {name: getattr(self, name) for name in STATE}
+        return known | {"_head": b""} if self._judged else known
+
+    def take_up(self, state: dict[str, Any]) -> None:
+        """Go on where another with the same rules left off."""
+        for name in STATE:
+            setattr(self, name, state[name])
+
     def feed(self, chunk: bytes) -> None:
         self._size += len(chunk)
         if self._sentence:
             return
-        if len(self._head) < cleaning.SAMPLE:
+        if not self._judged and len(self._head) < cleaning.SAMPLE:
             self._head += chunk[: cleaning.SAMPLE - len(self._head)]
         view = memoryview(chunk)
         while view.nbytes:
