@@ -15,12 +15,12 @@ from django.db import connection, transaction
 from django.db.models import F, Q
 
 from acmeweb import live
-from failures import grouping
+from failures import grouping, kin
 from failures.diagnosis import values as pure
 from failures.diagnosis import wording
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
 from failures.following_actions import forget
-from failures.grouping import Known, Scope, Symptom
+from failures.grouping import Scope, Symptom
 from failures.models import Diagnosis, Incident, Review, Standing
 from jobs import actions as job_actions
 from jobs import journal
@@ -150,8 +150,8 @@ def _join(row: Diagnosis, first_at: datetime, now: datetime) -> Incident:
     """Under a lock of the cluster: two attempts that die of one cause in one moment must not open two incidents."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [OPEN_LOCK, row.cluster_id])
-    symptom = _symptom(row)
-    found = grouping.choose(symptom, _unresolved(row.cluster_id, symptom.at))
+    symptom = kin.symptom_of(row)
+    found = grouping.choose(symptom, kin.candidates(row.cluster_id, symptom))
     incident = Incident.objects.get(pk=found) if found else _open(row, symptom, first_at)
     Diagnosis.objects.filter(pk=row.pk).update(incident=incident)
     Incident.objects.filter(pk=incident.pk).update(
@@ -169,42 +169,6 @@ def _join(row: Diagnosis, first_at: datetime, now: datetime) -> Incident:
     what = "incident.joined" if found else "incident.opened"
     _event(what, ENGINE, row, to_state=incident.state, why=incident.title, detail={"incident": incident.pk})
     return incident
-
-
-def _symptom(row: Diagnosis) -> Symptom:
-    attempt = row.attempt
-    ran_on = attempt.allocations.order_by().values_list("node__name", flat=True).distinct()
-    first = row.evidence[0]["text"] if row.evidence else ""
-    return Symptom(
-        root_cause=row.root_cause,
-        at=row.failed_at,
-        job=attempt.job.array_id or attempt.job.public_id,
-        nodes=frozenset(ran_on),
-        suspects=frozenset(row.nodes.values_list("name", flat=True)),
-        words=grouping.words_of(first),
-    )
-
-
-def _unresolved(cluster_id: int, at: datetime) -> list[Known]:
-    near = Incident.objects.unresolved().filter(cluster_id=cluster_id, last_symptom_at__gte=at - timedelta(days=1))
-    newest = near.order_by("-last_symptom_at").prefetch_related("nodes")[:200]
-    jobs: dict[int, set[str]] = {}
-    inside = Diagnosis.objects.filter(incident__in=[one.pk for one in newest])
-    for pk, job, array in inside.values_list("incident_id", "attempt__job__public_id", "attempt__job__array_id"):
-        jobs.setdefault(pk, set()).add(array or job)
-    return [
-        Known(
-            id=one.pk,
-            root_cause=one.root_cause,
-            scope=Scope(one.scope),
-            first_at=one.first_symptom_at,
-            last_at=one.last_symptom_at,
-            nodes=frozenset(node.name for node in one.nodes.all()),
-            jobs=frozenset(jobs.get(one.pk, ())),
-            words=one.words,
-        )
-        for one in newest
-    ]
 
 
 def _open(row: Diagnosis, symptom: Symptom, first_at: datetime) -> Incident:
