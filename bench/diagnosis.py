@@ -303,7 +303,7 @@ def _drained(path: Path) -> str:
 
 def followed(jobs: int, lines: int, seconds: int) -> None:
     """Each virtual second every job writes its lines and one worker follows them all; under 1 s each, it keeps up."""
-    from failures.diagnosis.compress import Follower
+    from failures.diagnosis.following import Follower
 
     followers = [Follower() for _ in range(jobs)]
     spent, worst = 0.0, 0.0

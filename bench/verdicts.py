@@ -1,10 +1,11 @@
-"""How soon a failed attempt has its verdict: ends at a steady rate, a burst of them, and one log of 200 MB among them.
+"""How soon a failed attempt has its verdict: at a steady rate, in a burst, of one log of 200 MB, and of one followed.
 
     python bench/verdicts.py             about two minutes; --burst 500 --megabytes 200
 
 It starts an instance of its own, as `make up` does, and writes ended attempts with their logs into its record; its two
 workers do the rest. Measured from the commit of the end to the commit of the verdict, and to that of the bundle, by the
-clock of the database. The yardstick runs in the same minute: the bare engine over the same logs, in one process.
+clock of the database. The followed log is as large as the large one, and was there for its workers to read while its
+attempt ran. The yardstick runs in the same minute: the bare engine over the same logs, in one process.
 Prints a table to stderr and JSON to stdout.
 """
 
@@ -80,12 +81,31 @@ def measure(home: Path, options: argparse.Namespace) -> dict[str, Any]:
     big = make.running(logs, gpus_per_node=1)
     parts["large"] = [make.end(logs, big, large).pk]
     wait()
+    parts["followed"] = [followed(logs, large)]
+    wait()
     found = {name: latencies(pks) for name, pks in parts.items()}
     return {"machine": machine(), **found, "bare engine": {"large_s": bare(large), "small_s": bare(small)}}
 
 
-def running(logs: Path, make: Any, number: int) -> Any:
-    return make.running(logs, gpus_per_node=1, on=(f"seren-{number % 64 + 1:03d}",), gpus=(number // 64,))
+def followed(logs: Path, text: str) -> int:
+    """All but its last words is written while the attempt runs; the end comes when the followers have caught up."""
+    from failures.growing import PACE
+    from failures.models import Following
+    from jobs.models import Attempt
+    from tests.failures import make
+
+    attempt = make.running(logs, gpus_per_node=1)
+    path = logs / f"{attempt.key}.log"
+    path.write_text(text[: -len(TAIL)])
+    Attempt.objects.filter(pk=attempt.pk).update(log_path=path.name)
+    until = time.monotonic() + 300
+    while not Following.objects.filter(pk=attempt.pk, read__gte=len(text) - PACE.ahead - len(TAIL)).exists():
+        if time.monotonic() > until:
+            raise SystemExit("the log was not followed to its end within five minutes")
+        time.sleep(0.2)
+    with path.open("a") as log:
+        log.write(TAIL)
+    return int(make.end(logs, attempt, None).pk)
 
 
 def settle() -> None:
@@ -154,7 +174,7 @@ def table(found: dict[str, Any]) -> str:
         found["machine"],
         f"{'':8} {'attempts':>8} {'right':>6}   verdict p50 / p95 / max     bundle p50 / p95 / max",
     ]
-    for name in ("steady", "burst", "large"):
+    for name in ("steady", "burst", "large", "followed"):
         one = found[name]
         times = ["{p50:>8} {p95:>8} {max:>8}".format(**one[kind]) for kind in ("verdict_s", "bundle_s")]
         rows.append(f"{name:8} {one['attempts']:>8} {one['right']:>6} {times[0]} {times[1]}")

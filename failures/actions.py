@@ -15,11 +15,12 @@ from django.db import connection, transaction
 from django.db.models import F, Q
 
 from acmeweb import live
-from failures import grouping
+from failures import grouping, kin
 from failures.diagnosis import values as pure
 from failures.diagnosis import wording
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
-from failures.grouping import Known, Scope, Symptom
+from failures.following_actions import forget
+from failures.grouping import Scope, Symptom
 from failures.models import Diagnosis, Incident, Review, Standing
 from jobs import actions as job_actions
 from jobs import journal
@@ -28,8 +29,10 @@ from jobs.lifecycle import FAILURES, State
 from jobs.models import Attempt, Job, Node
 
 ENGINE = Author(by="diagnosis")
+RECOVERY_LOOP = Author(by="recovery")
 LEASE = timedelta(seconds=90)  # longer than a task may live, so that nobody else is at the same row
 MOST_NOTED = 500
+WITH = ("attempt__job__cluster", "attempt__following")
 MOST_RESOLVED = 200
 RECOVERY = timedelta(days=30)
 MOST_BUNDLE = 64 << 10
@@ -65,7 +68,7 @@ def claim(now: datetime) -> Diagnosis | None:
         if row is None or (row.judged_at and _bundle_in_hand(now)):
             return None
         Diagnosis.objects.filter(pk=row.pk).update(tries=F("tries") + 1, due_at=now + LEASE)
-    return Diagnosis.objects.select_related("attempt__job__cluster").defer("bundle").get(pk=row.pk)
+    return Diagnosis.objects.select_related(*WITH).defer("bundle").get(pk=row.pk)
 
 
 def _bundle_in_hand(now: datetime) -> bool:
@@ -93,7 +96,8 @@ def judge(
     fields |= {"judged_at": now, "tries": 0, "due_at": now}
     if not Diagnosis.objects.filter(pk=row.pk, tries=row.tries, judged_at=None).update(**fields):
         raise Moved(f"{row.attempt} was judged by somebody else a moment ago")
-    row.refresh_from_db()
+    for name, value in fields.items():  # as it is now in the database, without asking for all of it again
+        setattr(row, name, value)
     _name_cause(row, ENGINE)
     row.nodes.set(_known(row, {node.host for node in verdict.suspect_nodes}))
     incident = None if row.root_cause == NONE else _join(row, first_symptom_at, now)
@@ -125,12 +129,12 @@ def storable(value: Any) -> Any:
 
 
 def keep_bundle(row: Diagnosis, text: str, now: datetime) -> None:
-    """The work on this row is done."""
+    """The work on this row is done, and what a follower knew of the log is needed no more."""
     raw = text.encode("utf-8", "replace")[:MOST_BUNDLE]
     packed = zlib.compress(raw, 9) if raw else None
-    Diagnosis.objects.filter(pk=row.pk, tries=row.tries, kept_at=None).update(
-        bundle=packed, bundle_size=len(raw), kept_at=now
-    )
+    open_row = Diagnosis.objects.filter(pk=row.pk, tries=row.tries, kept_at=None)
+    if open_row.update(bundle=packed, bundle_size=len(raw), kept_at=now):
+        forget([row.attempt_id])
 
 
 def _known(row: Diagnosis, names: Iterable[str]) -> list[Node]:
@@ -146,8 +150,8 @@ def _join(row: Diagnosis, first_at: datetime, now: datetime) -> Incident:
     """Under a lock of the cluster: two attempts that die of one cause in one moment must not open two incidents."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [OPEN_LOCK, row.cluster_id])
-    symptom = _symptom(row)
-    found = grouping.choose(symptom, _unresolved(row.cluster_id, symptom.at))
+    symptom = kin.symptom_of(row)
+    found = grouping.choose(symptom, kin.candidates(row.cluster_id, symptom))
     incident = Incident.objects.get(pk=found) if found else _open(row, symptom, first_at)
     Diagnosis.objects.filter(pk=row.pk).update(incident=incident)
     Incident.objects.filter(pk=incident.pk).update(
@@ -165,42 +169,6 @@ def _join(row: Diagnosis, first_at: datetime, now: datetime) -> Incident:
     what = "incident.joined" if found else "incident.opened"
     _event(what, ENGINE, row, to_state=incident.state, why=incident.title, detail={"incident": incident.pk})
     return incident
-
-
-def _symptom(row: Diagnosis) -> Symptom:
-    attempt = row.attempt
-    ran_on = attempt.allocations.order_by().values_list("node__name", flat=True).distinct()
-    first = row.evidence[0]["text"] if row.evidence else ""
-    return Symptom(
-        root_cause=row.root_cause,
-        at=row.failed_at,
-        job=attempt.job.array_id or attempt.job.public_id,
-        nodes=frozenset(ran_on),
-        suspects=frozenset(row.nodes.values_list("name", flat=True)),
-        words=grouping.words_of(first),
-    )
-
-
-def _unresolved(cluster_id: int, at: datetime) -> list[Known]:
-    near = Incident.objects.unresolved().filter(cluster_id=cluster_id, last_symptom_at__gte=at - timedelta(days=1))
-    newest = near.order_by("-last_symptom_at").prefetch_related("nodes")[:200]
-    jobs: dict[int, set[str]] = {}
-    inside = Diagnosis.objects.filter(incident__in=[one.pk for one in newest])
-    for pk, job, array in inside.values_list("incident_id", "attempt__job__public_id", "attempt__job__array_id"):
-        jobs.setdefault(pk, set()).add(array or job)
-    return [
-        Known(
-            id=one.pk,
-            root_cause=one.root_cause,
-            scope=Scope(one.scope),
-            first_at=one.first_symptom_at,
-            last_at=one.last_symptom_at,
-            nodes=frozenset(node.name for node in one.nodes.all()),
-            jobs=frozenset(jobs.get(one.pk, ())),
-            words=one.words,
-        )
-        for one in newest
-    ]
 
 
 def _open(row: Diagnosis, symptom: Symptom, first_at: datetime) -> Incident:
@@ -281,6 +249,21 @@ def confirm(row: Diagnosis, *, author: Author, now: datetime, note: str = "") ->
 def correct(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str = "") -> None:
     """A person knows better. To what the engine had said: that confirms it."""
     _review(row, root_cause, author=author, now=now, note=note)
+
+
+@transaction.atomic
+def confirm_by_recovery(row: Diagnosis, *, now: datetime, note: str) -> bool:
+    """What this verdict had us do has worked, so the verdict is held to be true; `note` says what was done.
+
+    False where that proves nothing: a person has spoken, no cause was named, or what helped is said not to help.
+    """
+    row.refresh_from_db(from_queryset=Diagnosis.objects.select_for_update(of=("self",)).defer("bundle"))
+    if row.review or row.judged_at is None or row.root_cause in (NONE, UNKNOWN):
+        return False
+    if row.restart_helps == pure.Restart.NO:
+        return False
+    _review(row, row.root_cause, author=RECOVERY_LOOP, now=now, note=note)
+    return True
 
 
 def _review(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str) -> None:

@@ -1,21 +1,22 @@
 """An attempt's row and its log → a verdict, a cost, a bundle. Reads; changes nothing.
 
-A log is streamed in pieces of a quarter of a megabyte, so its size costs time and no memory. What the cluster knows of
+A log is streamed in pieces of a quarter of a megabyte, so its size costs time and no memory; of one that was followed
+while it grew only the rest is read. What the cluster knows of
 the end (state, reason, exit code, nodes that died) is laid beside what the log says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from failures import circumstances, rulebook
+from failures import circumstances, growing, rulebook
 from failures.actions import Cost
 from failures.circumstances import End, NodeNews
-from failures.diagnosis import engine
+from failures.diagnosis import classify, engine
 from failures.diagnosis.compress import Compressor, shown
+from failures.diagnosis.following import Follower
 from failures.diagnosis.values import Diagnosis, Ending
 from jobs.logs import NoLog, Stream
 from jobs.models import Attempt, Event, Verdict
@@ -34,7 +35,7 @@ class Judged:
 def judge(attempt: Attempt) -> Judged:
     no_log, ending = None, Ending(exit_code=attempt.exit_code, signal=attempt.signal)
     try:
-        said = engine.diagnose(pieces(attempt), ending, rulebook.scanner())
+        said = _said(attempt, ending)
     except NoLog as nothing:
         no_log, said = nothing, _without_log(attempt, str(nothing), ending)
     end = End(state=attempt.state, reason=attempt.reason, news=_news(attempt))
@@ -48,17 +49,23 @@ def judge(attempt: Attempt) -> Judged:
     )
 
 
+def _said(attempt: Attempt, ending: Ending) -> Diagnosis:
+    """Whoever followed the log while it grew has left little to read; packed or never followed, it is read whole."""
+    with closing(Stream(attempt.job.cluster.log_root, attempt.log_path)) as log:
+        known = growing.taken_up(attempt, log)
+        if known is None:
+            return engine.diagnose(log.in_turn(), ending, rulebook.scanner())
+        follower, at = known
+        log.cut(at, log.size)
+        for piece in log.in_turn():
+            follower.reader.feed(piece)
+        return classify.diagnose(follower.reader.reading(), ending)
+
+
 def _without_log(attempt: Attempt, why: str, ending: Ending) -> Diagnosis:
     """The cluster's words are all there is; without any, the cause is unknown and the reason is said."""
     said = engine.diagnose([attempt.reason.encode()], ending) if attempt.reason else engine.diagnose([], ending)
     return replace(said, notes=(why, *(note for note in said.notes if note != "The log is empty.")), lines=0, size=0)
-
-
-def pieces(attempt: Attempt, start: int = 0) -> Iterator[bytes]:
-    """Raises NoLog before the first piece."""
-    with closing(Stream(attempt.job.cluster.log_root, attempt.log_path)) as stream:
-        stream.cut(start, stream.size)
-        yield from stream.in_turn()
 
 
 def _news(attempt: Attempt) -> tuple[NodeNews, ...]:
@@ -92,16 +99,28 @@ def cost_of(attempt: Attempt) -> Cost:
 
 def bundle(attempt: Attempt, most: int = MOST_COMPRESSED) -> str:
     """Empty when there is no log any more. Line numbers are those of the whole log, wherever the kept part begins."""
-    compressor, at, skipped = Compressor(rulebook.filter_rules()), 0, 0
     try:
-        with closing(Stream(attempt.job.cluster.log_root, attempt.log_path)) as stream:
-            for piece in stream.in_turn():
-                at += len(piece)
-                if at <= stream.size - most:
-                    skipped += piece.count(b"\n")
-                else:
-                    compressor.feed(piece)
+        with closing(Stream(attempt.job.cluster.log_root, attempt.log_path)) as log:
+            known = growing.taken_up(attempt, log)
+            return _finished(*known, log) if known else _of_the_end(log, most)
     except NoLog:
         return ""
+
+
+def _finished(follower: Follower, at: int, log: Stream) -> str:
+    log.cut(at, log.size)
+    for piece in log.in_turn():
+        follower.compressor.feed(piece)
+    return follower.compressor.bundle().text
+
+
+def _of_the_end(log: Stream, most: int) -> str:
+    compressor, at, skipped = Compressor(rulebook.filter_rules()), 0, 0
+    for piece in log.in_turn():
+        at += len(piece)
+        if at <= log.size - most:
+            skipped += piece.count(b"\n")
+        else:
+            compressor.feed(piece)
     rows = compressor.bundle().rows
     return "".join(shown(replace(row, number=row.number + skipped)) + "\n" for row in rows)

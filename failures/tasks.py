@@ -6,7 +6,7 @@ from celery import shared_task
 
 from failures import actions
 from failures.diagnosis import compress, scan
-from failures.loops import consult, diagnose, learn
+from failures.loops import consult, diagnose, follow, learn
 from jobs import clock
 
 
@@ -24,6 +24,11 @@ def diagnose_ever() -> int:
     done = diagnose.diagnose_once(clock.now(), since=diagnose.EVER)
     actions.resolve_recovered(clock.now())
     return done
+
+
+@shared_task(name="failures.follow")
+def follow_logs() -> int:
+    return follow.follow_once(clock.now())
 
 
 @shared_task(name="failures.learn")

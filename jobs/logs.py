@@ -169,6 +169,9 @@ class Stream:
         """From here on only the bytes from start up to stop."""
         self.start, self.stop = start, stop
 
+    def bytes_of(self, start: int, stop: int) -> bytes:
+        return os.pread(self.fd, max(0, stop - start), max(0, start))
+
     def last_lines(self, count: int) -> int:
         """Where the last `count` lines begin; never further back than MOST_LINE_BYTES."""
         at, left = self.size, count

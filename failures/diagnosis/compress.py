@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 from . import cleaning, filters, lines
 from .filters import HOLE, FilterRule
-from .reader import Reader
 from .scan import Scanner, shipped
-from .values import Finding, Role
+from .values import Role
 
 BLOCK = 1 << 20
 BUNDLE = 64 << 10
@@ -28,6 +28,7 @@ KEPT_ENDING = 8 << 10
 NUMBERS = re.compile(r"(?:0x)?[0-9a-fA-F]*\d[\w.:,+-]*")
 QUIET_ROLES = frozenset({Role.BENIGN, Role.PLACE})
 TROUBLE = {Role.INITIATING: 0, Role.CASCADE: 1, Role.TEARDOWN: 2}
+STATE = ("templates", "tail", "dropped", "overflow", "_pending", "_line", "_size", "_ending")
 RANKS = {0: "cause", 1: "symptom", 2: "teardown", 3: "near", 4: "end", 5: "rare", 6: "common"}
 
 
@@ -100,6 +101,19 @@ class Compressor:
     def __post_init__(self) -> None:
         self._signatures = shipped()
         self._filters = shipped_filters() if self.rules is filters.SHIPPED else filters.compiled(self.rules)
+
+    @property
+    def filters_version(self) -> str:
+        return self._filters.version
+
+    def state(self) -> dict[str, Any]:
+        """All that it knows of the text so far."""
+        return {name: getattr(self, name) for name in STATE}
+
+    def take_up(self, state: dict[str, Any]) -> None:
+        """Go on where another with the same rules left off."""
+        for name in STATE:
+            setattr(self, name, state[name])
 
     def feed(self, chunk: bytes, whole_lines: bool = False) -> None:
         """`whole_lines` looks at what has come at once, as a follower wants, and not a megabyte later."""
@@ -253,25 +267,3 @@ def _fitting(ranked: list[tuple[int, Row]]) -> list[Row]:
             break
         kept.append(row)
     return sorted(kept, key=lambda row: row.number)
-
-
-class Follower:
-    """Tail mode: one per running job. feed() takes what was written since and returns what is new and serious."""
-
-    def __init__(self, rules: tuple[FilterRule, ...] = filters.SHIPPED) -> None:
-        self.reader = Reader()
-        self.compressor = Compressor(rules)
-        self._told: set[tuple[str, str]] = set()
-
-    def feed(self, chunk: bytes) -> tuple[Finding, ...]:
-        self.reader.feed(chunk)
-        self.reader.look_now()
-        self.compressor.feed(chunk, whole_lines=True)
-        return tuple(self._news())
-
-    def _news(self) -> Iterator[Finding]:
-        for finding in self.reader.findings():
-            key = (finding.signature, finding.label)
-            if key not in self._told and finding.role in (Role.INITIATING, Role.CASCADE) and finding.label:
-                self._told.add(key)
-                yield finding

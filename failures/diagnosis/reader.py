@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from . import catalogue, cleaning, gpu_events, lines
 from .scan import Scanner, shipped
@@ -28,6 +29,8 @@ NEAR = 6  # lines between the two ends of one thought
 MOST_MORE = 3
 SHAPE = re.compile(r"\d+")
 XID_QUOTED = "xid-quoted"
+STATE = ("_pending", "_head", "_before", "_line", "_size", "_sentence", "_judged", "_tallies", "_sightings", "_events",
+         "_places")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +147,25 @@ class Reader:
         self._events: list[gpu_events.GpuEvent] = []
         self._places: dict[int, Place] = {}
 
+    @property
+    def rules_version(self) -> str:
+        return self._scanner.version
+
+    def state(self) -> dict[str, Any]:
+        """All that it knows of the text so far; how the text began matters only until that was judged."""
+        known = {name: getattr(self, name) for name in STATE}
+        return known | {"_head": b""} if self._judged else known
+
+    def take_up(self, state: dict[str, Any]) -> None:
+        """Go on where another with the same rules left off."""
+        for name in STATE:
+            setattr(self, name, state[name])
+
     def feed(self, chunk: bytes) -> None:
         self._size += len(chunk)
         if self._sentence:
             return
-        if len(self._head) < cleaning.SAMPLE:
+        if not self._judged and len(self._head) < cleaning.SAMPLE:
             self._head += chunk[: cleaning.SAMPLE - len(self._head)]
         view = memoryview(chunk)
         while view.nbytes:
@@ -344,8 +361,8 @@ SURE_AT_ANY_LEVEL = 44
 UNNAMED = 38  # an exception whose name says nothing
 CAUTION = re.compile(r"(?i)\bwarn|\bnote\b|\bignor|\boptional|\bskip|\bdebug\b")
 REPORTED = re.compile(
-    r"(?i)^\W*$|(?:message|what\(\)|errors?|exceptions?|caused by|causes?|raised?|fail(?:ed|ure)|reason|died|with|"
-    r"traceback|<class)\W*$"
+    r"(?i)^\W*$|^[\w./-]+: *$|(?:message|what\(\)|errors?|exceptions?|caused by|causes?|raised?|fail(?:ed|ure)|reason|"
+    r"died|with|traceback|<class)\W*$"
 )
 NCCL_PLACE = re.compile(r"\brank (\d+) nranks \d+ cudaDev \d+ (?:nvmlDev \d+ )?busId ([0-9a-fA-F:]+)")
 TEST_PLACE = re.compile(r"Rank +(\d+) .*? on +(\S+) +device +\d+ \[([^\]]*)\]")

@@ -77,6 +77,10 @@ FORMATS: tuple[tuple[bytes, str, Callable[[], Decoder | None]], ...] = (
 )
 
 
+def is_packed(head: bytes) -> bool:
+    return bool(_format(head)[0])
+
+
 class Unpacked:
     """Iterate over it once; `sentence` then says what kept the text from being whole, if anything did."""
 

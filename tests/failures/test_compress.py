@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from failures.diagnosis import compress, filters, scan
-from failures.diagnosis.compress import BUNDLE, Compressor, Follower
+from failures.diagnosis.compress import BUNDLE, Compressor
 from failures.diagnosis.engine import diagnose_text
 from failures.diagnosis.filters import FilterRule
+from failures.diagnosis.following import Follower
+from failures.diagnosis.reader import Reader
 from tests.failures.samples import SAMPLES, Sample
 
 CALM = "".join(f"[rank{at % 8}]: iteration {at} / 500000 | lm loss: 2.0 | time 0.4\n" for at in range(5000))
@@ -148,7 +150,7 @@ def test_a_follower_knows_at_the_end_what_one_reading_knows() -> None:
     for row in SAMPLES[0].log.splitlines(keepends=True):
         follower.feed(row.encode())
 
-    whole = compress.Reader()
+    whole = Reader()
     whole.feed(SAMPLES[0].log.encode())
 
     assert follower.reader.reading() == whole.reading()

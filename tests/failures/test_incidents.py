@@ -155,3 +155,45 @@ def test_nobody_reviews_what_is_not_diagnosed_yet(tmp_path):
 
     with pytest.raises(Moved, match="not diagnosed yet"):
         actions.confirm(Diagnosis.objects.get(), author=rows.author(), now=clock.now())
+
+
+# --- verdicts that a recovery proves
+
+
+def cured(row) -> bool:
+    return actions.confirm_by_recovery(row, now=clock.now(), note="started again without tern-3")
+
+
+def test_a_recovery_that_worked_confirms_the_verdict_once_and_says_what_cured_it(tmp_path):
+    row = make.diagnosed(tmp_path, make.STORAGE)
+
+    assert (cured(row), cured(row)) == (True, False)
+
+    row = make.of(row.attempt)
+    assert (row.review, row.reviewed_by, row.review_note) == ("confirmed", None, "started again without tern-3")
+    told = Event.objects.get(attempt=row.attempt, what="diagnosis.confirmed")
+    assert (told.by, told.to_state) == ("recovery", "S3StorageError")
+
+
+def test_a_recovery_never_overrules_a_person_and_a_person_overrules_it(tmp_path):
+    row = make.diagnosed(tmp_path, make.STORAGE)
+    assert cured(row)
+    actions.correct(row, "NetworkError", author=rows.author(), now=clock.now())
+
+    assert not cured(row)
+    assert (make.of(row.attempt).root_cause, make.of(row.attempt).reviewed_by) == ("NetworkError", rows.user())
+
+
+@pytest.mark.parametrize("text", [make.TYPO, "step 3 of a log without a word of trouble\n"])
+def test_a_restart_that_worked_proves_neither_a_typing_error_nor_an_unknown_cause(tmp_path, text):
+    row = make.diagnosed(tmp_path, text)
+
+    assert not cured(row)
+    assert make.of(row.attempt).review == ""
+
+
+def test_a_recovery_confirms_nothing_that_is_not_diagnosed_yet(tmp_path):
+    make.failed(tmp_path)
+    actions.note_failed(clock.now().replace(year=2000), clock.now())
+
+    assert not cured(Diagnosis.objects.get())

@@ -92,6 +92,17 @@ def test_a_correction_teaches_a_rule_that_runs_in_shadow_and_changes_nothing(tmp
     assert kept(tmp_path, ALSO_ODD).root_cause != "NodeFailure"
 
 
+def test_what_a_recovery_confirmed_against_the_log_teaches_a_rule_too(tmp_path):
+    row = kept(tmp_path, ODD, state="NODE_FAIL")
+    assert row.root_cause == "SlurmNodeFail"
+    assert actions.confirm_by_recovery(row, now=clock.now(), note="started again elsewhere")
+
+    turn()
+
+    assert (rule_of(row).label, rule_of(row).owner, rule_of(row).state) == ("SlurmNodeFail", None, RuleState.SHADOW)
+    assert Case.objects.confirmed().get().cured_by == "started again elsewhere"
+
+
 def test_what_the_rules_find_already_teaches_nothing(tmp_path):
     row = kept(tmp_path, make.XID)
     actions.confirm(row, author=rows.author(), now=clock.now())

@@ -188,6 +188,15 @@ def test_a_cause_that_does_not_exist_changes_nothing(ada, died, cause):
     assert make.of(died.attempt).review == ""
 
 
+def test_what_a_recovery_confirmed_names_no_person(ada, tmp_path):
+    row = make.diagnosed(tmp_path, make.STORAGE)
+    actions.confirm_by_recovery(row, now=clock.now(), note="started again")
+
+    page = text(ada.get(f"/jobs/{row.attempt.job}/"))
+    assert "by a recovery that worked" in page
+    assert "started again" in page
+
+
 def test_others_can_neither_see_nor_judge(ben, died):
     assert judge(ben, died).status_code == 404
     assert ben.get(f"/jobs/{died.attempt.job}/diagnosis/").status_code == 404

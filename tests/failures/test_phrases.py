@@ -907,7 +907,7 @@ PHRASES: tuple[tuple[str, str], ...] = (
         "CUDAError",
         "docker: Error response from daemon: failed to create task: nvidia-container-cli: initialization error: nvml error: driver not loaded",
     ),
-    ("CUDAError", "ValueError: FP8 quantized models is only supported on GPUs with compute capability >= 8.9 or 9.0"),
+    ("ValueError", "ValueError: FP8 quantized models is only supported on GPUs with compute capability >= 8.9 or 9.0"),
     ("NodeFailure", "prterun noticed that the remote daemon on node n04 has exited; lost communication"),
     ("NodeFailure", "torchelastic: node gpu-9 left the rendezvous; heartbeat of its agent expired"),
     ("NodeFailure", "Pod trainer-4 is in Unknown state: node gpu-4 lost connection"),
@@ -948,7 +948,27 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("FileNotFoundError", "sh: 1: deepspeed: not found"),
     ("OSError", "rm: cannot remove '/mnt/nfs/x': Device or resource busy"),
     ("None", "INFO: watchdog: no hang detected, 0 stuck ranks"),
-)
+    ("NVLinkError", "tern-3 kernel: NVRM: Xid (PCI:0000:3b:00): 45, pid=77, name=python3, Ch 00000004 caused by previous Xid 145"),
+    ("NVLinkError", "tern-3:70:91 [0] transport/nvls.cc:301 NCCL WARN Cuda failure 1 'invalid argument'"),
+    ("XidOther", "[  61.20] NVRM: GPU3 _kgspLogTimeout: ***** GSP Timeout *****"),
+    ("ArgumentError", "srun: error: Unable to create step for job 8110: Requested node configuration is not available"),
+    ("SlurmNodeFail", "tern-3      1     gpu*       down*   96   Not responding"),
+    ("Hang", "controller: no heartbeat from rank 14 in 1800 s"),
+    ("Hang", "controller: dumping py-spy stacks of all ranks"),
+    ("Hang", "rank 2: waiting on peers of the barrier for 1200s"),
+    ("S3StorageError", "urllib.error.HTTPError: HTTP Error 503: Slow Down"),
+    ("S3StorageError", "retrying to write: [Errno 5] {'status': -2, 'x-oss-request-id': '', 'details': 'timed out'}"),
+    ("S3StorageError", "Exception: ((' gsutil cat gs://tern/9.tar',), {'shell': True}): exit 1 (read)"),
+    ("S3StorageError", "fsspec.exceptions.FSTimeoutError: Caught FSTimeoutError in DataLoader worker process 3."),
+    ("S3StorageError", "google.auth.exceptions.RefreshError: Failed to retrieve a token, <Response 503>"),
+    ("LossNaNOrSpike", "trainer.py: Nan grad norm occurs, please look at it"),
+    ("ImportError", "tern-cli: cannot load: libtern_fast.so.4: cannot open shared object file: No such file or directory"),
+    ("ValueError", "store.checkpoint: ValueError: NOT_FOUND: Error opening the array"),
+    ("HostOOMKilled", "There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage."),
+    ("None", "tern-1:50:53 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : client reregistration"),
+    ("None", "Failed to load image Python extension: libtorch_cuda_cu.so: cannot open shared object file"),
+    ("None", "skipping iteration 118: found inf in gradients, loss scale reduced to 65536.0"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("label", "text"), PHRASES, ids=[text[:50] for _, text in PHRASES])

@@ -138,6 +138,7 @@ ROWS: tuple[Signature, ...] = (
             r"non-?finite (?:values?|params?|weights|logits)",
             r"\bloss (?:is|was|became|becomes|turned|=|:) ?(?:nan|inf)\b",
             r"found (?:nan|inf)\w* in (?:local )?(?:grad|loss|the loss|gradient)",
+            r"\b(?:nan|inf)\b (?:grad(?:ient)?s?|(?:lm )?loss)(?:[ _]norm)?\b.{0,20}\b(?:occur|found|detect|seen)",
             r"nan (?:or inf )?(?:loss|detected|encountered|found)",
             r"(?:nan|inf)(?:/nan|/inf)? (?:loss|values?) (?:detected|encountered|found)",
             r"non-?finite (?:loss|grad)",
@@ -162,8 +163,8 @@ ROWS: tuple[Signature, ...] = (
         "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.",
         caseless=True,
         unless=(
-            r"(?i)loss[_ ]scal\w*[ =:]+(?:nan|inf)|check[_ ]for[_ ]nan|skip(?:ping)? (?:nan|inf)|--check|check_nan|"
-            r"nan[_ ]check|reducing to|dropping|found in input tensor"
+            r"(?i)loss[_ ]scal\w*[ =:]+(?:nan|inf)|check[_ ]for[_ ]nan|\bskip(?:s|ping|ped)?\b.{0,60}(?:nan|inf)\b|"
+            r"--check|check_nan|nan[_ ]check|reducing to|dropping|found in input tensor"
         ),
     ),
     cause(
@@ -227,6 +228,14 @@ ROWS: tuple[Signature, ...] = (
         ),
         "python: error while loading shared libraries: libfoo.so.2: cannot open shared object file: No such file",
     ),
+    cause(
+        "shared-object",
+        "ImportError",
+        48,
+        r"\.so(?:\.[0-9]+)*: cannot open shared object file",
+        "tern-cli: cannot load plugin: libtern_fast.so.4: cannot open shared object file: No such file or directory",
+        unless=r"(?i)mca_base|\bwarn|\binfo\b|\bdebug\b|optional|plugin load|dlerror|(?:NET|TUNER|PROFILER)/",
+    ),
     symptom(
         "nccl-internal",
         "RuntimeError",
@@ -261,7 +270,8 @@ ROWS: tuple[Signature, ...] = (
         (
             (
                 r"(?:sbatch|srun|salloc): (?:error|fatal): (?:Invalid|"
-                r"invalid|unrecognized|(?:Batch job submission failed|Unable to allocate resources): "
+                r"invalid|unrecognized|(?:Batch job submission failed|Unable to allocate resources|"
+                r"Unable to create step for job [0-9.]+): "
                 r"(?:Invalid|Requested|"
                 r"More processors|Node count|User.s group|Access|Job violates))"
             ),

@@ -94,6 +94,7 @@ ROWS: tuple[Signature, ...] = (
             r"\bNVLink\b.{0,40}\bdomain error",
             r"bind NVLink SHARP \(NVLS\)",
             r"NVLS Multicast memory",
+            r"transport/nvls\.cc:[0-9]+ NCCL WARN .{0,80}(?:fail|error)",
             (
                 r"\bNVLink\b.{0,60}\b(?:down|inactive|failed|failure|failing|fatal|error detected|training error|"
                 r"errors? on link)"
@@ -295,7 +296,6 @@ ROWS: tuple[Signature, ...] = (
         (
             r"Failed to query NVIDIA devices",
             r"Unable to initialize backend '(?:cuda|gpu|rocm)'|No visible GPU devices",
-            r"supported on GPUs with (?:compute capability|CUDA capability)",
             r"nvml error: |libnvidia-ml\.so\S* (?:not found|cannot open)",
             r"CUDA Setup failed",
             r"NVML_SUCCESS == r",

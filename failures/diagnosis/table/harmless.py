@@ -12,6 +12,7 @@ ROWS: tuple[Signature, ...] = (
             r"Gradient overflow\.  ?Skipping step",
             r"grad overflow.{0,40}skipping",
             r"Attempted loss scale",
+            r"(?i:\bskip\w*.{0,60}\b(?:inf|nan|overflow)\b.{0,80}\b(?:loss )?scale)",
         ),
         "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1024, reducing to 512",
         specificity=74,
@@ -29,6 +30,11 @@ ROWS: tuple[Signature, ...] = (
         ),
     ),
     benign(
+        "fabric-news",
+        r"[Aa]sync event ?: ?(?:client reregistration|SM change|LID change|P_?[Kk]ey change|port active)",
+        "heron-2:81:95 [3] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : client reregistration",
+    ),
+    benign(
         "no-ipv6",
         r"errno: 97 - Address family not supported",
         (
@@ -44,6 +50,7 @@ ROWS: tuple[Signature, ...] = (
             r"NET/IB : No device found",
             r"libnccl-net\.so",
             r"No plugin found",
+            r"Failed to load image Python extension",
             r"Could not load dynamic library",
             r"cuda drivers on your machine",
             r"Unable to register cu",

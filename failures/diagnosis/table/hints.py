@@ -34,7 +34,7 @@ ROWS: tuple[Signature, ...] = (
                 r"\b(?:node|host|machine|instance)(?:\(s\)|s)? .{0,60}\b(?:unreachable|rebooted|crashed|"
                 r"gone down|powered off|dead|unresponsive)"
             ),
-            r"lost contact with .{0,30}\b(?:host|node)",
+            r"lost contact with .{0,30}\b(?:host|node)|\bhost \S+ has been blacklisted",
             r"stopped posting node status|NodeStatusUnknown|stateDown|SISTER_EOF",
             r"TaintManagerEviction.{0,40}Marking for deletion",
             r"agent heartbeat lost|left the rendezvous unexpectedly",
@@ -114,7 +114,7 @@ ROWS: tuple[Signature, ...] = (
         "hint-xid",
         "XidOther",
         42,
-        r"\bxid\b.{0,30}(?:error|\b[0-9]{1,3}\b)",
+        r"\bxid\b.{0,30}(?:error|\b[0-9]{1,3}\b)|\bNVRM: .{0,120}(?:timed? ?out|GSP timeout|fatal|RPC error)",
         "gpu-doctor: xid event 61 seen on GPU 3",
         caseless=True,
         blame=Blame.GPU,
@@ -129,7 +129,9 @@ ROWS: tuple[Signature, ...] = (
                 r"\b(?:task|job|rank|process|worker|collective)\b.{0,40}"
                 r"\b(?:hung|is hanging|hangs|stalled|deadlock(?:ed)?|makes no progress)\b"
             ),
-            r"py-spy dump|\bdumping stacks\b|flight recorder dump",
+            r"\bdumping (?:py-spy )?stacks\b|py-spy dump|flight recorder dump",
+            r"\bno heartbeat (?:of|from) (?:rank|worker|task|process|node)\b",
+            r"\bwait(?:s|ed|ing)? .{0,60}\bfor [0-9]{3,} ?s(?:ec(?:onds)?)?\b",
         ),
         "trainer: rank 4 hung in all_gather for 20 minutes",
         caseless=True,

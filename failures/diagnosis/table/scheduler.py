@@ -95,6 +95,7 @@ ROWS: tuple[Signature, ...] = (
             r"requeue job \S+ due to failure of node",
             r"Node \S+ (?:unexpectedly rebooted|has low real_memory)",
             r"Reason=(?:NodeDown|NodeFail\w*)",
+            r"\b(?:down|drain\w*|fail)\* .{0,120}\b[Nn]ot responding",
             r"slurmd (?:is )?(?:dead|stopped) on",
             r"(?i:update_node: node \S+ (?:reason set to|state set to (?:DOWN|DRAIN|FAIL)))",
             r"(?i:\bnodes? \S+ (?:marked|setting|set|is now)(?: to| state)? (?:DOWN|DRAIN\w*|FAIL\w*)\b)",

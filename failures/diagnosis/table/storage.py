@@ -63,9 +63,16 @@ ROWS: tuple[Signature, ...] = (
             r"s3fs\.\w*(?:Error|errors)",
             r"NoSuchBucket",
             r"NoSuchKey",
-            r"SlowDown\b",
+            r"SlowDown\b|\b503:? Slow Down",
             r"Please reduce your request rate",
             r"Unable to locate credentials",
+            r"x-(?:oss|amz|goog|ms|cos)-request-id",
+            (
+                r"\b(?:gsutil|gcloud storage|ossutil\w*|s3cmd|s5cmd|azcopy|obsutil|coscli)\b.{0,300}"
+                r"(?:exit (?:code |status )?[1-9]|[Ff]ail|[Ee]rror|timed out)"
+            ),
+            r"google\.auth\.exceptions",
+            r"FSTimeoutError",
         ),
         (
             "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling the PutObject operation "
