@@ -19,6 +19,7 @@ from failures.grouping import NODE_CAUSES, SYMPTOMS
 CLUSTER = "cluster"  # the engine's name, where the verdict is the cluster's
 SURE, LIKELY = 0.95, 0.8
 DIED = re.compile(r"DOWN|ERROR|NOT_RESPONDING|FAIL")
+DEATHS = frozenset({"NodeFailure", "SlurmNodeFail"})
 SLACK = timedelta(minutes=1)
 SPAN = timedelta(minutes=10)  # how long before an end a node's trouble still has to do with it
 
@@ -104,13 +105,17 @@ def _with_word(diagnosis: Diagnosis, label: str, confidence: float, blame: Blame
 
 
 def _with_the_dead(diagnosis: Diagnosis, end: End) -> Diagnosis:
-    known = {node.host for node in diagnosis.suspect_nodes}
+    """Where the cluster knows who died, a host that a log names beside it is the one that was left to tell."""
+    told = () if end.dead and diagnosis.root_cause in DEATHS else diagnosis.suspect_nodes
+    dead = {one.node for one in end.dead}
+    kept = (*told, *(node for node in diagnosis.suspect_nodes if node.host in dead and node not in told))
+    known = {node.host for node in kept}
     more = {
         one.node: SuspectNode(host=one.node, why=f"the cluster reports it {one.condition} since {one.at:%H:%M:%S}")
         for one in end.dead
         if one.node not in known
     }
-    return replace(diagnosis, suspect_nodes=(*diagnosis.suspect_nodes, *more.values()))
+    return replace(diagnosis, suspect_nodes=(*kept, *more.values()))
 
 
 def _unexplained(diagnosis: Diagnosis, end: End) -> Diagnosis:

@@ -23,7 +23,6 @@ NAMED = tuple(
         rf"\bon host:? {HOST}",
         rf"host +: +{HOST}",
         rf"srun: error: {HOST}: task",
-        rf"(?:STEP|JOB) \S+ ON {HOST} CANCELLED",
         rf"The node '{HOST}' has failed",
         rf"(?:from|to) peer {HOST}",
         rf"connect to host {HOST}",

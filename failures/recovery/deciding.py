@@ -16,6 +16,7 @@ from failures.recovery.values import Done, Facts, History, Policy, Recovery, Sav
 from jobs.ledgers import Try, crash_loop
 
 CORRUPT = "CheckpointCorrupt"
+AGAIN = timedelta(minutes=10)
 
 
 def decide(facts: Facts, history: History, policy: Policy, now: datetime) -> Recovery:
@@ -125,12 +126,24 @@ def _not_before(action: Action, facts: Facts, history: History, policy: Policy, 
     """One wait for one cause: who comes later joins the wait that is on."""
     if action is not Action.WAIT:
         return now
-    waits: set[datetime] = {
-        one.until for one in history.done if one.action is Action.WAIT and one.until and _same(one, facts)
-    }
+    waits = _waits(facts, history)
     running = max(waits, default=now)
     wait: timedelta = policy.first_wait * 2 ** min(len(waits), 16)
     return running if running > now else now + min(wait, policy.longest_wait)
+
+
+def _waits(facts: Facts, history: History) -> set[datetime]:
+    """The ends of all waits for this outage: those of its incident, and those after which this job failed again at
+    once. A wait may be longer than what keeps an incident open."""
+    waited = [one for one in history.done if one.action is Action.WAIT and one.until]
+    found = {one.until for one in waited if one.until and _same(one, facts)}
+    since = facts.at
+    for one in sorted((one for one in waited if one.job == facts.job), key=lambda one: one.at, reverse=True):
+        if one.until is None or since - one.until >= AGAIN:
+            break
+        found.add(one.until)
+        since = one.at
+    return found
 
 
 def _same(done: Done, facts: Facts) -> bool:

@@ -73,6 +73,7 @@ REMEDIES: dict[str, Remedy] = {
     "NCCLTimeoutError":       _row(TEST,      TEST,      RESTART,   "a rank did not arrive; two rounds of pairs tell which node cannot talk"),
     "NCCLRemoteError":        _row(TEST,      RESTART,   TEST,      "a peer went away; the named one is tested"),
     "Hang":                   _row(TEST,      TEST,      STOP,      "a lost peer passes, a deadlock in the program comes back"),
+    "SlowNode":               _row(ELSEWHERE, NOTHING,   ELSEWHERE, "everybody waits for the slowest; without it the job keeps its pace"),
     # a service: many jobs, one cause, one wait
     "NetworkError":           _row(ELSEWHERE, WAIT,      WAIT,      "the fabric failed; a named host can be left out, an outage is waited for"),
     "ConnectionError":        _row(WAIT,      WAIT,      WAIT,      "services come back; asking at once is refused again"),
@@ -135,7 +136,7 @@ TERMS: dict[Action, Terms] = {
     ELSEWHERE: _terms("Resume the nodes that were drained; hold or cancel the job while it waits.", HALF_HOUR, 3, HOUR),
     TEST:      _terms("Cancel the tests and resume the nodes; hold or cancel the job while it waits.", HALF_HOUR, 2, HOUR),
     ROLL_BACK: _terms("Hold the job and requeue it from its newest checkpoint, with no data left out.", HALF_HOUR, 3, DAY),
-    WAIT:      _terms("Release the job; it starts without the wait.", 4 * HOUR, 8, DAY),
+    WAIT:      _terms("Release the job; it starts without the wait.", 4 * HOUR, 30, DAY),
     RESIZE:    _terms("Requeue it as it was.", DAY, 1, DAY),
     STOP:      _terms("Requeue it.", DAY, 1_000_000, DAY),
 }  # fmt: skip

@@ -116,7 +116,7 @@ class Policy:
     breaker: Breaker = Breaker()
     sure: float = 0.7  # what a diagnosis must reach before anything acts on it
     first_wait: timedelta = timedelta(minutes=1)
-    longest_wait: timedelta = timedelta(minutes=30)
+    longest_wait: timedelta = timedelta(minutes=5)  # a try costs less than a gang's GPUs that stand idle
     skip_before: int = 0  # steps of data left out ahead of a spike
     skip_after: int = 100  # and behind it
 

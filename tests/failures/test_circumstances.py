@@ -57,6 +57,17 @@ def test_a_node_that_came_back_or_was_drained_killed_nobody():
     assert weighed(log(make.TYPO), End(state="FAILED", news=news)).root_cause == "TypeError"
 
 
+def test_the_host_that_was_left_to_tell_of_a_death_is_not_the_dead_one():
+    text = (
+        QUIET + "slurmstepd: error: *** JOB 7 ON seren-001 CANCELLED AT 2026-11-21T12:00:00 DUE TO NODE FAILURE ***\n"
+    )
+
+    found = weighed(log(text), End(state="NODE_FAIL", news=[dead()]))
+
+    assert [node.host for node in found.suspect_nodes] == ["seren-002"]
+    assert weighed(log(text), End(state="NODE_FAIL")).suspect_nodes == ()
+
+
 def test_a_dead_node_is_not_accused_of_memory_that_ran_out():
     assert weighed(log(QUIET), End(state="OUT_OF_MEMORY", news=[dead()])).suspect_nodes == ()
 

@@ -168,7 +168,22 @@ def test_waits_double_up_to_a_limit_and_a_shared_one_counts_once():
 
     assert decided(failed("S3StorageError"), past(None, done=ended)).not_before == NOW + 4 * MINUTE
     many = [done(Action.WAIT, job="x", incident="i1", until=NOW - ago * MINUTE) for ago in range(50)]
-    assert decided(failed("S3StorageError"), past(None, done=many)).not_before == NOW + 30 * MINUTE
+    assert decided(failed("S3StorageError"), past(None, done=many)).not_before == NOW + 5 * MINUTE
+
+
+def test_an_outage_that_outlives_its_incident_is_waited_for_ever_longer_all_the_same():
+    waits = [
+        done(Action.WAIT, incident="i1", minutes=14, until=NOW - 12 * MINUTE),
+        done(Action.WAIT, incident="i1", minutes=11, until=NOW - MINUTE),
+    ]
+
+    assert decided(failed("S3StorageError", incident="i2"), past(None, done=waits)).not_before == NOW + 4 * MINUTE
+
+
+def test_the_waits_of_an_outage_that_is_long_over_make_the_next_one_no_longer():
+    yesterday = [done(Action.WAIT, incident="i1", minutes=99, until=NOW - 95 * MINUTE)]
+
+    assert decided(failed("S3StorageError", incident="i2"), past(None, done=yesterday)).not_before == NOW + MINUTE
 
 
 def test_a_fabric_that_fails_for_many_is_waited_for_even_if_a_host_is_named():

@@ -1,0 +1,106 @@
+"""What breaks in a drill, when and where, at published rates. Pure and seeded: the same for everybody who is tried.
+
+llama3  419 unexpected interruptions in 54 days of 16,384 GPUs ("The Llama 3 Herd of Models", table 5), per GPU: one a
+        day of this gang. The mix follows that table where `troubles.MIX` has a row. Its 54 software bugs are halved
+        between errors that pass and errors in the program, for the table does not say.
+dense   the same mix as often as that run met it, an interruption of the gang every 3.1 hours, though it has an eighth
+        of the GPUs
+acme    one hardware failure per million GPU-minutes: table 3 of the Acme study (NSDI'24) has 134 of them, and its
+        NVLink row (54 failures of 800 GPUs after 868 minutes, 30.25 % of the GPU time of all failures) makes the whole
+        124 million GPU-minutes. Mix by the counts of that table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+from jobs.lifecycle import Kind
+from scheduling.drill.values import Fault, Flaw, Plan
+from scheduling.simulator.play import HABITS
+from scheduling.simulator.reasons import REASONS, Family, after_s, draw
+from scheduling.simulator.troubles import MIX, OUTAGE_S, REPAIR_S, Breakage
+
+DAY_S = 86_400.0
+BUG = "bug"  # an error in the gang's program
+PASSING = frozenset({"cuda_error", "nccl_timeout_error", "nccl_remote_error"})  # reasons that strike a running job
+# What stays broken until somebody mends it, and how often of those that may
+STICKING: Mapping[str, float] = {
+    Breakage.OFF_BUS: 1.0,
+    Breakage.NVLINK: 1.0,
+    Breakage.SLOW: 1.0,
+    Breakage.ECC: 0.3,  # rows that could not be replaced
+    Breakage.HANG: 0.5,  # a network card that is stuck
+    "nccl_timeout_error": 0.5,
+}
+CURABLE = frozenset(
+    {*Breakage, *PASSING, "connection_error", "s3_storage_error", "network_error", "checkpoint_corrupt"}
+)
+NOT_DRAWN = frozenset({"loss_nan"})  # of the jobs beside; the gang has losses that go wrong
+LLAMA3_PER_NODE_DAY = 419 / 54 / 2048
+ACME_PER_NODE_DAY = 134 / 124e6 * 8 * 1440
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    name: str
+    per_node_day: float
+    mix: Mapping[str, float]
+
+    def hours_between(self, nodes: int) -> float:
+        """Interruptions of a gang of so many nodes."""
+        return 24 / (self.per_node_day * nodes)
+
+
+_LLAMA3 = {**{str(kind): float(weight) for kind, weight in MIX.items()}, "cuda_error": 27.0, BUG: 27.0}
+_ACME = {
+    str(Breakage.NVLINK): 54.0, "cuda_error": 21.0, str(Breakage.DEATH): 16.0, str(Breakage.ECC): 12.0,
+    str(Breakage.FABRIC): 12.0, str(Breakage.STORAGE): 10.0, "nccl_timeout_error": 6.0, "nccl_remote_error": 3.0,
+}  # fmt: skip
+SCENARIOS = {
+    "llama3": Scenario(name="llama3", per_node_day=LLAMA3_PER_NODE_DAY, mix=_LLAMA3),
+    "dense": Scenario(name="dense", per_node_day=LLAMA3_PER_NODE_DAY * 8, mix=_LLAMA3),
+    "acme": Scenario(name="acme", per_node_day=ACME_PER_NODE_DAY, mix=_ACME),
+}
+
+
+def drawn(scenario: Scenario, plan: Plan) -> tuple[Fault, ...]:
+    """Each fault by dice of its own number, so that no answer changes what breaks later."""
+    found: list[Fault] = []
+    at, dice = 0.0, Random(f"{plan.seed}:{scenario.name}:when")
+    while True:
+        at += dice.expovariate(scenario.per_node_day * plan.nodes / DAY_S)
+        if at >= plan.end_s:
+            return tuple(found)
+        found.append(_fault(len(found), at, scenario, plan))
+
+
+def _fault(number: int, at: float, scenario: Scenario, plan: Plan) -> Fault:
+    dice = Random(f"{plan.seed}:{scenario.name}:{number}")
+    kind = dice.choices(list(scenario.mix), weights=list(scenario.mix.values()))[0]
+    sticks = dice.random() < STICKING.get(kind, 0.0)
+    lasts = dice.uniform(*(OUTAGE_S if kind == Breakage.STORAGE else REPAIR_S))
+    return Fault(
+        number=number, at=at, kind=kind, node=dice.randrange(plan.nodes), gpu=dice.randrange(plan.gpus_per_node),
+        lasts_s=float("inf") if sticks else lasts, factor=dice.uniform(1.2, 3.0), sticks=sticks,
+    )  # fmt: skip
+
+
+def flaw_of(kind: Kind, gpus: int, key: str) -> Flaw | None:
+    """What a job of the mix fails of by itself, if it does."""
+    dice = Random(f"flaw:{key}")
+    if dice.random() >= HABITS[kind].fails:
+        return None
+    reason = draw(dice, kind, gpus)
+    while reason.breaks or reason.name in NOT_DRAWN:  # what breaks in the machine has its own rate
+        reason = draw(dice, kind, gpus)
+    return Flaw(reason=reason.name, after_s=after_s(dice, reason), passes=reason.name in CURABLE)
+
+
+def bug_words(number: int) -> str:
+    """The reason that an error in the gang's program fails with."""
+    dice = Random(f"bug:{number}")
+    rows = [row for row in REASONS.values() if row.family is not Family.INFRASTRUCTURE and row.gpus >= 200]
+    rows = [row for row in rows if row.name not in {"loss_nan", "checkpoint_corrupt", "argument_error", "syntax_error"}]
+    return dice.choices(rows, weights=[row.count for row in rows])[0].name

@@ -1,0 +1,124 @@
+"""A drill as a document and as a table. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from scheduling.drill import figures
+from scheduling.drill.run import ANSWERS, Drilled
+from scheduling.drill.values import Plan
+
+Runs = Mapping[str, Mapping[str, Drilled]]  # scenario -> answer -> run
+FIRST = "llama3"  # whose ETTR stands at the top
+GOALS = (
+    ("recovered without a human", ">= 95 %"),
+    ("wrong stops of healthy jobs", "0"),
+    ("false cordons per node-day", "<= 0.001"),
+    ("fault to first step beyond the restart, median", "<= 120 s"),
+    ("ETTR at the Llama 3 rate", ">= 0.95"),
+)
+
+
+def document(plan: Plan, runs: Runs) -> dict[str, Any]:
+    first = FIRST if FIRST in runs else next(iter(runs))
+    whole = figures.counts([by["acme"] for by in runs.values()])
+    return {
+        **whole,
+        "ettr": _ettr(runs[first]),
+        "ettr_of": first,
+        "scenarios": {name: _scenario(by) for name, by in runs.items()},
+        "plan": asdict(plan),
+    }
+
+
+def _scenario(by: Mapping[str, Drilled]) -> dict[str, Any]:
+    one = next(iter(by.values()))
+    return {
+        **figures.counts([by["acme"]]),
+        "ettr": _ettr(by),
+        "failures_per_node_day": one.scenario.per_node_day,
+        "hours_between_interruptions_of_the_gang": one.scenario.hours_between(one.plan.gang_nodes),
+        "checkpoint_every_s": one.save_every_s,
+        "jobs": one.tally.jobs,
+        "gpu_hours": {name: _hours(run) for name, run in by.items()},
+        "answers": {
+            name: {key: value for key, value in figures.counts([run]).items() if key != "by_kind"}
+            for name, run in by.items()
+        },
+    }
+
+
+def _ettr(by: Mapping[str, Drilled]) -> dict[str, float]:
+    return {name: round(figures.ettr(run), 4) for name, run in by.items()}
+
+
+def _hours(run: Drilled) -> dict[str, float]:
+    return {str(bucket): round(us / 3.6e9, 2) for bucket, us in sorted(figures.buckets_us(run).items())}
+
+
+def table(told: Mapping[str, Any]) -> Iterator[str]:
+    plan = told["plan"]
+    yield (
+        f"{plan['nodes']} nodes of {plan['gpus_per_node']} GPUs, a gang on {plan['gang_nodes']} of them, the mix of "
+        f"Kalos beside it; {plan['hours']:g} h, seed {plan['seed']}"
+    )
+    for name, scenario in told["scenarios"].items():
+        yield ""
+        yield from _of_scenario(name, scenario)
+    yield ""
+    yield from _kinds(told["by_kind"])
+    yield ""
+    yield from _goals(told)
+
+
+def _of_scenario(name: str, told: Mapping[str, Any]) -> Iterator[str]:
+    between = told["hours_between_interruptions_of_the_gang"]
+    yield (
+        f"{name}: the gang is interrupted every {between:.1f} h in the mean; it saves every "
+        f"{told['checkpoint_every_s']:.0f} s; {told['jobs']} jobs"
+    )
+    yield f"  {'':10}{'ETTR':>8}{'cured':>9}{'wrong':>8}{'wrong':>10}{'false':>9}{'found s':>14}{'to step s':>16}"
+    yield f"  {'':10}{'':>8}{'alone':>9}{'stops':>8}{'restarts':>10}{'cordons':>9}{'p50 / p95':>14}{'p50 / p95':>16}"
+    for answer in ANSWERS:
+        if answer in told["answers"]:
+            yield _of_answer(answer, told["ettr"][answer], told["answers"][answer])
+
+
+def _of_answer(name: str, ettr: float, told: Mapping[str, Any]) -> str:
+    cured = f"{told['recovered_without_human']}/{told['recoverable']}"
+    return (
+        f"  {name:10}{ettr:>8.4f}{cured:>9}{told['wrong_stops']:>8}{told['wrong_restarts']:>10}"
+        f"{told['false_cordons']:>9}{_pair(told['detection_s']):>14}{_pair(told['fault_to_first_step_s']):>16}"
+    )
+
+
+def _kinds(by_kind: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    heads = ("injected", "nobody", "found", "right", "curable", "cured", "found s", "to step s")
+    widths = (9, 8, 7, 7, 9, 7, 14, 16)
+    yield f"{'what broke, all scenarios':28}" + "".join(f"{head:>{w}}" for head, w in zip(heads, widths, strict=True))
+    for kind, told in by_kind.items():
+        yield (
+            f"{kind:28}{told['injected']:>9}{told['hit_nobody']:>8}{told['detected']:>7}{told['diagnosed_right']:>7}"
+            f"{told['recoverable']:>9}{told['recovered_without_human']:>7}{_pair(told['detection_s']):>14}"
+            f"{_pair(told['fault_to_first_step_s']):>16}"
+        )
+
+
+def _goals(told: Mapping[str, Any]) -> Iterator[str]:
+    part = told["recovered_without_human"] / told["recoverable"] if told["recoverable"] else 1.0
+    beyond = told["beyond_restart_s"]["p50"]
+    reached = (
+        f"{part:.1%}",
+        str(told["wrong_stops"]),
+        f"{told['false_cordons_per_node_day']:.5f}",
+        "-" if beyond is None else f"{beyond:.0f} s",
+        f"{told['ettr']['acme']:.4f}",
+    )
+    for (what, goal), value in zip(GOALS, reached, strict=True):
+        yield f"{what:50}{value:>10}   goal {goal}"
+
+
+def _pair(told: Mapping[str, float | None]) -> str:
+    return "-" if told["p50"] is None else f"{told['p50']:.0f} / {told['p95']:.0f}"

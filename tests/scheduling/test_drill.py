@@ -1,0 +1,216 @@
+"""The drill: what breaks is the same for everybody, and what comes of it is the doing of who answers."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from math import inf
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from scheduling import ledger
+from scheduling.drill import figures, report
+from scheduling.drill.agenda import Agenda
+from scheduling.drill.faults import BUG, SCENARIOS, drawn
+from scheduling.drill.run import ANSWERS, run
+from scheduling.drill.values import Fault, Plan
+from scheduling.drill.works import GANG
+from scheduling.simulator.troubles import Breakage
+
+SMALL = Plan(nodes=24, gang_nodes=12, hours=2.0, spares=2, cooldown_h=1.5, evaluate_steps=200)
+OFTEN = replace(SCENARIOS["dense"], per_node_day=1.0)
+AT = 3600.0
+
+
+def fault(kind, *, number=1, node=3, sticks=False, lasts_s=1800.0, at=AT):
+    return Fault(
+        number=number,
+        at=at,
+        kind=str(kind),
+        node=node,
+        gpu=1,
+        lasts_s=inf if sticks else lasts_s,
+        factor=1.5,
+        sticks=sticks,
+    )
+
+
+def drilled(*faults, answer="acme", plan=SMALL):
+    return run(OFTEN, plan, answer, faults)
+
+
+def of_gang(done):
+    return [case for case in done.tally.cases if case.job == GANG]
+
+
+# --- what is drawn
+
+
+def test_what_breaks_is_the_same_whoever_answers_and_another_with_another_seed():
+    plan = replace(SMALL, hours=48)
+
+    assert drawn(OFTEN, plan) == drawn(OFTEN, plan)
+    assert drawn(OFTEN, plan) != drawn(OFTEN, replace(plan, seed=2))
+
+
+def test_faults_come_at_the_rate_of_their_scenario():
+    plan = Plan(hours=24 * 365)
+    for name, scenario in SCENARIOS.items():
+        expected = scenario.per_node_day * 302 * 365
+
+        assert abs(len(drawn(scenario, plan)) - expected) < 5 * expected**0.5, name
+
+
+def test_the_llama_3_rate_is_one_interruption_of_16384_gpus_every_3_hours():
+    assert SCENARIOS["llama3"].hours_between(2048) == pytest.approx(54 * 24 / 419)
+
+
+def test_the_same_seed_gives_the_same_drill_to_the_last_digit():
+    one, other = (report.document(SMALL, {"x": {"acme": run(OFTEN, SMALL, "acme")}}) for _ in range(2))
+
+    assert json.dumps(one) == json.dumps(other)
+
+
+def test_things_due_at_one_moment_come_in_the_order_in_which_they_were_planned():
+    agenda, seen = Agenda(), []
+    for name in "abc":
+        agenda.at(5.0, lambda now, name=name: seen.append((now, name)))
+    agenda.at(1.0, lambda now: seen.append((now, "first")))
+
+    agenda.run(9.0)
+
+    assert seen == [(1.0, "first"), (5.0, "a"), (5.0, "b"), (5.0, "c")] and agenda.now == 9.0
+
+
+# --- where nothing breaks
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_nothing_breaks_nobody_is_stopped_and_no_node_taken_out(seed):
+    done = drilled(plan=replace(SMALL, hours=4.0, seed=seed))
+
+    assert done.tally.wrong_stops == [] and done.tally.false_cordons == [] and done.tally.cordons == 0
+    assert of_gang(done) == [] and len(done.works[GANG].lives) == 1
+
+
+def test_the_gangs_buckets_sum_to_its_gpus_and_time():
+    done = drilled(fault(Breakage.OFF_BUS, sticks=True))
+    buckets = figures.buckets_us(done)
+    start = done.works[GANG].lives[0].promised
+
+    assert sum(buckets.values()) == 96 * round((SMALL.end_s - start) * 1_000_000)
+    assert buckets[ledger.Bucket.LOST_WORK] > 0 and buckets[ledger.Bucket.RECOVERY] > 0
+
+
+# --- what breaks, and who mends it
+
+
+@pytest.mark.parametrize(
+    ("kind", "sticks"),
+    [
+        (Breakage.OFF_BUS, True),
+        (Breakage.NVLINK, True),
+        (Breakage.ECC, False),
+        (Breakage.ECC, True),
+        (Breakage.FABRIC, False),
+        (Breakage.DEATH, False),
+        (Breakage.HANG, False),
+        (Breakage.HANG, True),
+        (Breakage.SLOW, True),
+        (Breakage.STORAGE, False),
+        (Breakage.LOSS, False),
+        ("cuda_error", False),
+        ("nccl_timeout_error", True),
+        ("nccl_remote_error", False),
+    ],
+)
+def test_what_a_restart_can_cure_is_cured_without_a_person(kind, sticks):
+    done = drilled(fault(kind, sticks=sticks))
+
+    [case] = of_gang(done)
+    assert case.recovered, case
+    assert case.label in case.expected
+    assert done.tally.wrong_stops == [] and done.tally.false_cordons == []
+
+
+@pytest.mark.parametrize("kind", [Breakage.OFF_BUS, Breakage.NVLINK, Breakage.HANG, Breakage.SLOW])
+def test_a_node_that_stays_broken_is_out_when_the_gang_goes_on(kind):
+    done = drilled(fault(kind, sticks=True))
+
+    assert 3 in done.works[GANG].lives[0].nodes and 3 not in done.works[GANG].lives[-1].nodes
+
+
+def test_a_gang_without_recovery_waits_for_a_person():
+    done = drilled(fault(Breakage.OFF_BUS, sticks=True), answer="off")
+
+    [case] = of_gang(done)
+    assert case.human and not case.recovered
+
+
+def test_who_always_requeues_meets_the_broken_node_again_and_again():
+    done = drilled(fault(Breakage.OFF_BUS, sticks=True), answer="requeue")
+
+    assert of_gang(done)[0].restarts >= 3 and of_gang(done)[0].human
+
+
+def test_a_cluster_starts_what_lost_its_node_again_by_itself_also_without_recovery():
+    [case] = of_gang(drilled(fault(Breakage.DEATH), answer="off"))
+
+    assert case.recovered
+
+
+def test_an_error_of_the_program_is_left_to_its_owner_and_requeued_by_who_always_requeues():
+    bug = fault(BUG)
+
+    assert drilled(bug).tally.wrong_restarts == 0
+    assert drilled(bug, answer="requeue").tally.wrong_restarts > 0
+
+
+def test_a_loss_that_went_wrong_goes_back_behind_it_and_leaves_the_data_out():
+    gang = drilled(fault(Breakage.LOSS)).works[GANG]
+
+    [(low, _, _)] = gang.bad_data
+    assert gang.lives[-1].base < low and gang.skipped(low) and not gang.tainted
+
+
+def test_a_fault_where_nobody_runs_is_counted_as_one_that_hit_nobody():
+    done = drilled(fault(Breakage.FABRIC, node=23, at=60.0))
+
+    assert done.tally.idle == ["fabric"] and figures.counts([done])["hit_nobody"] == 1
+
+
+# --- the document and the command
+
+
+KEYS = {
+    "injected", "recoverable", "recovered_without_human", "wrong_stops", "wrong_restarts",
+    "false_cordons_per_node_day", "detection_s", "fault_to_first_step_s", "ettr", "by_kind",
+}  # fmt: skip
+
+
+def test_the_document_has_its_keys_and_every_answer_its_ettr():
+    told = report.document(SMALL, {"llama3": {answer: run(OFTEN, SMALL, answer) for answer in ANSWERS}})
+
+    assert told.keys() >= KEYS and set(told["ettr"]) == {"acme", "requeue", "off"}
+    assert set(told["detection_s"]) == {"p50", "p95"} == set(told["fault_to_first_step_s"])
+    assert all(0 < part <= 1 for part in told["ettr"].values())
+    assert sum(row["injected"] for row in told["by_kind"].values()) == told["injected"]
+    assert len(list(report.table(told))) > 10
+
+
+def test_the_command_prints_one_document():
+    out = io.StringIO()
+
+    call_command("drill", "--hours", "0.5", "--rates", "llama3", "--json", stdout=out)
+
+    assert json.loads(out.getvalue()).keys() >= KEYS
+
+
+@pytest.mark.parametrize(
+    ("given", "word"), [(("--hours", "0"), "--hours: 0"), (("--hours", "nan"), "--hours"), (("--rates", "x"), "'x'")]
+)
+def test_what_it_cannot_do_it_says_in_one_sentence(given, word):
+    with pytest.raises(CommandError, match=word):
+        call_command("drill", *given)
