@@ -1,20 +1,26 @@
-"""What was found out (Diagnosis), what went wrong (Incident), and what was learned of it (Case, LearnedRule)."""
+"""What was found out (Diagnosis), what went wrong (Incident), what is done about it (Decision), and what was learned of
+it (Case, LearnedRule)."""
 
 from failures.models.case import Case
+from failures.models.decision import Course, Decision, Order, Step
 from failures.models.diagnosis import Diagnosis, Review
 from failures.models.incident import Incident, Standing
 from failures.models.signature import LearnedRule, ModelOpinion, Origin, RuleHit, RuleKind, RuleState
 
 __all__ = [
     "Case",
+    "Course",
+    "Decision",
     "Diagnosis",
     "Incident",
     "LearnedRule",
     "ModelOpinion",
+    "Order",
     "Origin",
     "Review",
     "RuleHit",
     "RuleKind",
     "RuleState",
     "Standing",
+    "Step",
 ]
