@@ -16,7 +16,7 @@ from failures.models import Course, Decision
 from failures.recovery.remedies import Action, Mode
 from jobs import clock, readers, recovery_actions
 from jobs.api.shapes import WHY
-from jobs.door import query
+from jobs.door import query, versions
 from jobs.door.endpoint import Detail, Endpoint, Listing, Verb, found, refuse_unknown
 from jobs.door.errors import BadField, Conflict
 from jobs.door.rights import Rule
@@ -63,7 +63,7 @@ DECISION = Shape(
         "checkpoint": text("Where the job goes on from.", get=at("checkpoint_path"), needs=("checkpoint_path",)),
         "checkpoint_step": number(nullable=True),
         "skip": Field(
-            schema={"type": ["array", "null"], "items": {"type": "integer"}, "description": "Steps left out: first, last."}
+            schema={"type": ["array", "null"], "items": {"type": "integer"}, "description": "Steps left out."}
         ),
         "undo": text("What takes it back."),
         "not_before": moment(),
@@ -141,12 +141,14 @@ def _verb(name: str, says: str, act: Callable[..., None]) -> type[Verb]:
         row = found(rows.filter(incident=incident), "decision", pk=decision)
         if not rights.may_decide(self.caller, row):
             raise PermissionDenied("Operators do that, and whoever may change the job where no node is closed.")
+        versions.refuse_stale(self.request, DECISION.show(whole(self.caller, incident, decision)))
         try:
             act(row, author=self.author, now=clock.now(), why=asked.get("reason", ""))
         except (Moved, NodeError) as moved:
             raise Conflict(str(moved)) from None
         want_turn(row.cluster_id)
-        return Response(DECISION.show(whole(self.caller, incident, decision)))
+        told = DECISION.show(whole(self.caller, incident, decision))
+        return Response(told, headers={"ETag": versions.etag(told)})
 
     rule = Rule(scope=Scope.SUBMIT, says=says, body=WHY, answer=DECISION, conflicts=True, team=True)
     return type(f"{name.title()}Decision", (Verb,), {"tag": "Recovery", "rules": {"POST": rule}, "work": work})
@@ -198,6 +200,7 @@ class LiftOrder(Verb):
         row = found(rights.orders(self.caller).select_related("job__team", "node"), "order", pk=order)
         if not rights.may_lift(self.caller, row):
             raise PermissionDenied("Operators do that, and whoever may change the job.")
+        versions.refuse_stale(self.request, ORDER.show(row))
         try:
             decision_actions.lift(row, author=self.author, now=clock.now())
         except Moved as moved:
@@ -232,6 +235,15 @@ WISH = Shape(
 )
 
 
+def _named(field: str, rows: QuerySet[Any], asked: dict[str, Any]) -> Any:
+    if field not in asked:
+        return None
+    row = rows.filter(name=asked[field]).first()
+    if row is None:
+        raise BadField(field, f"you have no {field} {readers.short(asked[field])}")
+    return row
+
+
 class Modes(Verb, Listing):
     """How far recovery may go by itself. Nothing said: propose."""
 
@@ -240,7 +252,7 @@ class Modes(Verb, Listing):
     shape = MODE
     rules = {
         "GET": Rule(scope=Scope.READ, says="Modes of recovery", answer=MODE, many=True),
-        "POST": Rule(scope=Scope.OPERATE, says="Set a mode", body=WISH, answer=MODE, team=True),
+        "POST": Rule(scope=Scope.OPERATE, says="Set a mode", body=WISH, answer=MODE),
     }
 
     def rows(self) -> QuerySet[RecoveryMode]:
@@ -258,8 +270,8 @@ class Modes(Verb, Listing):
         )
         if "mode" not in asked:
             raise BadField("mode", f"is needed: {', '.join(MODES)}")
-        team = found(self.caller.teams(), "team", name=asked["team"]) if "team" in asked else None
-        cluster = found(Cluster.objects.all(), "cluster", name=asked["cluster"]) if "cluster" in asked else None
+        team = _named("team", self.caller.teams(), asked)
+        cluster = _named("cluster", Cluster.objects.all(), asked)
         self._refuse_stranger(team)
         row = recovery_actions.set_mode(
             asked["mode"], author=self.author, team_id=team.pk if team else None,
