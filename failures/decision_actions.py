@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -221,6 +221,12 @@ def wait(decision: Decision, until: datetime, outcome: str) -> None:
         _tell(decision)
     else:
         mine.update(due_at=until)
+
+
+def name_faulty(decision: Decision, names: Sequence[str]) -> None:
+    """The test found them: they count among the nodes that were closed."""
+    Decision.objects.filter(pk=decision.pk, tries=decision.tries).update(drain=sorted({*decision.drain, *names}))
+    decision.refresh_from_db()
 
 
 def expire(now: datetime) -> int:

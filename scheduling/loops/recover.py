@@ -35,6 +35,8 @@ from jobs.models import Attempt, DrainMode, Node
 from jobs.models import Mode as ClusterMode
 from jobs.node_actions import NodeError
 from jobs.wishes import want_turn
+from scheduling import nodetest_actions
+from scheduling.models import NodeTest
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ LATELY = timedelta(hours=1)
 MOST_AT_ONCE = 50
 MOST_TRIES = 5
 AGAIN = timedelta(seconds=2)
+CLEARED_BY_A_TEST = frozenset({"NodeFailure", "SlurmNodeFail", "NetworkError", "CUDAError"})
 
 
 def recover_once(now: datetime) -> int:
@@ -105,8 +108,35 @@ def _carried_on(decision: Decision, now: datetime) -> bool:
 def carry_out(decision: Decision, now: datetime) -> bool:
     for node in Node.objects.filter(cluster=decision.cluster_id, name__in=decision.drain).order_by("name"):
         _close(decision, node, now)
-    said = _act_on_job(decision, now)
+    test = _tested(decision, now)
+    if test is not None and test.ended_at is None and decision.action == Action.TEST:
+        decision_actions.wait(decision, now + AGAIN, f"Its nodes are tested in pairs, round {test.round}.")
+        return False
+    if test is not None and test.faulty:
+        decision_actions.name_faulty(decision, test.faulty)
+    said = " ".join(one for one in (test.sentence if test else "", _act_on_job(decision, now)) if one)
     return decision_actions.finish(decision, Course.DONE, said, now)
+
+
+def _cleared_by_a_test(decision: Decision) -> list[str]:
+    """A node that went away and came back is good if it passes; one whose memory is damaged passes too."""
+    return decision.drain if decision.facts["cause"] in CLEARED_BY_A_TEST else []
+
+
+def _tested(decision: Decision, now: datetime) -> NodeTest | None:
+    """Who is suspected meets others in pairs. The job waits for that only where nobody else is named."""
+    if not decision.test:
+        return None
+    why = f"Recovery of incident {decision.incident_id}: {decision.why}"
+    with transaction.atomic():
+        test = nodetest_actions.begin(
+            decision.cluster, decision.test, why=why, now=now, decision=decision, reopen=_cleared_by_a_test(decision)
+        )
+        if not decision.steps.filter(kind=Step.Kind.TESTED).exists():
+            words = f"In pairs: {', '.join([*test.nodes, *test.partners]) or 'none of them can be tested'}."
+            decision_actions.step(decision, Step.Kind.TESTED, words)
+            transaction.on_commit(lambda: want_turn(decision.cluster_id))
+    return nodetest_actions.go_on(test, now) if not test.worlds.exists() else test
 
 
 @transaction.atomic
