@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 
 from failures import actions, rule_actions
 from failures.diagnosis.labels import LABELS
-from failures.models import Diagnosis, Incident, LearnedRule, RuleState, Standing
+from failures.models import Decision, Diagnosis, Incident, LearnedRule, Order, RuleState, Standing
 from jobs import clock
 from jobs.admin import looks
 from jobs.admin.record import Open, RecordAdmin
@@ -234,3 +234,26 @@ class LearnedRuleAdmin(WithVerbs, RecordAdmin):
     @admin.display(description="hits, right, wrong")
     def hits(self, row: Any) -> str:
         return f"{row.hit_count}, {row.right}, {row.wrong}"
+
+
+@admin.register(Decision)
+class DecisionAdmin(RecordAdmin):
+    list_display = ("id", "at", "attempt", "action", "mode", "standing", "said_by", "incident")
+    list_select_related = ("attempt__job", "incident")
+    list_filter = ("course", "mode", "action", "cluster")
+    date_hierarchy = "at"
+    search_fields = ("attempt__key__startswith",)
+    search_help_text = "Begin of a job id."
+
+    @admin.display(description="course", ordering="course")
+    def standing(self, row: Decision) -> SafeString:
+        return looks.long_badge(row.badge)
+
+
+@admin.register(Order)
+class OrderAdmin(RecordAdmin):
+    list_display = ("id", "at", "job", "node", "by", "why", "lifted_at", "lifted_by")
+    list_select_related = ("job", "node")
+    list_filter = ("cluster",)
+    search_fields = ("job__public_id__startswith", "node__name__startswith")
+    search_help_text = "Begin of a job id or of a node's name."

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
-from failures.models import Diagnosis, Incident, LearnedRule
+from failures.models import Decision, Diagnosis, Incident, LearnedRule, Order
 from jobs.rights import Caller
 
 
@@ -37,6 +37,33 @@ def may_handle(caller: Caller, incident: Incident) -> bool:
         return True
     inside = diagnoses(caller).filter(incident=incident).select_related("attempt__job")[:50]
     return any(caller.may_change(row.attempt.job) for row in inside)
+
+
+def decisions(caller: Caller) -> QuerySet[Decision]:
+    """Whoever operates machines decides about nodes of any team's job."""
+    rows = Decision.objects.all()
+    return rows if caller.everywhere or caller.operates else rows.filter(attempt__job__team_id__in=sorted(caller.roles))
+
+
+def orders(caller: Caller) -> QuerySet[Order]:
+    """An order about a node is everybody's to see, one about a job its team's."""
+    rows = Order.objects.standing()
+    if caller.everywhere or caller.operates:
+        return rows
+    return rows.filter(Q(job=None) | Q(job__team_id__in=sorted(caller.roles)))
+
+
+def may_decide(caller: Caller, decision: Decision) -> bool:
+    """Approve, decline, undo: closing and testing nodes is for operators, a job alone for whoever may change it."""
+    if caller.operates or caller.everywhere:
+        return True
+    return not (decision.drain or decision.test) and caller.may_change(decision.attempt.job)
+
+
+def may_lift(caller: Caller, order: Order) -> bool:
+    if caller.operates or caller.everywhere:
+        return True
+    return order.job is not None and caller.may_change(order.job)
 
 
 def teams_counted(caller: Caller) -> Sequence[int] | None:

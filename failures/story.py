@@ -25,12 +25,21 @@ TONES = {
     "incident.resolved": ("good", "✓"),
     "diagnosis.corrected": ("running", "✎"),
     "diagnosis.confirmed": ("good", "✓"),
+    "decision.made": ("running", "?"),
+    "decision.approved": ("running", "✓"),
+    "decision.declined": ("quiet", "⊘"),
+    "decision.done": ("good", "✓"),
+    "decision.failed": ("bad", "✗"),
+    "decision.expired": ("quiet", "◷"),
+    "decision.undone": ("warn", "↺"),
+    "job.recovered": ("running", "↺"),
     "job.started": ("good", "▶"),
     "node.moved": ("warn", "▲"),
     "node.drained": ("drain", "⊖"),
     "node.resumed": ("good", "○"),
 }
 TOLD = tuple(TONES)
+LOOPS = ("sync", "diagnosis", "scheduler", "recovery")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +78,7 @@ def _events(
     jobs = {row.attempt.job_id for row in seen}
     died = {row.attempt_id for row in seen}  # a short one may be noticed to start after its end
     ours = Q(detail__incident=incident.pk) | Q(what__startswith="diagnosis.", attempt__in=[d.attempt_id for d in seen])
-    back = Q(what="job.started", at__lte=span[1] + timedelta(days=1))
+    back = Q(what__in=("job.started", "job.recovered"), at__lte=span[1] + timedelta(days=1))
     of_jobs = Event.objects.filter(ours | back, job__in=jobs, at__gte=span[0], what__in=TOLD)
     of_nodes = Event.objects.filter(node__in=nodes, at__range=span, what__in=TOLD)
     first_end = min((row.failed_at for row in seen), default=span[0])
@@ -84,7 +93,7 @@ def _events(
 def _moment(event: Event, url: str, name: str) -> Moment:
     tone, icon = TONES[event.what]
     move = f" {event.from_state} → {event.to_state}" if event.from_state else ""
-    by = "" if event.by in ("sync", "diagnosis", "scheduler") else f" by {event.by}"
+    by = "" if event.by in LOOPS else f" by {event.by}"
     if event.what.startswith("incident."):
         url, name = "", ""
     why = "" if event.what == "incident.opened" else event.why

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from failures import rule_views, views
+from failures import decision_views, rule_views, views
 from failures.api.urls import AttemptKey, IncidentNumber  # noqa: F401 (importing them registers the converters)
 
 urlpatterns = [
@@ -10,6 +10,17 @@ urlpatterns = [
     path("failures/paste/", views.paste, name="paste-log"),
     path("failures/diagnoses/<attempt_key:attempt>/", views.review, name="review"),
     path("failures/<incident_number:number>/", views.incident, name="incident"),
+    path(
+        "failures/<incident_number:number>/decisions/<incident_number:decision>/replay/",
+        decision_views.replay,
+        name="decision-replay",
+    ),
+    path(
+        "failures/<incident_number:number>/decisions/<incident_number:decision>/<slug:verb>/",
+        decision_views.verb,
+        name="decision-verb",
+    ),
+    path("failures/orders/<incident_number:order>/lift/", decision_views.lift, name="order-lift"),
     path("failures/<incident_number:number>/<slug:verb>/", views.incident_verb, name="incident-verb"),
     path("jobs/<slug:public_id>/diagnosis/", views.job_diagnosis, name="job-diagnosis"),
 ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection, transaction
@@ -25,7 +25,7 @@ from jobs.hostlist import expand
 from jobs.journal import SYNC, Author
 from jobs.ledgers import Try, cause_of, crash_loop
 from jobs.lifecycle import FINAL, LIVE, Flag, State
-from jobs.models import Allocation, Attempt, Hold, Job
+from jobs.models import Allocation, Attempt, Hold, Job, Mode, RecoveryMode
 from jobs.promise_actions import Place as Place
 from jobs.promise_actions import promise as promise
 from jobs.stop_actions import JobError as JobError
@@ -36,6 +36,7 @@ from jobs.submit_actions import NOT_LOOKED_YET
 from jobs.submit_actions import submit as submit
 
 MOST_REFUSALS = 3  # of one job in a row because of its nodes
+MUST_DECIDE = timedelta(minutes=10)  # three tries to read a log take half of it
 REQUEUED_THERE = "Its cluster put it back into its own queue."
 
 # --- what people do to a job
@@ -57,8 +58,9 @@ def release(job: Job, *, author: Author, why: str = "", operator: bool = False) 
     """An operator's hold is lifted by an operator only."""
     if job.hold == Hold.ADMIN and not operator:
         raise Moved(f"{job} is held by an operator; only an operator can release it")
-    flags = [flag for flag in job.flags if flag not in (Flag.REQUEUE_HOLD, Flag.LAUNCH_FAILED)]
-    _change_waiting(job, "release", hold=Hold.NONE, flags=flags, reason="None", why=NOT_LOOKED_YET)
+    flags = [flag for flag in job.flags if flag not in (Flag.REQUEUE_HOLD, Flag.LAUNCH_FAILED, Flag.RECOVERING)]
+    # Who releases a job that waits for recovery has decided himself
+    _change_waiting(job, "release", hold=Hold.NONE, flags=flags, reason="None", why=NOT_LOOKED_YET, recover_by=None)
     journal.of_job("job.released", author, job, why=why).save()
     tell(job)
 
@@ -148,9 +150,24 @@ def finish(attempt: Attempt, ended: Ended, *, author: Author) -> None:
     # Who gives way is not charged for it, so what the platform has spent does not count against him
     spent = 0 if attempt.stop_as == State.PREEMPTED else job.requeues
     becomes = ending.after(ended, wanted=attempt.stop_as, budget=job.requeue_limit - spent)
-    if becomes.spends_budget and (why := crash_loop([*_earlier_tries(attempt), _try_of(attempt, ended)])):
+    if becomes.spends_budget and (why := crash_loop(tries_of(attempt, ended))):
         becomes = ending.held(why)
+    may_recover = not attempt.stop_as and job.cluster.mode == Mode.DRIVE and work_of(job).is_recoverable(ended)
+    if may_recover and ending.waits_for_recovery(becomes, _recovery_modes(job)):
+        becomes = ending.to_recover(ended)
     _close(attempt, ended, becomes, author=author)
+
+
+def work_of(job: Job) -> ending.Work:
+    saves = bool(job.checkpoint_dir or job.checkpoint_interval)
+    return ending.Work(kind=job.kind, labels=job.labels, saves=saves, may_requeue=job.requeue_limit > 0)
+
+
+def _recovery_modes(job: Job) -> set[str]:
+    """All that may come of it for this job; nothing said about everything: propose."""
+    rows = list(RecoveryMode.objects.for_job(job).values_list("team", "cluster", "action", "mode"))
+    whole = max((row for row in rows if not row[2]), key=lambda row: (bool(row[0]), bool(row[1])), default=None)
+    return {str(mode) for _, _, action, mode in rows if action} | {str(whole[3] if whole else "propose")}
 
 
 @transaction.atomic
@@ -160,13 +177,18 @@ def requeued_there(attempt: Attempt, *, now: datetime, author: Author) -> None:
     _close(attempt, ended, ending.Next(state=State.PENDING, flags=(Flag.REQUEUED,), why=REQUEUED_THERE), author=author)
 
 
+def tries_of(attempt: Attempt, ended: Ended | None = None) -> list[Try]:
+    """Of its job, oldest first, this one last."""
+    return [*_earlier_tries(attempt), _try_of(attempt, ended or end_of(attempt))]
+
+
 def _earlier_tries(attempt: Attempt) -> list[Try]:
     earlier = Attempt.objects.filter(job=attempt.job_id, number__lt=attempt.number)
-    return [_try_of(one, _end_of(one)) for one in earlier.select_related("pulse").order_by("number")]
+    return [_try_of(one, end_of(one)) for one in earlier.select_related("pulse").order_by("number")]
 
 
-def _end_of(attempt: Attempt) -> Ended:
-    how = {"exit_code": attempt.exit_code, "signal": attempt.signal}
+def end_of(attempt: Attempt) -> Ended:
+    how = {"exit_code": attempt.exit_code, "signal": attempt.signal, "reason": attempt.reason}
     return Ended(state=State(attempt.state), at=attempt.ended_at, **how)
 
 
@@ -196,7 +218,7 @@ def name_cause(attempt: Attempt, label: str, *, author: Author) -> None:
     waits = job.state == State.PENDING and job.hold == Hold.NONE and Flag.REQUEUED in job.flags
     if not waits or last is None or last.pk != attempt.pk:
         return
-    if why := crash_loop([*_earlier_tries(last), _try_of(last, _end_of(last))]):
+    if why := crash_loop(tries_of(last)):
         _hold_back(job, last, why, author=author)
 
 
@@ -209,7 +231,7 @@ def _hold_back(job: Job, attempt: Attempt, why: str, *, author: Author) -> None:
 
 def _as_of_now(attempt: Attempt) -> Attempt:
     """Locked and read again: what a person asked since the loop looked decides what becomes of the job."""
-    return Attempt.objects.select_for_update(of=("self",)).select_related("job").get(pk=attempt.pk)
+    return Attempt.objects.select_for_update(of=("self",)).select_related("job__cluster").get(pk=attempt.pk)
 
 
 @transaction.atomic
@@ -257,10 +279,22 @@ def _close(attempt: Attempt, ended: Ended, becomes: ending.Next, *, author: Auth
     Allocation.objects.filter(attempt=attempt, released_at__isnull=True).update(released_at=ended.at)
     job = Job.objects.select_for_update().get(pk=attempt.job_id)
     fields = _final_fields(ended) if becomes.state in FINAL else _waiting_fields(job, becomes)
+    if job.resume and not _still_resumes(job, attempt):
+        fields["resume"] = {}
     # A refusal's sentence quotes the reason already
     why = becomes.why if ended.reason in becomes.why else f"{becomes.why} {ended.reason}"
     detail = {"ended": ended.state, "exit_code": ended.exit_code, "signal": ended.signal}
     move(job, becomes.state, author=author, why=why, attempt=attempt, detail=detail, **fields)
+
+
+def _still_resumes(job: Job, attempt: Attempt) -> bool:
+    """Whether where it was told to go on from is still the place: not once it has saved something newer, and not
+    where nobody would know of that."""
+    if attempt.confirmed_at is None:
+        return True
+    saved = job.checkpoints.order_by("-step").values_list("step", "attempt_id")
+    newer = [step for step, by in saved[:100] if by == attempt.pk and step > job.resume.get("step", -1)]
+    return bool(saved) and not newer
 
 
 def _final_fields(ended: Ended) -> dict[str, Any]:
@@ -268,7 +302,8 @@ def _final_fields(ended: Ended) -> dict[str, Any]:
 
 
 def _waiting_fields(job: Job, becomes: ending.Next) -> dict[str, Any]:
-    held = Flag.REQUEUE_HOLD in becomes.flags
+    recovering = Flag.RECOVERING in becomes.flags
+    held = recovering or Flag.REQUEUE_HOLD in becomes.flags
     return {
         "flags": list(becomes.flags),
         "started_at": None,
@@ -276,6 +311,7 @@ def _waiting_fields(job: Job, becomes: ending.Next) -> dict[str, Any]:
         # Its owner may release it, once the cause is mended
         "hold": Hold.USER if held else Hold.NONE,
         "reason": "JobHeldUser" if held else "None",
+        "recover_by": clock.now() + MUST_DECIDE if recovering else None,
     }
 
 
@@ -366,7 +402,8 @@ def move(
 ) -> None:
     source = State(job.state)
     lifecycle.check_move(source, target)
-    updated = Job.objects.filter(pk=job.pk, state=source).update(state=target, flags=list(flags), why=why, **fields)
+    changed = {"flags": list(flags), "recover_by": None, **fields}  # flags belong to the state that is left
+    updated = Job.objects.filter(pk=job.pk, state=source).update(state=target, why=why, **changed)
     if updated != 1:
         raise moved(job, f"it was {source} a moment ago")
     journal.of_job(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from jobs.lifecycle import MOVES, PLATFORM_ENDS, Flag, State
+from jobs.lifecycle import FAILURES, FINAL, MOVES, PLATFORM_ENDS, Flag, Kind, State
+
+RECOVERY_LABEL = "acme-recovery"  # of a job: `off` opts out, `on` asks for it where it is not usual
+TRAINING = frozenset({Kind.PRETRAIN, Kind.SFT, Kind.MLLM})
+# A time limit is what its owner asked for; everything else may have been somebody's fault
+RECOVERABLE = FAILURES - {State.TIMEOUT, State.DEADLINE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +66,36 @@ def _back_or(end: State, budget: int, *, spends: bool, why: str) -> Next:
             state=State.PENDING, flags=(Flag.REQUEUED,), spends_budget=spends, why=f"{why}; it waits for a new start."
         )
     return Next(state=end, why=f"{why}, and its requeue budget is spent.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What of a job says whether recovery looks after it."""
+
+    kind: str
+    labels: Mapping[str, object]
+    saves: bool
+    may_requeue: bool
+
+    def is_recoverable(self, ended: Ended) -> bool:
+        said = self.labels.get(RECOVERY_LABEL)
+        usual = self.kind in TRAINING or self.saves
+        looked_after = said != "off" and self.may_requeue and (usual or said == "on")
+        return looked_after and ended.state in RECOVERABLE
+
+
+def waits_for_recovery(becomes: Next, modes: Collection[str]) -> bool:
+    """Whether recovery decides before this rule does. A job that goes on by itself is taken from its queue only where
+    recovery may act without asking anybody."""
+    return "act" in modes or (becomes.state in FINAL and "propose" in modes)
+
+
+def to_recover(ended: Ended) -> Next:
+    return Next(
+        state=State.PENDING,
+        flags=(Flag.RECOVERING,),
+        why=f"{ended.sentence} What is done about it is being decided.",
+    )
 
 
 def held(why: str) -> Next:

@@ -47,6 +47,7 @@ class Flag(StrEnum):
     REVOKED = "REVOKED"
     RESV_DEL_HOLD = "RESV_DEL_HOLD"
     SIGNALING = "SIGNALING"
+    RECOVERING = "RECOVERING"  # ours: what is done about its failure is being decided
 
 
 class Kind(StrEnum):
@@ -85,6 +86,7 @@ CODES: dict[str, str] = {
     Flag.REVOKED: "RV",
     Flag.RESV_DEL_HOLD: "RD",
     Flag.SIGNALING: "SI",
+    Flag.RECOVERING: "RC",
 }
 
 MOVES: dict[tuple[State, State], str] = {
@@ -93,8 +95,11 @@ MOVES: dict[tuple[State, State], str] = {
     (
         State.PENDING,
         State.FAILED,
-    ): "It can never start: what it depends on ended the wrong way, or the cluster refused it.",
+    ): "It can never start: what it depends on ended the wrong way, the cluster refused it, or it had failed for good.",
     (State.PENDING, State.DEADLINE): "Its deadline passed while it waited.",
+    (State.PENDING, State.NODE_FAIL): "A node under it had died, and recovery did not start it again.",
+    (State.PENDING, State.BOOT_FAIL): "Its nodes had not come up, and recovery did not start it again.",
+    (State.PENDING, State.OUT_OF_MEMORY): "It had used too much memory, and recovery did not start it again.",
     (
         State.RUNNING,
         State.PENDING,
@@ -169,12 +174,16 @@ LOOKS: dict[str, tuple[str, str]] = {
     Flag.CONFIGURING: ("starting", "◌"),
     Flag.COMPLETING: ("starting", "◍"),
     Flag.SIGNALING: ("warn", "!"),
+    Flag.RECOVERING: ("warn", "↺"),
     Flag.REQUEUED: ("waiting", "↻"),
     Flag.REQUEUE_HOLD: ("waiting", "‖"),
 }
 
 # The flag that names the state on its own, as squeue shows it: the first that is worn wins.
-TITLE_FLAGS = (Flag.SIGNALING, Flag.CONFIGURING, Flag.COMPLETING, Flag.REQUEUE_HOLD, Flag.REQUEUED)
+TITLE_FLAGS = (
+    *(Flag.SIGNALING, Flag.CONFIGURING, Flag.COMPLETING),
+    *(Flag.RECOVERING, Flag.REQUEUE_HOLD, Flag.REQUEUED),
+)
 
 
 def title(state: State, flags: Iterable[str] = ()) -> State | Flag:

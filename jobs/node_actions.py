@@ -56,6 +56,7 @@ class Outcome:
     """How a test of a node came out."""
 
     passed: bool
+    ran: bool = True  # a test that never began says nothing of its node
     why: str = ""
     exit_code: int | None = None
     log_path: str = ""

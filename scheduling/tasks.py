@@ -16,6 +16,7 @@ from scheduling.backends.base import Unreachable
 from scheduling.connections import connect
 from scheduling.loops import simulate
 from scheduling.loops.estimate import estimates
+from scheduling.loops.recover import recover_once
 from scheduling.loops.sample import sample_once, sweep_once
 from scheduling.loops.sweep import wake_overdue
 from scheduling.loops.turn import turns
@@ -54,6 +55,11 @@ def samples() -> None:
             sample_once(cluster, telemetry.read(cluster.metrics_address), clock.now())
         except Unreachable as error:
             log.warning("no telemetry of cluster %s: %s", cluster, error)
+
+
+@shared_task(name="scheduling.recover")
+def recover() -> int:
+    return recover_once(clock.now())
 
 
 @shared_task(name="scheduling.sweep")

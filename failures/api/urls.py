@@ -1,6 +1,6 @@
 from django.urls import path, register_converter
 
-from failures.api import diagnoses, figures, incidents, rules
+from failures.api import decisions, diagnoses, figures, incidents, rules
 from jobs.api.urls import PublicId
 
 
@@ -30,6 +30,26 @@ urlpatterns = [
     path("incidents/<incident_number:incident>/", incidents.OneIncident.as_view()),
     path("incidents/<incident_number:incident>/acknowledge/", incidents.AcknowledgeIncident.as_view()),
     path("incidents/<incident_number:incident>/resolve/", incidents.ResolveIncident.as_view()),
+    path("incidents/<incident_number:incident>/decisions/", decisions.Decisions.as_view()),
+    path("incidents/<incident_number:incident>/decisions/<incident_number:decision>/", decisions.OneDecision.as_view()),
+    path(
+        "incidents/<incident_number:incident>/decisions/<incident_number:decision>/approve/",
+        decisions.ApproveDecision.as_view(),
+    ),
+    path(
+        "incidents/<incident_number:incident>/decisions/<incident_number:decision>/decline/",
+        decisions.DeclineDecision.as_view(),
+    ),
+    path(
+        "incidents/<incident_number:incident>/decisions/<incident_number:decision>/undo/",
+        decisions.UndoDecision.as_view(),
+    ),
+    path(
+        "incidents/<incident_number:incident>/decisions/<incident_number:decision>/replay/", decisions.Replay.as_view()
+    ),
+    path("orders/", decisions.Orders.as_view()),
+    path("orders/<incident_number:order>/lift/", decisions.LiftOrder.as_view()),
+    path("recovery/modes/", decisions.Modes.as_view()),
     path("diagnoses/<attempt_key:attempt>/similar/", rules.Similar.as_view()),
     path("rules/", rules.Rules.as_view()),
     path("rules/<slug:rule>/", rules.OneRule.as_view()),

@@ -1,6 +1,8 @@
-"""What was found out (Diagnosis), what went wrong (Incident), what was learned of it (Case, LearnedRule)."""
+"""What was found out (Diagnosis), what went wrong (Incident), what is done about it (Decision), and what was learned of
+it (Case, LearnedRule)."""
 
 from failures.models.case import Case
+from failures.models.decision import Course, Decision, Order, Step
 from failures.models.diagnosis import Diagnosis, Review
 from failures.models.following import Following
 from failures.models.incident import Incident, Standing
@@ -8,15 +10,19 @@ from failures.models.signature import LearnedRule, ModelOpinion, Origin, RuleHit
 
 __all__ = [
     "Case",
+    "Course",
+    "Decision",
     "Diagnosis",
     "Following",
     "Incident",
     "LearnedRule",
     "ModelOpinion",
+    "Order",
     "Origin",
     "Review",
     "RuleHit",
     "RuleKind",
     "RuleState",
     "Standing",
+    "Step",
 ]

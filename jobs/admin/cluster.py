@@ -41,7 +41,10 @@ class ClusterAdmin(ShowsEvents, KeepsHistory, AcmeAdmin):
     readonly_fields = ("product", "api", "heard_long", "trouble", "wanted", "created")
     fieldsets = (
         (None, {"fields": ("name", "title", "mode", "policy", "policy_settings", "placement")}),
-        ("How it is reached", {"fields": ("address", "api_user", "token_file", "metrics_address", "log_root")}),
+        (
+            "How it is reached",
+            {"fields": ("address", "api_user", "token_file", "metrics_address", "log_root", "checkpoint_root")},
+        ),
         ("What it asks of jobs and nodes", {"fields": ("checkpoint_signal", "test_command")}),
         ("What it said", {"fields": ("product", "api", "heard_long", "trouble", "wanted", "created")}),
     )

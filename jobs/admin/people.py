@@ -10,9 +10,11 @@ from django.core.exceptions import ValidationError
 from django.db.models import Count, Model, QuerySet
 from django.http import HttpRequest
 
+from jobs import recovery_actions
 from jobs.admin import looks
 from jobs.admin.record import AcmeAdmin, KeepsHistory
-from jobs.models import Membership, Quota, Role, Team
+from jobs.journal import Author
+from jobs.models import Membership, Quota, RecoveryMode, Role, Team
 
 # --- roles
 
@@ -130,3 +132,36 @@ class QuotaAdmin(AcmeAdmin):
     @admin.display(description="kind", ordering="kind")
     def kind_or_all(self, quota: Quota) -> str:
         return quota.kind or "every kind"
+
+
+@admin.register(RecoveryMode)
+class RecoveryModeAdmin(AcmeAdmin):
+    """The verb writes the row and tells of it, as through every other door."""
+
+    list_display = ("mode", "whom", "where", "what", "changed_by", "changed_at")
+    list_select_related = ("team", "cluster")
+    list_filter = ("mode", "cluster", "team")
+    search_fields = ("team__name__startswith", "cluster__name__startswith")
+    search_help_text = "Begin of a team's or a cluster's name."
+    readonly_fields = ("changed_by", "changed_at")
+
+    @admin.display(description="team", ordering="team")
+    def whom(self, row: RecoveryMode) -> str:
+        return row.team.name if row.team else "every team"
+
+    @admin.display(description="cluster", ordering="cluster")
+    def where(self, row: RecoveryMode) -> str:
+        return row.cluster.name if row.cluster else "every cluster"
+
+    @admin.display(description="action", ordering="action")
+    def what(self, row: RecoveryMode) -> str:
+        return row.action or "every action"
+
+    def get_readonly_fields(self, request: HttpRequest, obj: RecoveryMode | None = None) -> tuple[str, ...]:
+        return (*self.readonly_fields, "cluster", "team", "action") if obj else self.readonly_fields
+
+    def save_model(self, request: HttpRequest, obj: RecoveryMode, form: Any, change: bool) -> None:
+        row = recovery_actions.set_mode(
+            obj.mode, author=Author.of(request), team_id=obj.team_id, cluster_id=obj.cluster_id, action=obj.action
+        )
+        obj.pk = row.pk

@@ -6,6 +6,7 @@ from jobs.models.event import TO_NODES, Deed, DeedKind, Event
 from jobs.models.job import After, Allocation, Attempt, Checkpoint, Dependency, Hold, Job, Verdict
 from jobs.models.people import Identity, Membership, Quota, Role, Scope, Team, Token
 from jobs.models.progress import PROGRESS_KEPT, Progress, Pulse
+from jobs.models.recovery import RecoveryMode
 from jobs.models.telemetry import KEPT, Resolution, Sample
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Progress",
     "Pulse",
     "Quota",
+    "RecoveryMode",
     "Resolution",
     "Role",
     "Sample",

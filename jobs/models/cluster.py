@@ -60,6 +60,11 @@ class Cluster(models.Model):
     token_file = models.CharField(max_length=300, blank=True, help_text="File with the JWT, never the JWT.")
     metrics_address = models.CharField(max_length=300, blank=True, help_text="GPU telemetry in DCGM exporter format.")
     log_root = models.CharField(max_length=300, blank=True, help_text="Shared directory that job logs are written to.")
+    checkpoint_root = models.CharField(
+        max_length=300,
+        blank=True,
+        help_text="Shared directory beneath which jobs keep checkpoints. Empty: only reported ones are known.",
+    )
     mode = models.CharField(max_length=10, choices=Mode, default=Mode.DRIVE)
     placement = models.CharField(max_length=40, default="consolidate")
     checkpoint_signal = models.CharField(

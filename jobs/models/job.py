@@ -55,6 +55,10 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Live jobs whose stop is among these deeds."""
         return self.live().filter(attempts__in=deeds.values("attempt"), attempts__ended_at__isnull=True)
 
+    def recovering(self) -> Self:
+        """What is done about their failure is being decided, or waits for somebody's yes."""
+        return self.waiting().filter(recover_by__isnull=False)
+
     def finished_last(self) -> Self:
         return self.filter(ended_at__isnull=False).order_by("-ended_at")
 
@@ -127,6 +131,13 @@ class Job(models.Model):
     ended_at = models.DateTimeField(null=True, editable=False)
     exit_code = models.IntegerField(null=True, editable=False)
     signal = models.PositiveSmallIntegerField(null=True, editable=False)
+    # what recovery does about its last failure
+    recover_by = models.DateTimeField(
+        null=True, editable=False, help_text="It waits for recovery; after this it becomes what its end says."
+    )
+    resume = models.JSONField(
+        default=dict, editable=False, help_text="What the next attempt is told: checkpoint, its step, steps to skip."
+    )
     foreign_id = models.CharField(
         max_length=64, blank=True, editable=False, help_text="Id and time of submission there, where it was not Acme's."
     )
@@ -164,6 +175,7 @@ class Job(models.Model):
                 condition=models.Q(state=State.PENDING),
             ),
             models.Index(fields=["cluster"], name="job_live", condition=models.Q(state__in=sorted(LIVE))),
+            models.Index(fields=["recover_by"], name="job_recovering", condition=models.Q(recover_by__isnull=False)),
         ]
         constraints = [
             models.CheckConstraint(condition=models.Q(state__in=list(State)), name="job_state_known"),

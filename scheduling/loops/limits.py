@@ -1,7 +1,9 @@
-"""Limits: end what runs longer than it may, where its cluster does not.
+"""Limits: end what runs longer than it may, where its cluster does not, and what waits for recovery for too long.
 
 Who is eligible   running attempts of ours, past their time limit by more than `SLACK`; nobody who is being stopped.
+                  Jobs whose wait for recovery is over: its loop is away, or came to no end.
 What a turn does  each is asked to end as TIMEOUT, by a deed. A cluster that keeps limits itself has long done so.
+                  A job that waited too long becomes what its end says, as if there were no recovery.
 Failure story     One guarded verb a job, repeatable: killed anywhere, the next turn finds who is still over.
 """
 
@@ -11,7 +13,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import F
 
-from jobs import stop_actions
+from jobs import recovery_actions, stop_actions
 from jobs.journal import SCHEDULER
 from jobs.models import Attempt, Cluster, Job, Mode
 from jobs.notation import format_duration
@@ -34,4 +36,11 @@ def limits_once(cluster: Cluster, now: datetime) -> int:
             why = f"It reached its time limit of {format_duration(attempt.job.time_limit)}."
             stop_actions.reach_limit(attempt.job, author=SCHEDULER, why=why)
             asked += 1
+    _give_back_overdue(cluster, now)
     return asked
+
+
+def _give_back_overdue(cluster: Cluster, now: datetime) -> None:
+    for attempt in recovery_actions.overdue(cluster, now):
+        with one_row(attempt):
+            recovery_actions.give_back(attempt, author=SCHEDULER, why="Recovery came to no end in time.")

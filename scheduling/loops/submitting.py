@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -124,6 +125,24 @@ def _submission(attempt: Attempt, nodes: Mapping[str, str]) -> Submission:
     )
 
 
+TEMPLATE = "ACME_CHECKPOINT_TEMPLATE"  # in a job's own environment: --load {path} --iteration {step}
+
+
+def resuming(resume: Mapping[str, Any], template: str) -> dict[str, str]:
+    """Where recovery wants it to go on, as variables, and as arguments after the job's own template: `train.py
+    $ACME_CHECKPOINT_ARGS`. A shell does not look into the value of a variable, so a path is no command."""
+    if not resume:
+        return {}
+    path, step, skip = str(resume.get("path", "")), str(resume.get("step", "")), resume.get("skip")
+    told = {"ACME_CHECKPOINT": path, "ACME_CHECKPOINT_STEP": step}
+    if skip:
+        told["ACME_SKIP_STEPS"] = f"{skip[0]}-{skip[1]}"
+    if template and path:
+        filled = template.replace("{step}", step).replace("{path}", path)
+        told["ACME_CHECKPOINT_ARGS"] = filled
+    return told
+
+
 def _about(attempt: Attempt) -> dict[str, str]:
     """What the job is told of itself; a task of an array learns its index by Slurm's names too."""
     job, every = attempt.job, attempt.job.checkpoint_interval
@@ -136,6 +155,7 @@ def _about(attempt: Attempt) -> dict[str, str]:
         "ACME_URL": settings.ACME_URL,
         "ACME_PROGRESS_TOKEN": progress.token_of(attempt.key),
     }
+    about |= resuming(job.resume, job.environment.get(TEMPLATE, ""))
     if job.array_index is not None:
         index = str(job.array_index)
         about |= {"SLURM_ARRAY_JOB_ID": job.array_id, "SLURM_ARRAY_TASK_ID": index, "ACME_ARRAY_INDEX": index}

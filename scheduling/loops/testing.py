@@ -8,7 +8,9 @@ job's key is the deed's, and is looked up before anything is submitted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -25,53 +27,70 @@ MUST_START = timedelta(minutes=10)
 ANYWHERE = "/tmp"  # noqa: S108 - Slurm wants a directory, and this one is on every node
 
 
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A test as one job: of one node, or of several that are to talk to each other."""
+
+    nodes: Sequence[Node]
+    since: datetime
+    why: str
+    job: Submission
+
+
 def key_of(deed: Deed) -> str:
     return f"test.{deed.pk}.{int(deed.created_at.timestamp())}"
 
 
 def step(deed: Deed, backend: Backend, now: datetime) -> Outcome | str:
-    """How it came out, or a word on how far it is."""
-    node, seen = deed.node, backend.find(key_of(deed))
+    """The test of one node: how it came out, or a word on how far it is."""
+    probe = Probe(nodes=[deed.node], since=deed.created_at, why=deed.reason, job=submission(deed))
+    return advance(probe, backend, now)
+
+
+def advance(probe: Probe, backend: Backend, now: datetime) -> Outcome | str:
+    seen = backend.find(probe.job.key)
     if seen is None:
-        if now - deed.created_at > MUST_START:
-            return _over(deed, backend, Outcome(passed=False, why="the cluster lost it, or never took it"))
-        backend.submit(submission(deed))
+        if now - probe.since > MUST_START:
+            return _over(probe, backend, Outcome(passed=False, ran=False, why="the cluster lost it, or never took it"))
+        backend.submit(probe.job)
         return "submitted"
     if seen.state in FINAL and Flag.COMPLETING not in seen.flags:
-        return _over(deed, backend, _outcome(deed, seen))
+        return _over(probe, backend, _outcome(probe, seen))
     if seen.state != State.PENDING:
-        _close(node, backend, deed.reason)
+        _close(probe, backend)
         return "running"
-    if now - deed.created_at > MUST_START:
+    if now - probe.since > MUST_START:
         backend.cancel(seen.backend_id)
         why = f"it did not start within {MUST_START.seconds // 60} minutes"
-        return _over(deed, backend, Outcome(passed=False, why=why))
-    _open(node, backend)
+        return _over(probe, backend, Outcome(passed=False, ran=False, why=why))
+    _open(probe, backend)
     return "waits for its node"
 
 
-def _open(node: Node, backend: Backend) -> None:
+def _open(probe: Probe, backend: Backend) -> None:
     """A cluster that cannot be told to close a node has not closed it either."""
-    with suppress(Refused):
-        backend.resume(node.name)
-
-
-def _close(node: Node, backend: Backend, why: str) -> None:
-    if node.drain_asked:  # an operator may have resumed it meanwhile
+    for node in probe.nodes:
         with suppress(Refused):
-            backend.drain(node.name, node.reason or why)
+            backend.resume(node.name)
 
 
-def _over(deed: Deed, backend: Backend, outcome: Outcome) -> Outcome:
-    _close(deed.node, backend, deed.reason)
+def _close(probe: Probe, backend: Backend) -> None:
+    for node in probe.nodes:
+        if node.drain_asked:  # an operator may have resumed it meanwhile
+            with suppress(Refused):
+                backend.drain(node.name, node.reason or probe.why)
+
+
+def _over(probe: Probe, backend: Backend, outcome: Outcome) -> Outcome:
+    _close(probe, backend)
     return outcome
 
 
-def _outcome(deed: Deed, seen: SeenJob) -> Outcome:
+def _outcome(probe: Probe, seen: SeenJob) -> Outcome:
     how = f"signal {seen.signal}" if seen.signal else f"exit code {seen.exit_code}"
     passed = seen.state == State.COMPLETED
     why = "" if passed else f"{seen.state}, {how}" if seen.exit_code or seen.signal else str(seen.state)
-    return Outcome(passed=passed, why=why, exit_code=seen.exit_code, log_path=submission(deed).stdout)
+    return Outcome(passed=passed, why=why, exit_code=seen.exit_code, log_path=probe.job.stdout)
 
 
 def submission(deed: Deed) -> Submission:

@@ -2,6 +2,7 @@
 
 Who is eligible   a cluster whose lease is free; any worker may run any turn, woken by beat or by a wish.
 What a turn does  `deliver_once` carries out due deeds, `sync_once` takes over what the cluster reports,
+                  `worlds_once` makes the next step of tests of nodes in pairs,
                   `drain_once` sends away who must leave a node,
                   `limits_once` ends who is over his time,
                   `schedule_once` promises GPUs to waiting jobs or tells them why they wait, `deliver_once` again.
@@ -35,6 +36,7 @@ from scheduling.loops.drain import drain_once
 from scheduling.loops.limits import limits_once
 from scheduling.loops.schedule import schedule_once
 from scheduling.loops.sync import sync_once
+from scheduling.loops.worlds import worlds_once
 from scheduling.models import Lease
 
 log = logging.getLogger(__name__)
@@ -97,6 +99,7 @@ def turn_once(cluster: Cluster, connect: Callable[[Cluster], Backend], lease: He
         lease.renew()
         sync_once(cluster, backend, clock.now())
         lease.renew()
+        worlds_once(cluster, backend, clock.now())
         left = drain_once(cluster, clock.now()) + limits_once(cluster, clock.now())
         with tally.timed("schedule_cycle", cluster.name):
             started = schedule_once(cluster, policy, clock.now(), lease.check)

@@ -1,5 +1,6 @@
 from .estimate import LEAD_UNTIL, Estimate, EstimateError, EstimateOutcome, Forecast, Lead
 from .lease import Lease
+from .nodetest import NodeTest, Purpose, TestWorld
 from .simulation import SILENT_AFTER, UNFINISHED, Simulation, SimulationState
 
 __all__ = [
@@ -12,6 +13,9 @@ __all__ = [
     "Forecast",
     "Lead",
     "Lease",
+    "NodeTest",
+    "Purpose",
     "Simulation",
     "SimulationState",
+    "TestWorld",
 ]

@@ -29,6 +29,7 @@ from jobs.models import (
     Node,
     Pulse,
     Quota,
+    RecoveryMode,
     Role,
     Sample,
     Team,
@@ -116,6 +117,7 @@ def make_everything() -> None:
     node, user = make_node(), make_user()
     make_member(user, Role.RESEARCHER)
     Quota.objects.create(team=make_team(), cluster=node.cluster, gpus=64)
+    RecoveryMode.objects.create(cluster=node.cluster, mode="act")
     make_token(user=user)
     job = make_running(node, environment={"WANDB_API_KEY": "hush", "RANKS": "8"})
     waiting = make_job(reason="Dependency", why="It waits for another job.")

@@ -11,6 +11,7 @@ from acmeweb import api
 from jobs.api import shapes
 from jobs.models import Quota
 from jobs.spec import READERS
+from scheduling.loops.recover import recover_once
 from tests.failures import make as failures
 from tests.jobs import api_make as make
 from tests.jobs.api_make import Caller
@@ -112,6 +113,25 @@ def test_what_failures_answer_is_as_described(schema, olga, tmp_path):
     conforms(schema, "diagnose/", "post", olga.post("diagnose/", {"log": "KeyError: 'x'"}))
     for verb in ("acknowledge", "resolve"):
         conforms(schema, f"incidents/{{incident}}/{verb}/", "post", olga.post(f"incidents/{number}/{verb}/"))
+
+
+def test_what_recovery_answers_is_as_described(schema, olga, tmp_path):
+    attempt = failures.failed(tmp_path, by="olga", kind="pretrain", text="step 1\n")
+    failures.diagnose_once(failures.clock.now())
+    recover_once(failures.clock.now())
+    number, decision = failures.of(attempt).incident_id, attempt.decision.pk
+    here, described = f"incidents/{number}/decisions/{decision}/", "incidents/{incident}/decisions/{decision}/"
+
+    for verb in ("approve", "undo"):
+        conforms(schema, f"{described}{verb}/", "post", olga.post(f"{here}{verb}/", {"reason": "so"}))
+    conforms(schema, "recovery/modes/", "post", olga.post("recovery/modes/", {"mode": "act"}))
+    for path in ("orders/", "recovery/modes/"):
+        conforms(schema, path, "get", olga.get(path))
+    conforms(schema, "incidents/{incident}/decisions/", "get", olga.get(f"incidents/{number}/decisions/"))
+    conforms(schema, described, "get", olga.get(here))
+    conforms(schema, f"{described}replay/", "get", olga.get(f"{here}replay/"))
+    order = olga.get("orders/").json()["results"][0]["id"]
+    conforms(schema, "orders/{order}/lift/", "post", olga.post(f"orders/{order}/lift/"))
 
 
 def test_thin_answers_and_refusals_are_as_described(schema, olga):

@@ -12,6 +12,7 @@ class Command(SeedCommand):
     help = __doc__
 
     def handle(self, **given: Any) -> None:
-        _, new = self.remember(demo.CLUSTER, "Demo datacenter (simulated)", given)
+        cluster, new = self.remember(demo.CLUSTER, "Demo datacenter (simulated)", given)
         if new:
             demo.found()
+            demo.let_recovery_act(cluster)

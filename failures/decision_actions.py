@@ -1,0 +1,262 @@
+"""The only code that changes a Decision or an Order. Each verb is one transaction with its Event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from acmeweb import live
+from failures.actions import Moved, storable
+from failures.models import Course, Decision, Diagnosis, Order, Step
+from failures.recovery.remedies import RESTARTING, Action, Mode
+from failures.recovery.stored import as_json
+from failures.recovery.values import Recovery
+from failures.situation import Situation
+from jobs import actions, journal, node_actions, recovery_actions
+from jobs.actions import JobError
+from jobs.journal import Author
+from jobs.lifecycle import State
+from jobs.models import Attempt, Hold, Job, Node
+
+RECOVERY = Author(by="recovery")
+COURSES = {Mode.OBSERVE: Course.OBSERVED, Mode.PROPOSE: Course.PROPOSED, Mode.ACT: Course.APPROVED}
+CLAIM = timedelta(seconds=60)
+ACTING_TAKES = timedelta(minutes=30)  # with two rounds of tests; then the job is given back to its ending
+
+
+def record(row: Diagnosis, situation: Situation, found: Recovery, now: datetime) -> Decision | None:
+    """One for each failed attempt; None where somebody else was faster."""
+    try:
+        with transaction.atomic():
+            return _record(row, situation, found, now)
+    except IntegrityError:
+        return None
+
+
+def _record(row: Diagnosis, situation: Situation, found: Recovery, now: datetime) -> Decision:
+    inputs = {name: storable(as_json(getattr(situation, name))) for name in ("facts", "history", "policy")}
+    base, words = found.checkpoint, {"pro": found.pro, "con": found.con}
+    decision = Decision.objects.create(
+        cluster_id=row.cluster_id, incident_id=row.incident_id, diagnosis=row, attempt=row.attempt, at=now,
+        action=found.action.value, mode=found.mode.value, why=storable(found.why),
+        limits=storable([[mode.value, why] for mode, why in found.limits]), drain=sorted(found.drain),
+        test=sorted(found.test), checkpoint_path=base.path[:1000] if base else "",
+        checkpoint_step=base.step if base else None, skip=list(found.skip) if found.skip else None,
+        undo=found.undo, not_before=found.not_before, expires_at=found.expires_at, consumes=found.consumes,
+        course=_course(found), due_at=now, **inputs, **{name: storable(list(one)) for name, one in words.items()},
+    )  # fmt: skip
+    _event("decision.made", RECOVERY, decision, why=sentence(decision), to_state=decision.course)
+    _let_the_job_wait(decision, now)
+    _tell(decision)
+    return decision
+
+
+def _course(found: Recovery) -> str:
+    """What nobody can say yes to is no proposal: an end, or advice."""
+    if found.action in RESTARTING or (found.action is Action.STOP and found.acts):
+        return COURSES[found.mode]
+    return Course.OBSERVED
+
+
+def _let_the_job_wait(decision: Decision, now: datetime) -> None:
+    """As long as the decision may still come to pass. Who is started again by nobody need not wait for anybody."""
+    attempt = decision.attempt
+    try:
+        if decision.course == Course.APPROVED:
+            recovery_actions.postpone(attempt, now + ACTING_TAKES, why=f"Recovery: {sentence(decision)}")
+        elif decision.course == Course.PROPOSED:
+            why = f"Proposed: {sentence(decision)} Incident {decision.incident_id} waits for somebody's yes."
+            recovery_actions.postpone(attempt, decision.expires_at, why=why)
+        else:
+            give_back(decision, RECOVERY)
+    except JobError:
+        return  # the rule of its ending, or a person, was there first
+
+
+def sentence(decision: Decision) -> str:
+    """What it is, in one line."""
+    what = decision.action.capitalize()
+    if decision.checkpoint_step is not None:
+        what += f" from step {decision.checkpoint_step}"
+    if decision.drain:
+        what += f" without {', '.join(decision.drain)}"
+    elif decision.test:
+        what += f": {', '.join(decision.test)}"
+    return f"{what}, because {decision.why}."
+
+
+def give_back(decision: Decision, author: Author, why: str = "") -> None:
+    """The job becomes what its end says. Raises JobError where it does not wait any more."""
+    stops = decision.action == Action.STOP and decision.mode == Mode.ACT
+    words = why or f"{decision.why[:1].upper()}{decision.why[1:]}."
+    recovery_actions.give_back(decision.attempt, author=author, why=words, hold=stops)
+
+
+# --- what people say
+
+
+@transaction.atomic
+def approve(decision: Decision, *, author: Author, now: datetime, why: str = "") -> None:
+    """One click: it will be carried out as it stands."""
+    row = _locked(decision)
+    if row.course != Course.PROPOSED:
+        raise Moved(f"it is {row.course} already")
+    if now > row.expires_at:
+        raise Moved(f"it was right until {row.expires_at:%d %b %H:%M} UTC; what was right then may be wrong now")
+    _say(row, Course.APPROVED, author, now, why, due_at=now)
+    _event("decision.approved", author, row, why=why, to_state=Course.APPROVED)
+    with_job = row.action in RESTARTING
+    if with_job:
+        _if_it_waits(lambda: recovery_actions.postpone(row.attempt, now + ACTING_TAKES, why="Recovery was approved."))
+    decision.refresh_from_db()
+
+
+@transaction.atomic
+def decline(decision: Decision, *, author: Author, now: datetime, why: str = "") -> None:
+    """The job becomes what its end says."""
+    row = _locked(decision)
+    if row.course != Course.PROPOSED:
+        raise Moved(f"it is {row.course} already")
+    _say(row, Course.DECLINED, author, now, why, ended_at=now)
+    _event("decision.declined", author, row, why=why, to_state=Course.DECLINED)
+    words = f"{author.by} declined its recovery" + (f": {why}" if why else ".")
+    _if_it_waits(lambda: give_back(row, author, words))
+    decision.refresh_from_db()
+
+
+@transaction.atomic
+def undo(decision: Decision, *, author: Author, now: datetime, why: str = "") -> None:
+    """Nodes that it drained take work again, the job is held if it still waits; recovery leaves both alone until the
+    orders are lifted."""
+    row = _locked(decision)
+    if not row.can_be_undone:
+        raise Moved(f"it is {row.course}, and there is nothing to undo")
+    words = why or f"{author.by} took back “{row.action}” of {row.at:%d %b %H:%M}"
+    _say(row, Course.UNDONE, author, now, why, ended_at=now)
+    _event("decision.undone", author, row, why=words, to_state=Course.UNDONE)
+    done = [_resumed(step, author, words, now) for step in row.steps.filter(kind=Step.Kind.DRAINED, node__isnull=False)]
+    done.append(_held_again(row, author, words, now))
+    Step.objects.create(decision=row, kind=Step.Kind.UNDONE, words=" ".join(one for one in done if one))
+    decision.refresh_from_db()
+
+
+def _resumed(step: Step, author: Author, why: str, now: datetime) -> str:
+    node = Node.objects.get(pk=step.node_id)
+    Order.objects.create(cluster_id=node.cluster_id, node=node, by=author.by, why=why, at=now)
+    if not node.drain_asked or node.reason_by != RECOVERY.by:
+        return ""  # somebody else has decided about it since
+    node_actions.resume(node, author=author, why=why, now=now)
+    return f"{node} takes work again."
+
+
+def _held_again(row: Decision, author: Author, why: str, now: datetime) -> str:
+    """A restart that has not happened yet is held; one that has is nobody's to stop."""
+    job = Job.objects.get(pk=row.attempt.job_id)
+    Order.objects.create(cluster_id=row.cluster_id, job=job, by=author.by, why=why, at=now)
+    if job.state != State.PENDING:
+        return f"{job} is {job.state}."
+    if job.recover_by is not None:
+        give_back(row, author, why)
+        return f"{job} became what its end says."
+    if job.hold == Hold.NONE:
+        actions.hold(job, author=author, why=why)
+    return f"{job} is held."
+
+
+@transaction.atomic
+def lift(order: Order, *, author: Author, now: datetime) -> None:
+    """Recovery may decide about its subject again."""
+    if not Order.objects.standing().filter(pk=order.pk).update(lifted_at=now, lifted_by=author.by):
+        raise Moved("somebody lifted it already")
+    order.refresh_from_db()
+    where = {"job_id": order.job_id, "node_id": order.node_id, "cluster_id": order.cluster_id}
+    journal.event("order.lifted", author, why=order.why, **where).save()
+    live.changed("failures")
+
+
+def _say(row: Decision, course: str, author: Author, now: datetime, why: str, **fields: Any) -> None:
+    said = {"said_by": author.by, "said_at": now, "said_why": storable(why)[:1000]}
+    Decision.objects.filter(pk=row.pk).update(course=course, **said, **fields)
+    _tell(row)
+
+
+def _if_it_waits(act: Callable[[], None]) -> None:
+    try:
+        with transaction.atomic():
+            act()
+    except JobError:
+        return  # somebody let it go meanwhile
+
+
+# --- what the loop does
+
+
+def claim(decision: Decision, now: datetime) -> Decision | None:
+    """Ours for a while; counted before anything is done. The number of tries is the fence."""
+    taken = Decision.objects.due(now).filter(pk=decision.pk, tries=decision.tries)
+    began = decision.began_at or now
+    if not taken.update(course=Course.ACTING, tries=decision.tries + 1, due_at=now + CLAIM, began_at=began):
+        return None
+    decision.refresh_from_db()
+    return decision
+
+
+@transaction.atomic
+def finish(decision: Decision, course: str, outcome: str, now: datetime) -> bool:
+    ended = {"course": course, "outcome": storable(outcome), "ended_at": now}
+    if not Decision.objects.filter(pk=decision.pk, tries=decision.tries, course=Course.ACTING).update(**ended):
+        return False
+    decision.refresh_from_db()
+    _event(f"decision.{course}", RECOVERY, decision, why=outcome, to_state=course)
+    _tell(decision)
+    return True
+
+
+def wait(decision: Decision, until: datetime, outcome: str) -> None:
+    mine = Decision.objects.filter(pk=decision.pk, tries=decision.tries, course=Course.ACTING)
+    if mine.exclude(outcome=outcome).update(outcome=outcome, due_at=until):
+        _tell(decision)
+    else:
+        mine.update(due_at=until)
+
+
+def name_faulty(decision: Decision, names: Sequence[str]) -> None:
+    """The test found them: they count among the nodes that were closed."""
+    Decision.objects.filter(pk=decision.pk, tries=decision.tries).update(drain=sorted({*decision.drain, *names}))
+    decision.refresh_from_db()
+
+
+def expire(now: datetime) -> int:
+    """What nobody said yes to in time is never done."""
+    done = 0
+    for row in Decision.objects.filter(course=Course.PROPOSED, expires_at__lte=now).select_related("attempt__job")[
+        :200
+    ]:
+        with transaction.atomic():
+            if Decision.objects.filter(pk=row.pk, course=Course.PROPOSED).update(course=Course.EXPIRED, ended_at=now):
+                _event("decision.expired", RECOVERY, row, to_state=Course.EXPIRED, why="Nobody approved it in time.")
+                _tell(row)
+                done += 1
+    return done
+
+
+def _locked(decision: Decision) -> Decision:
+    rows = Decision.objects.select_for_update(of=("self",)).select_related("attempt__job", "incident")
+    return rows.get(pk=decision.pk)
+
+
+def step(decision: Decision, kind: str, words: str, node: Node | None = None) -> None:
+    Step.objects.create(decision=decision, kind=kind, node=node, words=storable(words))
+
+
+def _event(what: str, author: Author, decision: Decision, **fields: Any) -> None:
+    attempt = Attempt.objects.select_related("job").get(pk=decision.attempt_id)
+    detail = {"incident": decision.incident_id, "decision": decision.pk, "action": decision.action}
+    journal.of_job(what, author, attempt.job, attempt=attempt, detail=detail, **fields).save()
+
+
+def _tell(decision: Decision) -> None:
+    live.changed("failures", f"incident:{decision.incident_id}", f"job:{decision.attempt.job.public_id}")

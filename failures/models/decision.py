@@ -1,0 +1,194 @@
+"""What was decided about a failure, what it was decided from, and what became of it.
+
+The inputs are kept as they were, so that the rules of another day can be asked what they would do. A Step is
+one thing that was carried out; its row is written in the transaction of the step, so that none is made twice.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Self
+
+from django.db import models
+from django.db.models.functions import Now
+
+from failures.models.diagnosis import Diagnosis
+from failures.models.incident import Incident
+from failures.recovery.remedies import Action, Mode
+from jobs.lifecycle import Badge
+from jobs.models import Attempt, Cluster, Job, Node
+
+
+class Course(models.TextChoices):
+    """What becomes of a decision."""
+
+    OBSERVED = "observed"  # written down; nothing will be done
+    PROPOSED = "proposed"
+    APPROVED = "approved"  # by a person, or by the mode of its team
+    ACTING = "acting"
+    DONE = "done"
+    DECLINED = "declined"
+    EXPIRED = "expired"
+    FAILED = "failed"
+    UNDONE = "undone"
+
+
+OPEN = (Course.PROPOSED, Course.APPROVED, Course.ACTING)
+CARRIED_OUT = (Course.ACTING, Course.DONE)
+LOOKS: dict[str, tuple[str, str]] = {
+    Course.OBSERVED: ("quiet", "◌"),
+    Course.PROPOSED: ("warn", "?"),
+    Course.APPROVED: ("running", "▶"),
+    Course.ACTING: ("running", "▶"),
+    Course.DONE: ("good", "✓"),
+    Course.DECLINED: ("quiet", "⊘"),
+    Course.EXPIRED: ("quiet", "◷"),
+    Course.FAILED: ("bad", "✗"),
+    Course.UNDONE: ("warn", "↺"),
+}
+
+
+class DecisionQuerySet(models.QuerySet["Decision"]):
+    def open(self) -> Self:
+        return self.filter(course__in=OPEN)
+
+    def due(self, now: datetime) -> Self:
+        """Somebody said yes, and there is a step to make."""
+        return self.filter(course__in=(Course.APPROVED, Course.ACTING), due_at__lte=now)
+
+    def carried_out(self, since: datetime) -> Self:
+        return self.filter(course__in=CARRIED_OUT, began_at__gt=since)
+
+
+class Decision(models.Model):
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="decisions")
+    incident = models.ForeignKey(Incident, on_delete=models.PROTECT, related_name="decisions")
+    diagnosis = models.OneToOneField(Diagnosis, on_delete=models.PROTECT, related_name="decision")
+    attempt = models.OneToOneField(Attempt, on_delete=models.PROTECT, related_name="decision")
+    at = models.DateTimeField(db_default=Now())
+
+    # what it was made from
+    facts = models.JSONField()
+    history = models.JSONField()
+    policy = models.JSONField()
+
+    # what it is
+    action = models.CharField(max_length=20, choices=[(one.value, one.value) for one in Action])
+    mode = models.CharField(max_length=8, choices=[(one.value, one.value) for one in Mode])
+    why = models.TextField()
+    pro = models.JSONField(default=list)
+    con = models.JSONField(default=list)
+    limits = models.JSONField(default=list, help_text="What took the mode down: [mode, why].")
+    drain = models.JSONField(default=list)
+    test = models.JSONField(default=list)
+    checkpoint_path = models.CharField(max_length=1000, blank=True)
+    checkpoint_step = models.PositiveBigIntegerField(null=True)
+    skip = models.JSONField(null=True, help_text="First and last step whose data are left out.")
+    undo = models.TextField(blank=True)
+    not_before = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    consumes = models.BooleanField(default=False)
+
+    # what became of it
+    course = models.CharField(max_length=8, choices=Course, default=Course.PROPOSED)
+    said_by = models.CharField(max_length=150, blank=True, help_text="Who approved, declined or undid it.")
+    said_at = models.DateTimeField(null=True)
+    said_why = models.TextField(blank=True)
+    due_at = models.DateTimeField(db_default=Now(), help_text="When its next step is looked at.")
+    tries = models.PositiveIntegerField(default=0)
+    began_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    outcome = models.TextField(blank=True)
+
+    objects = DecisionQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["due_at"], name="decision_open", condition=models.Q(course__in=OPEN)),
+            models.Index(fields=["cluster", "began_at"], name="decision_carried_out"),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=models.Q(course__in=Course.values), name="decision_course_known")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} ({self.attempt})"
+
+    @property
+    def badge(self) -> Badge:
+        tone, icon = LOOKS[self.course]
+        return Badge(label=self.course, code=self.course, tone=tone, icon=icon)
+
+    @property
+    def is_open(self) -> bool:
+        return self.course in OPEN
+
+    @property
+    def can_be_undone(self) -> bool:
+        return self.course in (Course.APPROVED, Course.ACTING, Course.DONE)
+
+
+class Step(models.Model):
+    """One thing that was really done for a decision."""
+
+    class Kind(models.TextChoices):
+        DRAINED = "drained"
+        TESTED = "tested"
+        RESUMED = "resumed"
+        RESTARTED = "restarted"
+        ENDED = "ended"  # the job was left to what its end says
+        UNDONE = "undone"
+
+    decision = models.ForeignKey(Decision, on_delete=models.PROTECT, related_name="steps")
+    kind = models.CharField(max_length=10, choices=Kind)
+    node = models.ForeignKey(Node, null=True, on_delete=models.PROTECT, related_name="+")
+    at = models.DateTimeField(db_default=Now())
+    words = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(fields=["decision", "kind", "node"], nulls_distinct=False, name="each_step_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.node or self.decision.attempt}"
+
+
+class OrderQuerySet(models.QuerySet["Order"]):
+    def standing(self) -> Self:
+        return self.filter(lifted_at__isnull=True)
+
+
+class Order(models.Model):
+    """What a person decided about a job or a node; recovery respects it until it is lifted."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="orders")
+    job = models.ForeignKey(Job, null=True, on_delete=models.PROTECT, related_name="orders")
+    node = models.ForeignKey(Node, null=True, on_delete=models.PROTECT, related_name="orders")
+    by = models.CharField(max_length=150)
+    why = models.TextField()
+    at = models.DateTimeField(db_default=Now())
+    lifted_at = models.DateTimeField(null=True)
+    lifted_by = models.CharField(max_length=150, blank=True)
+
+    objects = OrderQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(job__isnull=False) ^ models.Q(node__isnull=False), name="order_has_one_subject"
+            )
+        ]
+        indexes = [
+            models.Index(fields=["cluster"], name="order_standing", condition=models.Q(lifted_at__isnull=True)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.why}"
+
+    @property
+    def subject(self) -> str:
+        return str(self.job or self.node)

@@ -1,0 +1,149 @@
+"""Rows → what `recovery.decide` is asked: the facts of one failure, the history around it, what its team allows.
+
+Reads; changes nothing. Some ten short statements, none of which grows with the history of the cluster: decisions of the
+last day, the attempts of one job. A directory of checkpoints is listed here too, so no transaction may be open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from failures import checkpoints, shelves
+from failures.detect import loss
+from failures.detect.loss import Point
+from failures.diagnosis.labels import UNKNOWN
+from failures.diagnosis.values import Category, Restart
+from failures.models import Decision, Diagnosis, Order
+from failures.models.decision import CARRIED_OUT
+from failures.recovery.remedies import Action, Mode
+from failures.recovery.values import ANY, Done, Facts, History, Policy, Saved
+from failures.recovery.values import Order as Said
+from jobs import actions
+from jobs.hostlist import expand
+from jobs.models import Attempt, Node, Progress, RecoveryMode
+
+MOST_POINTS = 20_000
+MOST_DONE = 2_000
+SPIKE = "LossNaNOrSpike"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    facts: Facts
+    history: History
+    policy: Policy
+
+
+def of(row: Diagnosis, now: datetime) -> Situation:
+    facts = facts_of(row)
+    return Situation(facts=facts, history=_history(row, facts, now), policy=policy_of(row.attempt))
+
+
+def facts_of(row: Diagnosis) -> Facts:
+    attempt, job = row.attempt, row.attempt.job
+    spike_at = _spike(attempt) if row.root_cause == SPIKE else None
+    others = Diagnosis.objects.filter(incident=row.incident_id).exclude(attempt__job=job)
+    return Facts(
+        job=job.public_id,
+        team=job.team.name,
+        cause=row.root_cause or UNKNOWN,
+        category=Category(row.category),
+        at=row.failed_at,
+        confidence=row.confidence,
+        restart_helps=Restart(row.restart_helps),
+        incident=str(row.incident_id or ""),
+        nodes=frozenset(expand(attempt.nodelist)),
+        suspects=frozenset(row.nodes.values_list("name", flat=True)),
+        alike=others.values("attempt__job").distinct().count() if row.incident_id else 0,
+        labels={str(name): str(value) for name, value in job.labels.items()},
+        checkpoints=_saved(attempt, spike_at),
+        started_from=_started_from(attempt),
+        spike_at=spike_at,
+    )
+
+
+def _saved(attempt: Attempt, spike_at: int | None) -> tuple[Saved, ...]:
+    """Those that lie in its directory, with what was reported and judged of them; or only what was reported."""
+    job = attempt.job
+    reported = {one.path: one for one in job.checkpoints.order_by("-step")[:200]}
+    lying = {one.path: one for one in _lying(attempt, spike_at)}
+    for path, row in reported.items():
+        known = lying.get(path)
+        bad = spike_at is not None and row.step >= spike_at
+        lying[path] = Saved(
+            step=row.step,
+            path=path,
+            whole=known.whole if known else None,
+            verdict=row.verdict or ("bad" if bad else known.verdict if known else ""),
+        )
+    return tuple(sorted(lying.values(), key=lambda one: (-one.step, one.path)))
+
+
+def _lying(attempt: Attempt, spike_at: int | None) -> tuple[Saved, ...]:
+    job = attempt.job
+    if not (job.cluster.checkpoint_root and job.checkpoint_dir):
+        return ()
+    try:
+        found = checkpoints.find(shelves.listing(job.cluster.checkpoint_root, job.checkpoint_dir))
+    except shelves.NoShelf:
+        return ()
+    return checkpoints.as_saved(found, job.checkpoint_dir, spike_at)
+
+
+def _started_from(attempt: Attempt) -> int | None:
+    """What recovery had told this attempt to load."""
+    before = Decision.objects.filter(attempt__job=attempt.job_id, attempt__number__lt=attempt.number, course="done")
+    return before.order_by("-attempt__number").values_list("checkpoint_step", flat=True).first()
+
+
+def _spike(attempt: Attempt) -> int | None:
+    """The step at which its loss went up and stayed there, from what it reported."""
+    rows = Progress.objects.filter(attempt_id=attempt.pk, step__isnull=False).order_by("-at")
+    told = list(rows.values_list("step", "at", "loss", "grad_norm")[:MOST_POINTS])
+    points = [Point(step=step, at=at.timestamp(), loss=value, grad_norm=norm) for step, at, value, norm in told[::-1]]
+    found = loss.trouble(points)
+    return int(found[-1].subject.partition("-")[0]) if found else None
+
+
+def _history(row: Diagnosis, facts: Facts, now: datetime) -> History:
+    return History(
+        tries=actions.tries_of(row.attempt),
+        done=_done(row.cluster_id, now),
+        orders=_orders(row, facts),
+        cluster_nodes=Node.objects.filter(cluster=row.cluster_id).count(),
+    )
+
+
+def _done(cluster_id: int, now: datetime) -> tuple[Done, ...]:
+    rows = Decision.objects.filter(
+        cluster=cluster_id, course__in=CARRIED_OUT, began_at__gt=now - timedelta(days=1)
+    ).order_by("-began_at")
+    columns = ("action", "attempt__job__public_id", "began_at", "incident_id", "drain", "not_before", "checkpoint_step")
+    return tuple(
+        Done(
+            action=Action(action),
+            job=job,
+            at=began_at,
+            incident=str(incident),
+            nodes=frozenset(drained),
+            until=not_before if action == Action.WAIT else None,
+            checkpoint=step,
+        )
+        for action, job, began_at, incident, drained, not_before, step in rows.values_list(*columns)[:MOST_DONE]
+    )
+
+
+def _orders(row: Diagnosis, facts: Facts) -> tuple[Said, ...]:
+    standing = Order.objects.standing().filter(cluster=row.cluster_id).select_related("job", "node")
+    subjects = facts.nodes | {facts.job}
+    return tuple(Said(subject=one.subject, by=one.by, why=one.why) for one in standing if one.subject in subjects)
+
+
+def policy_of(attempt: Attempt) -> Policy:
+    """Rows of one cluster overrule those of all; `Policy.mode` puts the team before the action."""
+    rows = list(RecoveryMode.objects.for_job(attempt.job).select_related("team"))
+    modes: dict[tuple[str, str], Mode] = {}
+    for row in sorted(rows, key=lambda row: row.cluster_id is not None):
+        modes[row.team.name if row.team else ANY, row.action or ANY] = Mode(row.mode)
+    return Policy(modes=modes)

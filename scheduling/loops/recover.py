@@ -1,0 +1,190 @@
+"""Recover: decide about every failure that has its verdict, and carry out what may be done.
+
+Who is eligible   verdicts of the last hour that belong to an incident and have no decision, the oldest first;
+                  decisions that a mode or a person said yes to, by when their next step is due; proposals whose time is
+                  over.
+What a turn does  decides (values only, no transaction), writes each decision with its inputs; makes the next step of
+                  each that is due: close the named nodes, test who may be it, start the job again from where it should.
+Failure story     One decision for each failed attempt, one row for each step, each in the transaction of what it tells
+                  of: killed anywhere, the next turn finds what is left, and two at once do nothing twice. A step that
+                  raises is tried again by the next claim, five times; then the decision has failed, with the reason. A
+                  decision that is late has expired and never acts; a person who was faster wins, and is not an error.
+                  Nothing waits for this loop for ever: the turns of its cluster give a job that waits too long back to
+                  what its end says, whether this loop lives or not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from failures import decision_actions, situation
+from failures.decision_actions import RECOVERY
+from failures.models import Course, Decision, Diagnosis, Step
+from failures.recovery import decide
+from failures.recovery.remedies import RESTARTING, Action, Mode
+from failures.recovery.values import Recovery
+from jobs import node_actions, recovery_actions
+from jobs.actions import JobError
+from jobs.models import Attempt, DrainMode, Node
+from jobs.models import Mode as ClusterMode
+from jobs.node_actions import NodeError
+from jobs.wishes import want_turn
+from scheduling import nodetest_actions
+from scheduling.models import NodeTest
+
+log = logging.getLogger(__name__)
+
+LATELY = timedelta(hours=1)
+MOST_AT_ONCE = 50
+MOST_TRIES = 5
+AGAIN = timedelta(seconds=2)
+CLEARED_BY_A_TEST = frozenset({"NodeFailure", "SlurmNodeFail", "NetworkError", "CUDAError"})
+
+
+def recover_once(now: datetime) -> int:
+    """How many decisions were made or carried a step further."""
+    done = sum(_decided(row, now) for row in _undecided(now))
+    due = Decision.objects.due(now).select_related("attempt__job__cluster", "cluster").order_by("due_at")
+    for decision in due[:MOST_AT_ONCE]:
+        done += _carried_on(decision, now)
+    done += decision_actions.expire(now)
+    return done
+
+
+# --- decide
+
+
+def _undecided(now: datetime) -> Iterable[Diagnosis]:
+    rows = Diagnosis.objects.judged().filter(failed_at__gte=now - LATELY, incident__isnull=False, decision=None)
+    driven = rows.filter(cluster__mode=ClusterMode.DRIVE, attempt__job__foreign_id="")
+    wanted = driven.select_related("attempt__job__team", "attempt__job__cluster").defer("bundle")
+    return wanted.order_by("failed_at")[:MOST_AT_ONCE]
+
+
+def _decided(row: Diagnosis, now: datetime) -> bool:
+    try:
+        seen = situation.of(row, now)
+        found = _within_reach(row.attempt, decide(seen.facts, seen.history, seen.policy, now))
+        return decision_actions.record(row, seen, found, now) is not None
+    except Exception:
+        log.exception("nothing could be decided about %s", row)  # the job is given back in time
+        return False
+
+
+def _within_reach(attempt: Attempt, found: Recovery) -> Recovery:
+    """What cannot be done any more is not proposed: a job that has ended for good, or goes on by itself."""
+    waits = attempt.job.recover_by is not None
+    if waits or found.drain or found.test or found.mode is Mode.OBSERVE or found.action not in RESTARTING:
+        return found
+    why = f"the job is {attempt.job.state} and does not wait for recovery"
+    return replace(found, mode=Mode.OBSERVE, limits=(*found.limits, (Mode.OBSERVE, why)))
+
+
+# --- carry out
+
+
+def _carried_on(decision: Decision, now: datetime) -> bool:
+    """The row boundary."""
+    mine = decision_actions.claim(decision, now)
+    if mine is None:
+        return False
+    try:
+        return carry_out(mine, now)
+    except Exception as error:
+        log.exception("%s could not be carried out", mine)
+        if mine.tries >= MOST_TRIES:
+            decision_actions.finish(mine, Course.FAILED, f"{type(error).__name__}: {error}"[:1000], now)
+        else:
+            decision_actions.wait(mine, now + AGAIN * mine.tries, f"{type(error).__name__}: {error}"[:1000])
+        return False
+
+
+def carry_out(decision: Decision, now: datetime) -> bool:
+    for node in Node.objects.filter(cluster=decision.cluster_id, name__in=decision.drain).order_by("name"):
+        _close(decision, node, now)
+    test = _tested(decision, now)
+    if test is not None and test.ended_at is None and decision.action == Action.TEST:
+        decision_actions.wait(decision, now + AGAIN, f"Its nodes are tested in pairs, round {test.round}.")
+        return False
+    if test is not None and test.faulty:
+        decision_actions.name_faulty(decision, test.faulty)
+    said = " ".join(one for one in (test.sentence if test else "", _act_on_job(decision, now)) if one)
+    return decision_actions.finish(decision, Course.DONE, said, now)
+
+
+def _cleared_by_a_test(decision: Decision) -> list[str]:
+    """A node that went away and came back is good if it passes; one whose memory is damaged passes too."""
+    return decision.drain if decision.facts["cause"] in CLEARED_BY_A_TEST else []
+
+
+def _tested(decision: Decision, now: datetime) -> NodeTest | None:
+    """Who is suspected meets others in pairs. The job waits for that only where nobody else is named."""
+    if not decision.test:
+        return None
+    why = f"Recovery of incident {decision.incident_id}: {decision.why}"
+    with transaction.atomic():
+        test = nodetest_actions.begin(
+            decision.cluster, decision.test, why=why, now=now, decision=decision, reopen=_cleared_by_a_test(decision)
+        )
+        if not decision.steps.filter(kind=Step.Kind.TESTED).exists():
+            words = f"In pairs: {', '.join([*test.nodes, *test.partners]) or 'none of them can be tested'}."
+            decision_actions.step(decision, Step.Kind.TESTED, words)
+            transaction.on_commit(lambda: want_turn(decision.cluster_id))
+    return nodetest_actions.go_on(test, now) if not test.worlds.exists() else test
+
+
+@transaction.atomic
+def _close(decision: Decision, node: Node, now: datetime) -> None:
+    """Once: who opens it again has decided."""
+    if decision.steps.filter(kind=Step.Kind.DRAINED, node=node).exists():
+        return
+    evidence = next(iter(decision.pro), "")
+    why = f"Recovery of incident {decision.incident_id}: {decision.why}. {evidence}".strip()
+    try:
+        node_actions.drain(node, author=RECOVERY, why=why, now=now, mode=DrainMode.FINISH)
+    except NodeError as refusal:
+        log.info("%s is left as it is: %s", node, refusal)
+        return
+    decision_actions.step(decision, Step.Kind.DRAINED, why, node)
+
+
+@transaction.atomic
+def _act_on_job(decision: Decision, now: datetime) -> str:
+    """The step and the row that says so are one transaction."""
+    if decision.steps.filter(kind__in=(Step.Kind.RESTARTED, Step.Kind.ENDED)).exists():
+        return decision.outcome
+    try:
+        with transaction.atomic():
+            return _restart(decision, now) if decision.action in RESTARTING else _end(decision)
+    except JobError as moved:
+        return f"The job was left alone: {moved}."
+
+
+def _restart(decision: Decision, now: datetime) -> str:
+    said = decision_actions.sentence(decision)
+    begin_at = decision.not_before if decision.action == Action.WAIT and decision.not_before > now else None
+    recovery_actions.restart(
+        decision.attempt, author=RECOVERY, why=f"Recovery: {said}", resume=resume_of(decision), begin_at=begin_at
+    )
+    decision_actions.step(decision, Step.Kind.RESTARTED, said)
+    transaction.on_commit(lambda: want_turn(decision.cluster_id))
+    return "The job is back at its place in the queue" + (f", not before {begin_at:%H:%M:%S} UTC." if begin_at else ".")
+
+
+def resume_of(decision: Decision) -> dict[str, Any]:
+    if decision.checkpoint_step is None:
+        return {}
+    skip = {"skip": decision.skip} if decision.skip else {}
+    return {"path": decision.checkpoint_path, "step": decision.checkpoint_step, **skip}
+
+
+def _end(decision: Decision) -> str:
+    decision_actions.give_back(decision, RECOVERY)
+    decision_actions.step(decision, Step.Kind.ENDED, decision.why)
+    return "The job is what its end made of it; its owner is told."

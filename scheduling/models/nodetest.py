@@ -1,0 +1,74 @@
+"""A test of nodes in pairs: which are under test, the worlds of its two rounds, and what came of them."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from django.db import models
+from django.db.models.functions import Now
+
+from failures.models import Decision
+from jobs.models import Cluster
+
+
+class Purpose(models.TextChoices):
+    SUSPECTS = "suspects"  # who of them is broken?
+    BURN_IN = "burn-in"  # is a repaired one good again?
+
+
+class NodeTestQuerySet(models.QuerySet["NodeTest"]):
+    def open(self) -> Self:
+        return self.filter(ended_at__isnull=True)
+
+
+class NodeTest(models.Model):
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="node_tests")
+    decision = models.OneToOneField(Decision, null=True, on_delete=models.PROTECT, related_name="node_test")
+    purpose = models.CharField(max_length=8, choices=Purpose, default=Purpose.SUSPECTS)
+    nodes = models.JSONField(help_text="Names of those under test.")
+    partners = models.JSONField(default=list, help_text="Known good, and closed for the test as well.")
+    closed = models.JSONField(default=list, help_text="Those that the test itself closed, and opens again.")
+    round = models.PositiveSmallIntegerField(default=1)
+    began_at = models.DateTimeField(db_default=Now())
+    ended_at = models.DateTimeField(null=True)
+    good = models.JSONField(default=list)
+    faulty = models.JSONField(default=list)
+    unjudged = models.JSONField(default=dict, help_text="Name and why.")
+    sentence = models.TextField(blank=True)
+
+    objects = NodeTestQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["cluster"], name="node_test_open", condition=models.Q(ended_at__isnull=True)),
+        ]
+
+    def __str__(self) -> str:
+        return f"test {self.pk} of {', '.join(self.nodes)}"
+
+
+class TestWorld(models.Model):
+    """Nodes that run one all-gather together, as one job of their cluster."""
+
+    __test__ = False  # no test of ours, whatever its name begins with
+
+    test = models.ForeignKey(NodeTest, on_delete=models.CASCADE, related_name="worlds")
+    round = models.PositiveSmallIntegerField()
+    wave = models.PositiveSmallIntegerField(default=0, help_text="Of round two: nobody is in two worlds of a wave.")
+    nodes = models.JSONField()
+    created_at = models.DateTimeField(db_default=Now())
+    ended_at = models.DateTimeField(null=True)
+    passed = models.BooleanField(null=True, help_text="Empty: nobody knows.")
+    why = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["round", "wave", "id"]
+        constraints = [models.UniqueConstraint(fields=["test", "round", "nodes"], name="one_world_of_a_round")]
+
+    def __str__(self) -> str:
+        return " + ".join(self.nodes)
+
+    @property
+    def key(self) -> str:
+        return f"world.{self.pk}.{int(self.created_at.timestamp())}"
