@@ -23,10 +23,10 @@ from django.db.models import Count, Exists, F, OuterRef, Q, Sum
 from acmeweb import live
 from jobs import actions, copying, journal
 from jobs.journal import Author
-from jobs.models import Cluster, Mode, Team
+from jobs.models import Cluster, Mode, Node, Team
 from jobs.publicid import public_id
 from jobs.readers import BadSpec
-from jobs.spec import JobSpec
+from jobs.spec import JobSpec, fits
 from scheduling.evaluation import told
 from scheduling.evaluation.asked import MOST_EVALUATIONS, CampaignSpec, SuiteSpec
 from scheduling.evaluation.told import PartDone
@@ -128,6 +128,14 @@ def _refuse(spec: CampaignSpec, suite: Suite, cluster: Cluster, now: datetime) -
         raise BadSpec("cluster", f"{cluster} keeps no logs that Acme can read, and results come through them")
     if spec.deadline_at and spec.deadline_at <= now:
         raise BadSpec("deadline_at", "is in the past")
+    trial = JobSpec(
+        name="trial",
+        command="",
+        gpus_per_node=suite.gpus,
+        cpus_per_node=suite.cpus,
+        memory_per_node_mb=suite.memory_mb,
+    )
+    fits(trial, Node.objects.shape(cluster))
     count = len(spec.checkpoints) * suite.datasets.count()
     if count > MOST_EVALUATIONS:
         raise BadSpec("checkpoints", f"come to {count} evaluations, more than the {MOST_EVALUATIONS} allowed")

@@ -286,13 +286,13 @@ def test_who_runs_into_his_limit_gets_four_times_as_long(played):
 
 
 def test_a_prior_that_is_twenty_times_too_low_is_corrected_by_what_was_measured(played):
-    asked = campaign(played.cluster, of=suite(datasets=[{"name": n, "samples": 1000, "infer_s": 400} for n in "abcd"]))
+    asked = campaign(played.cluster, of=suite(datasets=[{"name": n, "samples": 1000, "infer_s": 4000} for n in "abcd"]))
     played.turn()
     first = trials(asked, "infer")
     for trial in first:
         played.start(trial.job)
         for part in played.told(trial.job)["parts"]:
-            took = 20 * 0.4 * part["samples"]
+            took = 20 * 4.0 * part["samples"]
             played.says(trial.job, part=part["id"], code=0, took=took)
         played.end(trial.job)
 
@@ -306,7 +306,7 @@ def test_a_prior_that_is_twenty_times_too_low_is_corrected_by_what_was_measured(
         if "expected_s" in part
     ]
     assert later
-    assert all(rate == pytest.approx(8.0) for rate in rates)
+    assert all(rate == pytest.approx(80.0) for rate in rates)
 
 
 def test_a_model_cannot_write_a_result_into_the_log(played):
