@@ -30,6 +30,7 @@ app.conf.beat_schedule = {
     "simulations": {"task": "scheduling.simulations", "schedule": 5.0, "options": {"expires": 5}},
     "lessons": {"task": "failures.learn", "schedule": 60.0, "options": {"expires": 60}},
     "consultations": {"task": "failures.consult", "schedule": 15.0, "options": {"expires": 15}},
+    "campaigns": {"task": "scheduling.campaigns", "schedule": 2.0, "options": {"expires": 2}},
     "sweep": {"task": "scheduling.sweep", "schedule": 300.0, "options": {"expires": 300}},
 }
 

@@ -20,10 +20,12 @@ from redis.exceptions import RedisError
 from acmeweb.live import group_of
 from failures import rights
 from jobs.models import Job, Role, Team
-from scheduling.models import Simulation
+from scheduling.models import Campaign, Simulation
 
-SHARED = frozenset({"queue", "nodes", "failures", "rules"})
-TOPIC = re.compile(r"(job:[0-9a-z_]{11,24}|node:\d{1,18}|incident:\d{1,18}|simulation:[0-9a-z]{11,16})", re.ASCII)
+SHARED = frozenset({"queue", "nodes", "failures", "rules", "campaigns"})
+TOPIC = re.compile(
+    r"(job:[0-9a-z_]{11,24}|node:\d{1,18}|incident:\d{1,18}|(simulation|campaign):[0-9a-z]{11,16})", re.ASCII
+)
 MOST_TOPICS = 50
 RECHECK_S = 30
 
@@ -81,6 +83,8 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
             return await self._may_see_incident(int(name))
         if kind == "simulation":
             return await self._may_see_simulation(name)
+        if kind == "campaign":
+            return await self._may_see_campaign(name)
         return kind == "node" or await self._may_see_job(name)
 
     @database_sync_to_async
@@ -95,6 +99,11 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
     def _may_see_simulation(self, public_id: str) -> bool:
         teams = Team.objects.where(self.scope["user"], Role.VIEWER)
         return Simulation.objects.filter(public_id=public_id, team__in=teams).exists()
+
+    @database_sync_to_async
+    def _may_see_campaign(self, public_id: str) -> bool:
+        teams = Team.objects.where(self.scope["user"], Role.VIEWER)
+        return Campaign.objects.filter(public_id=public_id, team__in=teams).exists()
 
     @database_sync_to_async
     def _still_logged_in(self) -> bool:

@@ -77,6 +77,7 @@ class JobSpec:
     memory_per_node_mb: int = 0
     gpu_model: str = ""
     nic_type: str = ""
+    on_node: str = ""  # by the scheduler's own coordinators, never by a request
     time_limit: timedelta | None = None
     priority: int = 0
     preemptible: bool = False

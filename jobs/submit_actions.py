@@ -28,8 +28,9 @@ NOT_LOOKED_YET = "The scheduler has not looked at it yet."
 # What the row keeps of a JobSpec under the same name.
 KEPT_FIELDS = (
     *("name", "kind", "command", "workdir", "environment", "nodes", "gpus_per_node", "cpus_per_node"),
-    *("memory_per_node_mb", "gpu_model", "nic_type", "time_limit", "priority", "preemptible", "requeue_limit"),
-    *("begin_at", "array_limit", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "labels", "comment"),
+    *("memory_per_node_mb", "gpu_model", "nic_type", "on_node", "time_limit", "priority", "preemptible"),
+    *("requeue_limit", "begin_at", "array_limit", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal"),
+    *("labels", "comment"),
 )
 
 

@@ -109,3 +109,34 @@ class ReplayForm(forms.Form):
         trace = given.pop("trace")
         other = BELONGS["acme" if trace == "history" else "history"]
         return {name: value for name, value in given.items() if name not in ("policies", "team", *other)}
+
+
+class CampaignForm(forms.Form):
+    """Checkpoints, one a line; the rest is as of the API, and refused by the same sentences."""
+
+    checkpoints = forms.CharField(
+        widget=forms.Textarea(attrs={"rows": 3}), max_length=200_000, help_text="Absolute paths, one a line."
+    )
+    suite = forms.ChoiceField(help_text="What is measured; its newest version.")
+    team = forms.ChoiceField(help_text="Its members see the results.")
+    cluster = forms.ChoiceField()
+    nodes = forms.IntegerField(required=False, min_value=1, max_value=100_000, help_text="At most so many at once.")
+    within = forms.CharField(
+        label="Through within", required=False, max_length=40, help_text="Instead of nodes: as 2:00:00."
+    )
+    weights_gb = forms.FloatField(
+        label="GB of a checkpoint", required=False, min_value=0.001, max_value=10**5, help_text="14 if you say nothing."
+    )
+    again = forms.BooleanField(label="Measure again what is known", required=False)
+
+    def __init__(self, *given: Any, places: Places, suites: list[str], **more: Any) -> None:
+        super().__init__(*given, **more)
+        mine = [team.name for team in places.teams.values() if places.caller.has(Role.RESEARCHER, team.pk)]
+        clusters = [cluster.name for cluster in places.clusters.values()]
+        for name, values in {"team": mine, "cluster": clusters, "suite": suites}.items():
+            self.fields[name].choices = _same(values)  # type: ignore[attr-defined]
+
+    def asked(self) -> dict[str, Any]:
+        given = {name: value for name, value in self.cleaned_data.items() if value not in (None, "", False)}
+        given["checkpoints"] = [line.strip() for line in given["checkpoints"].splitlines() if line.strip()]
+        return given

@@ -148,7 +148,7 @@ def _closed(node: Node, held: Held) -> ClosedNode:
     return ClosedNode(node=_node(node, held), back="resumed" if answers else "back", why=node.reason)
 
 
-NEED = ("nodes", "gpus_per_node", "cpus_per_node", "memory_per_node_mb", "gpu_model", "nic_type")
+NEED = ("nodes", "gpus_per_node", "cpus_per_node", "memory_per_node_mb", "gpu_model", "nic_type", "on_node")
 WISH = ("priority", "preemptible", "time_limit", "hold", "reason", "why", "begin_at", "array_id", "array_limit")
 # Django reads a time in Python, piece by piece, and a number in C; there may be ten thousand of them
 SUBMITTED = Func("submitted_at", template="EXTRACT(EPOCH FROM %(expressions)s)::float8", output_field=FloatField())
@@ -187,8 +187,10 @@ def _waiting(cluster: Cluster, teams: Mapping[int, str]) -> Iterable[WaitingJob]
         )
 
 
-def _need(nodes: int, gpus: int, cpus: int, memory_mb: int, gpu_model: str, nic_type: str) -> Need:
-    return Need(nodes=nodes, gpus=gpus, cpus=cpus, memory_mb=memory_mb, gpu_model=gpu_model, nic_type=nic_type)
+def _need(nodes: int, gpus: int, cpus: int, memory_mb: int, gpu_model: str, nic_type: str, node: str) -> Need:
+    return Need(
+        nodes=nodes, gpus=gpus, cpus=cpus, memory_mb=memory_mb, gpu_model=gpu_model, nic_type=nic_type, node=node
+    )
 
 
 def _live_attempts(cluster: Cluster) -> dict[int, LiveAttempt]:

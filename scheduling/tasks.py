@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import uuid
+from datetime import timedelta
 
 from celery import shared_task
 
@@ -14,14 +15,18 @@ from jobs.models import Cluster
 from scheduling.backends import telemetry
 from scheduling.backends.base import Unreachable
 from scheduling.connections import connect
-from scheduling.loops import simulate
+from scheduling.loops import evaluate, simulate
 from scheduling.loops.estimate import estimates
 from scheduling.loops.recover import recover_once
 from scheduling.loops.sample import sample_once, sweep_once
+from scheduling.loops.staging import stage_once
 from scheduling.loops.sweep import wake_overdue
 from scheduling.loops.turn import turns
+from scheduling.models import Lease
 
 log = logging.getLogger(__name__)
+
+CAMPAIGNS_LEASE = timedelta(minutes=2)
 
 HOLDER = f"{socket.gethostname()}:{uuid.uuid4().hex[:8]}"
 
@@ -66,6 +71,17 @@ def recover() -> int:
 def sweep() -> int:
     wake_overdue(clock.now())
     return sweep_once(clock.now())
+
+
+@shared_task(name="scheduling.campaigns")
+def campaigns() -> int:
+    """One at a time saves effort; what each turn changes is guarded by the campaign's own count of turns."""
+    if not evaluate.wanted() or (term := Lease.take("campaigns", HOLDER, CAMPAIGNS_LEASE)) is None:
+        return 0
+    try:
+        return stage_once(clock.now()) + evaluate.evaluate_once(clock.now())
+    finally:
+        Lease.give_back("campaigns", term)
 
 
 @shared_task(name="scheduling.simulations")

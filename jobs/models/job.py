@@ -97,6 +97,9 @@ class Job(models.Model):
     memory_per_node_mb = models.PositiveBigIntegerField("memory per node (MiB)", default=0)
     gpu_model = models.CharField("GPU model", max_length=40, blank=True)
     nic_type = models.CharField("NIC type", max_length=40, blank=True)
+    on_node = models.CharField(
+        max_length=64, blank=True, default="", db_default="", editable=False, help_text="The only node it may run on."
+    )
     time_limit = models.DurationField(null=True, blank=True, help_text="Empty: UNLIMITED.")
 
     # when, and in which order

@@ -1,3 +1,8 @@
-from scheduling.api import explain, ledger, simulations
+from scheduling.api import campaigns, explain, ledger, simulations
 
-urlpatterns = [*explain.urlpatterns, *simulations.urlpatterns, *ledger.urlpatterns]
+urlpatterns = [
+    *explain.urlpatterns,
+    *simulations.urlpatterns,
+    *ledger.urlpatterns,
+    *campaigns.urlpatterns,
+]

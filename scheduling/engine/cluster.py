@@ -42,6 +42,7 @@ class Need:
     memory_mb: int = 0
     gpu_model: str = ""
     nic_type: str = ""
+    node: str = ""  # the only one it may run on
     pool: str = ""  # the virtual cluster it belongs to, where the placement guarantees them cells
 
     @property

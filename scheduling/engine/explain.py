@@ -119,7 +119,7 @@ def lacking(room: Room, ask: Ask) -> Blocker:
     with_gpus = room.fitting(Need(gpus=need.gpus), ask.able).bit_count()
     fitting = room.fitting(need, ask.able).bit_count()
     if not need.gpus:
-        asked = f"{count(need.nodes, 'node')} with {count(need.cpus, 'CPU')}"
+        asked = f"{need.node or count(need.nodes, 'node')} with {count(need.cpus, 'CPU')}"
         why = f"It needs {asked}; {_have(fitting)} that free."
         return Blocker(
             kind=BlockerKind.CAPACITY, reason="Resources", why=why, nodes=max(0, need.nodes + bool(need.rest) - fitting)
@@ -127,6 +127,7 @@ def lacking(room: Room, ask: Ask) -> Blocker:
     free = room.free_gpus_among(ask.able)
     model = f"{need.gpu_model} GPU".strip()
     asked = count(need.gpus, model) if need.nodes == 1 else f"{need.nodes} × {count(need.gpus, model)}"
+    asked += f" on {need.node}" if need.node else ""
     beside = _beside(room, need) if with_gpus > fitting else ""
     why = f"It needs {asked}; {_have(fitting)} {need.gpus} free{beside} ({count(free, 'GPU')} free in all)."
     scattered = free >= need.total_gpus

@@ -191,6 +191,7 @@ class Guesses:
             and node.free_memory_mb >= need.memory_mb
             and need.gpu_model in ("", node.gpu_model)
             and need.nic_type in ("", node.nic_type)
+            and need.node in ("", node.name)
         )
 
     # What time will bring

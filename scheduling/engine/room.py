@@ -128,12 +128,14 @@ class Room:
 
     def able(self, need: Need) -> Nodes:
         """The nodes whose make is the one that is asked for, whatever is free on them."""
-        if not need.gpu_model and not need.nic_type:
+        if not need.gpu_model and not need.nic_type and not need.node:
             return EVERYWHERE
         return sum(
             1 << number
             for number, node in enumerate(self.nodes)
-            if need.gpu_model in ("", node.gpu_model) and need.nic_type in ("", node.nic_type)
+            if need.gpu_model in ("", node.gpu_model)
+            and need.nic_type in ("", node.nic_type)
+            and need.node in ("", node.name)
         )
 
     def spacious(self, need: Need, nodes: Nodes) -> Nodes:

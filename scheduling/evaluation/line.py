@@ -104,6 +104,15 @@ class Line:
     def left_s(self) -> float:
         return max(self._left_s, 0.0)
 
+    def hold(self, node: int, checkpoint: int) -> bool:
+        """The node has this checkpoint already; False if nothing is left of it."""
+        if not self._checkpoints[checkpoint].open:
+            return False
+        self._at[node] = checkpoint
+        self._checkpoints[checkpoint].nodes.add(node)
+        self._unbegun = [name for name in self._unbegun if name != checkpoint]
+        return True
+
     def checkpoint_for(self, node: int) -> int | None:
         """The checkpoint that this node should have staged now; None when nothing is left."""
         held = self._at.get(node)

@@ -1,21 +1,49 @@
 from .estimate import LEAD_UNTIL, Estimate, EstimateError, EstimateOutcome, Forecast, Lead
+from .evaluation import (
+    OPEN,
+    Campaign,
+    CampaignState,
+    Evaluation,
+    Framework,
+    Shard,
+    ShardState,
+    Staging,
+    StagingState,
+    Suite,
+    SuiteDataset,
+    Trial,
+    TrialKind,
+)
 from .lease import Lease
 from .nodetest import NodeTest, Purpose, TestWorld
 from .simulation import SILENT_AFTER, UNFINISHED, Simulation, SimulationState
 
 __all__ = [
     "LEAD_UNTIL",
+    "OPEN",
     "SILENT_AFTER",
     "UNFINISHED",
+    "Campaign",
+    "CampaignState",
     "Estimate",
     "EstimateError",
     "EstimateOutcome",
+    "Evaluation",
     "Forecast",
+    "Framework",
     "Lead",
     "Lease",
     "NodeTest",
     "Purpose",
+    "Shard",
+    "ShardState",
     "Simulation",
     "SimulationState",
+    "Staging",
+    "StagingState",
+    "Suite",
+    "SuiteDataset",
     "TestWorld",
+    "Trial",
+    "TrialKind",
 ]

@@ -200,7 +200,8 @@ def _as_one(number: int, nodes: list[NodeView]) -> NodeView:
 
 def _in_one(need: Need) -> Need:
     wide = need.nodes + bool(need.rest)
-    return replace(need, nodes=1, gpus=need.total_gpus, rest=0, cpus=wide * need.cpus, memory_mb=wide * need.memory_mb)
+    whole = replace(need, nodes=1, gpus=need.total_gpus, rest=0, node="")
+    return replace(whole, cpus=wide * need.cpus, memory_mb=wide * need.memory_mb)
 
 
 def _held_in_one(job: RunningJob, home: Mapping[int, int]) -> RunningJob:

@@ -20,8 +20,10 @@ from jobs.journal import SCHEDULER, Author
 from jobs.lifecycle import NodeState
 from jobs.models import Cluster, Job, Membership, Node, Role, Scope, Team, Token
 from jobs.spec import parse
+from scheduling import evaluation_actions as evaluating
 from scheduling import simulation_actions as asking
-from scheduling.models import Simulation
+from scheduling.evaluation import asked
+from scheduling.models import Campaign, Simulation, Suite
 
 _numbers = itertools.count()
 
@@ -121,3 +123,20 @@ class Caller:
 
 def _address(path: str) -> str:
     return path if path.startswith(("/", "http")) else f"/api/v1/{path}"
+
+
+def suite(user: Any, name: str = "core", **wishes: Any) -> Suite:
+    plain = {"name": name, "output_root": "/shared/out", "infer": "answer", "metric": "score"}
+    spec = asked.suite(plain | {"datasets": [{"name": "alpha", "samples": 100}]} | wishes)
+    group = Team.objects.filter(memberships__user=user).first()
+    return evaluating.define(spec, team=group, author=Author(by=user.username, user_id=user.pk))
+
+
+def campaign(user: Any, *checkpoints: str, **wishes: Any) -> Campaign:
+    of = suite(user)
+    home = cluster()
+    Cluster.objects.filter(pk=home.pk, log_root="").update(log_root="/nonexistent")
+    home.refresh_from_db()
+    spec = asked.campaign({"checkpoints": list(checkpoints or ("/checkpoints/a",)), **wishes})
+    author = Author(by=user.username, user_id=user.pk)
+    return evaluating.ask(spec, suite=of, cluster=home, team=of.team, author=author, now=clock.now())

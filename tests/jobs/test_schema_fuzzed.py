@@ -59,6 +59,8 @@ def there(tmp_path):
     diagnose_once(clock.now())
     names = {"jobs": {"id": str(job)}, "nodes": {"cluster": "seren", "name": "gpu001"}}
     names["simulations"] = {"id": str(make.simulation(user))}
+    campaign = make.campaign(user)
+    names |= {"campaigns": {"id": str(campaign)}, "suites": {"id": campaign.suite_id}}
     names |= {"clusters": {"name": "seren"}, "teams": {"name": "vision"}}
     names |= {"diagnoses": {"attempt": f"{died}.1"}, "incidents": {"incident": Incident.objects.get().pk}}
     names |= {"diagnosis": {"id": str(died)}}

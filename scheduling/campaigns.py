@@ -1,0 +1,221 @@
+"""Rows to the coordinator's Board: the one place where campaigns and the pure planner meet. Reads only."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from django.db.models import Count, Max, Q, Sum
+
+from jobs.lifecycle import State
+from jobs.models import Cluster, Job, Node
+from scheduling import snapshot
+from scheduling.evaluation import priors
+from scheduling.evaluation.coordinator import Board, Inferred, Loose, NodeRoom, Wanted
+from scheduling.evaluation.priors import Known, Measured
+from scheduling.evaluation.work import Cost
+from scheduling.models import (
+    OPEN,
+    Campaign,
+    Evaluation,
+    Shard,
+    ShardState,
+    Staging,
+    StagingState,
+    SuiteDataset,
+    Trial,
+    TrialKind,
+)
+
+MEASURED = 3000  # newest shards of a team's datasets, for the priors
+HOST_GB_S = 10.0
+FAILED_COPIES_FOR = timedelta(minutes=30)  # so long a node is left alone where a copy failed
+
+
+def board_of(campaign: Campaign, now: datetime) -> Board:
+    datasets = list(campaign.suite.datasets.all())
+    gpu_model = model_of(campaign.cluster)
+    costs = costs_of(campaign, datasets, gpu_model)
+    samples = {one.pk: one.samples for one in datasets}
+    names = {one.pk: one.name for one in datasets}
+    rates = {one.pk: _each(costs[one.name], one.samples) for one in datasets}
+    parts = {one.pk: one.parts for one in datasets}
+    staged, coming, failed = _copies(campaign, now)
+    at_work = _at_work(campaign)
+    return Board(
+        wanted=list(_wanted(campaign, samples, names, rates, parts)),
+        loose=list(_loose(campaign, names, rates)),
+        nodes=_rooms(campaign, at_work, failed),
+        staged=staged,
+        coming=coming,
+        at_work=at_work,
+        most_nodes=campaign.nodes or 1,
+        slots_per_node=slots_per_node(campaign),
+        stages=bool(campaign.suite.stage_root),
+        ready_s=ready_s(campaign),
+        inferred=list(_inferred(campaign, rates)),
+        scoring=Trial.objects.filter(campaign=campaign, ended_at=None, kind=TrialKind.SCORE).count(),
+        most_scoring=campaign.suite.metric_jobs,
+    )
+
+
+def costs_of(campaign: Campaign, datasets: Sequence[SuiteDataset], gpu_model: str) -> dict[str, Cost]:
+    known = [Known(name=d.name, samples=d.samples, infer_s=d.infer_s, score_s=d.score_s) for d in datasets]
+    return priors.costs(known, _measured(campaign), gpu_model, campaign.weights_gb)
+
+
+def model_of(cluster: Cluster) -> str:
+    """Of its GPUs, the most common one."""
+    rows = Node.objects.filter(cluster=cluster, gpus__gt=0).order_by().values_list("gpu_model")
+    first = rows.annotate(count=Count("pk")).order_by("-count", "gpu_model").first()
+    return first[0] if first else ""
+
+
+def slots_per_node(campaign: Campaign) -> int:
+    most = Node.objects.filter(cluster=campaign.cluster).aggregate(Max("gpus"))["gpus__max"] or 0
+    return max(1, most // campaign.suite.gpus)
+
+
+def ready_s(campaign: Campaign) -> float:
+    """Until a trial infers: the framework starts, the model comes from the host's memory."""
+    return priors.phases().start + campaign.weights_gb / HOST_GB_S
+
+
+def _measured(campaign: Campaign) -> list[Measured]:
+    """The newest first: of the team's shards of suites of that name, whatever the version."""
+    rows = Shard.objects.filter(
+        evaluation__campaign__team=campaign.team_id,
+        evaluation__dataset__suite__name=campaign.suite.name,
+        infer_s__isnull=False,
+    )
+    columns = ("evaluation__dataset__name", "evaluation__campaign__weights_gb", "samples", "infer_s", "score_s")
+    model = model_of(campaign.cluster)
+    there = rows.filter(evaluation__campaign__cluster=campaign.cluster_id)
+    return [
+        Measured(dataset=name, gpu_model=model, weights_gb=gb, samples=samples, infer_s=infer_s, score_s=score_s)
+        for name, gb, samples, infer_s, score_s in there.order_by("-id").values_list(*columns)[:MEASURED]
+    ]
+
+
+def _each(cost: Cost, samples: int) -> Cost:
+    return cost.times(1 / samples)
+
+
+def _wanted(
+    campaign: Campaign,
+    samples: Mapping[int, int],
+    names: Mapping[int, str],
+    rates: Mapping[int, Cost],
+    parts: Mapping[int, int],
+) -> list[Wanted]:
+    """Not of an evaluation that has failed in part: the rest of it would be for nothing."""
+    rows = Evaluation.objects.filter(campaign=campaign, state__in=OPEN).annotate(
+        cut=Count("shards"), failed=Count("shards", filter=Q(shards__state=ShardState.FAILED))
+    )
+    found = rows.filter(failed=0).order_by("id").values_list("pk", "checkpoint", "dataset_id", "given", "cut")
+    return [
+        Wanted(
+            evaluation=pk,
+            checkpoint=checkpoint,
+            dataset=names[dataset],
+            start=given,
+            samples=samples[dataset] - given,
+            cost=rates[dataset].times(samples[dataset] - given),
+            parts=max(1, parts[dataset] - cut),
+        )
+        for pk, checkpoint, dataset, given, cut in found
+        if given < samples[dataset]
+    ]
+
+
+def _loose(campaign: Campaign, names: Mapping[int, str], rates: Mapping[int, Cost]) -> list[Loose]:
+    rows = Shard.objects.filter(evaluation__campaign=campaign, state=ShardState.WAITING, trial=None).order_by("id")
+    columns = ("pk", "evaluation_id", "evaluation__checkpoint", "evaluation__dataset_id", "start", "samples")
+    return [
+        Loose(
+            shard=pk,
+            evaluation=evaluation,
+            checkpoint=checkpoint,
+            dataset=names[dataset],
+            start=start,
+            samples=samples,
+            cost=rates[dataset].times(samples),
+        )
+        for pk, evaluation, checkpoint, dataset, start, samples in rows.values_list(*columns)
+    ]
+
+
+def _inferred(campaign: Campaign, rates: Mapping[int, Cost]) -> list[Inferred]:
+    rows = Shard.objects.filter(evaluation__campaign=campaign, state=ShardState.INFERRED, trial=None).order_by("id")
+    columns = ("pk", "evaluation__checkpoint", "evaluation__dataset_id", "samples")
+    return [
+        Inferred(shard=pk, checkpoint=checkpoint, score_s=rates[dataset].score * samples)
+        for pk, checkpoint, dataset, samples in rows.values_list(*columns)
+    ]
+
+
+Copies = tuple[dict[str, frozenset[str]], dict[str, frozenset[str]], set[str]]
+
+
+def _copies(campaign: Campaign, now: datetime) -> Copies:
+    """Node → what is there, what is on its way (or going away: it cannot be used); nodes where a copy failed lately."""
+    there: dict[str, set[str]] = defaultdict(set)
+    coming: dict[str, set[str]] = defaultdict(set)
+    failed = set()
+    rows = Staging.objects.filter(cluster=campaign.cluster, team=campaign.team, checkpoint__in=campaign.checkpoints)
+    lately = Q(state=StagingState.FAILED, moved_at__gt=now - FAILED_COPIES_FOR, created_at__gt=campaign.created_at)
+    states = Q(state__in=(StagingState.COPYING, StagingState.READY, StagingState.REMOVING))
+    for node, checkpoint, state in rows.filter(states | lately).values_list("node", "checkpoint", "state"):
+        if state == StagingState.FAILED:
+            failed.add(node)
+        else:
+            (there if state == StagingState.READY else coming)[node].add(checkpoint)
+    return (
+        {node: frozenset(names) for node, names in there.items()},
+        {node: frozenset(names) for node, names in coming.items()},
+        failed,
+    )
+
+
+def _at_work(campaign: Campaign) -> dict[str, str]:
+    """Node → the checkpoint of its newest trial."""
+    rows = Trial.objects.filter(campaign=campaign, ended_at=None, kind=TrialKind.INFER).order_by("id")
+    return dict(rows.values_list("job__on_node", "checkpoint"))
+
+
+def _rooms(campaign: Campaign, at_work: Mapping[str, str], failed: set[str]) -> list[NodeRoom]:
+    """How many trials would fit on each node beside what holds it, and what is on its way there."""
+    cluster, suite = campaign.cluster, campaign.suite
+    held, _ = snapshot.held_on(cluster)
+    coming = _pinned(cluster)
+    ours = Counter(
+        Trial.objects.filter(campaign=campaign, ended_at=None, kind=TrialKind.INFER).values_list(
+            "job__on_node", flat=True
+        )
+    )
+    rooms = []
+    for node in Node.objects.filter(cluster=cluster, gpus__gte=suite.gpus):
+        if not node.takes_work or node.name in failed:
+            continue
+        on, (gpus, cpus, memory_mb) = held[node.pk], coming.get(node.name, (0, 0, 0))
+        taken = len(on.gpus.union(node.foreign_gpus))
+        slots = min(
+            (node.gpus - taken - gpus) // suite.gpus,
+            (node.cpus - on.cpus - cpus) // suite.cpus,
+            (node.memory_mb - on.memory_mb - memory_mb) // suite.memory_mb if suite.memory_mb else 10**6,
+        )
+        rooms.append(NodeRoom(name=node.name, slots=max(0, slots), ours=ours[node.name]))
+    return rooms
+
+
+def _pinned(cluster: Cluster) -> dict[str, tuple[int, int, int]]:
+    """What waits for its node and will take GPUs, CPUs and memory there."""
+    rows = Job.objects.filter(cluster=cluster, state=State.PENDING).exclude(on_node="").order_by()
+    sums = (Sum("gpus_per_node"), Sum("cpus_per_node"), Sum("memory_per_node_mb"))
+    return {
+        node: (gpus, cpus, mb)
+        for node, gpus, cpus, mb in rows.values("on_node")
+        .annotate(*sums)
+        .values_list("on_node", *(f"{name}__sum" for name in ("gpus_per_node", "cpus_per_node", "memory_per_node_mb")))
+    }

@@ -1,0 +1,181 @@
+"""What a job of a campaign runs: it copies a model to its node, goes through shards, scores answers, or removes a copy.
+
+It is sent to the node as a script, so it needs nothing but Python's standard library. What it is to do
+stands in `ACME_EVALUATION`, as JSON. It says in its log how far it is: lines that begin with `acme:` and a word that
+nobody knows who only writes answers. At USR1 it ends after the shard that it is at, and leaves the others to be done
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+RESULT = "result.json"
+MOST_RESULT_BYTES = 64 * 1024
+SERVER_PATIENCE_S = 3600
+
+began = time.time()
+stopping: list[int] = []
+
+
+class Failed(Exception):
+    pass
+
+
+def say(what: dict[str, Any], **values: Any) -> None:
+    line = dict(values, at=round(time.time() - began, 3))
+    print(f"\nacme:{what['nonce']} {json.dumps(line)}", flush=True)
+
+
+def stage(what: dict[str, Any]) -> None:
+    """A copy is there under its name when it is whole; until then it has another one."""
+    source, target = what["from"], what["to"]
+    if not os.path.exists(target):
+        if not os.path.exists(source):
+            raise Failed(f"there is no {source}")
+        size = bytes_in(source)
+        parent = os.path.dirname(target)
+        os.makedirs(parent, mode=0o755, exist_ok=True)
+        free = shutil.disk_usage(parent).free
+        if size > free:
+            raise Failed(f"it takes {size / 1e9:.1f} GB, and {parent} has {free / 1e9:.1f} GB left")
+        unfinished = target + ".part"
+        remove_all(unfinished)
+        if os.path.isdir(source):
+            shutil.copytree(source, unfinished)
+        else:
+            shutil.copy(source, unfinished)
+        os.rename(unfinished, target)
+    say(what, staged=target, gb=round(bytes_in(target) / 1e9, 3))
+
+
+def bytes_in(path: str) -> int:
+    if os.path.isfile(path):
+        return os.path.getsize(path)
+    found = [os.path.join(place, name) for place, _, names in os.walk(path) for name in names]
+    return sum(os.path.getsize(name) for name in found if os.path.isfile(name))
+
+
+def remove(what: dict[str, Any]) -> None:
+    for path in (what["to"], what["to"] + ".part"):
+        remove_all(path)
+    say(what, removed=what["to"])
+
+
+def remove_all(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.remove(path)
+
+
+def run(what: dict[str, Any]) -> int:
+    """Shards one after the other; one that fails leaves the others alone. The exit code says whether all went well."""
+    signal.signal(signal.SIGUSR1, lambda *_: stopping.append(1))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what serves the model ends too
+    if not os.path.exists(what["model"]):
+        raise Failed(f"there is no {what['model']}")
+    server = serve(what) if what.get("serve") else None
+    failed = 0
+    try:
+        say(what, ready=True)
+        for part in what["parts"]:
+            if stopping:
+                say(what, stopped=True)
+                break
+            failed += not one(what, part)
+    finally:
+        if server:
+            end(server)
+    return 1 if failed else 0
+
+
+def serve(what: dict[str, Any]) -> subprocess.Popen[bytes]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ.update(ACME_PORT=str(port), ACME_MODEL=what["model"])
+    server = subprocess.Popen(["/bin/sh", "-c", what["serve"]], start_new_session=True)  # noqa: S603
+    patience = time.time() + SERVER_PATIENCE_S
+    while True:
+        if server.poll() is not None:
+            raise Failed(f"what serves the model ended with exit code {server.returncode}")
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return server
+        except OSError:
+            if time.time() > patience:
+                end(server)
+                raise Failed("what serves the model does not listen at $ACME_PORT") from None
+            time.sleep(0.2)
+
+
+def end(server: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+
+
+def one(what: dict[str, Any], part: dict[str, Any]) -> bool:
+    since = time.time()
+    output = part["output"]
+    result = os.path.join(output, RESULT)
+    values = {
+        "ACME_MODEL": what["model"],
+        "ACME_DATASET": part["dataset"],
+        "ACME_START": str(part["start"]),
+        "ACME_END": str(part["start"] + part["samples"]),
+        "ACME_SAMPLES": str(part["samples"]),
+        "ACME_OUTPUT": output,
+        "ACME_RESULT": result,
+    }
+    code, scores, why = 1, None, ""
+    try:
+        os.makedirs(output, exist_ok=True)
+        if os.path.lexists(result):
+            os.remove(result)  # an earlier try's is no result of this one
+        command = what["commands"][part["command"]]
+        code = subprocess.run(["/bin/sh", "-c", command], env=dict(os.environ, **values)).returncode  # noqa: S603
+        if code == 0 and part["scores"]:
+            scores = read(result)
+    except (Failed, OSError, ValueError) as error:
+        code, why = 1, str(error)[:500]
+    say(what, part=part["id"], code=code, took=round(time.time() - since, 3), scores=scores, why=why)
+    return code == 0
+
+
+def read(path: str) -> dict[str, Any]:
+    if not os.path.isfile(path):
+        raise Failed("its command wrote no $ACME_RESULT")
+    if os.path.getsize(path) > MOST_RESULT_BYTES:
+        raise Failed(f"its $ACME_RESULT is larger than {MOST_RESULT_BYTES} bytes")
+    with open(path) as file:
+        found = json.load(file)
+    if not isinstance(found, dict):
+        raise Failed("its $ACME_RESULT is no JSON object")
+    return found
+
+
+def main() -> int:
+    what = json.loads(os.environ.pop("ACME_EVALUATION"))
+    try:
+        if what["do"] == "run":
+            return run(what)
+        {"stage": stage, "remove": remove}[what["do"]](what)
+    except (Failed, OSError, shutil.Error) as error:
+        say(what, failed=str(error)[:500])
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+"""Campaigns as pages and API share them: whose they are to see, what may be asked, how far one is and what it costs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce
+
+from jobs import readers
+from jobs.api.submitting import Places
+from jobs.journal import Author
+from jobs.models import Allocation, Role, Scope, Team
+from jobs.readers import BadSpec, short
+from jobs.rights import Caller
+from scheduling import evaluation_actions as actions
+from scheduling.evaluation import asked as asking
+from scheduling.models import Campaign, CampaignState, Evaluation, Shard, ShardState, Staging, Suite, Trial, TrialKind
+
+MOST_BARS = 3000
+
+
+def campaigns(caller: Caller) -> QuerySet[Campaign]:
+    rows = Campaign.objects.all()
+    return rows if caller.everywhere else rows.filter(team_id__in=sorted(caller.roles))
+
+
+def suites(caller: Caller) -> QuerySet[Suite]:
+    rows = Suite.objects.all()
+    return rows if caller.everywhere else rows.filter(team_id__in=sorted(caller.roles))
+
+
+def may_change(caller: Caller, row: Campaign) -> bool:
+    """Whoever asked for it, or an operator of the team."""
+    if row.user_id == caller.user.pk and caller.has(Role.RESEARCHER, row.team_id):
+        return True
+    return caller.scope.covers(Scope.OPERATE) and caller.has(Role.OPERATOR, row.team_id)
+
+
+def suite_called(name: str, team: Team) -> Suite:
+    """`core` is the newest version of it, `core@2` the second. Raises BadSpec."""
+    wanted, _, version = name.partition("@")
+    rows = Suite.objects.filter(team=team, name=wanted).order_by("-version")
+    if version:
+        if not (version.isascii() and version.isdigit() and len(version) < 9):
+            raise BadSpec("suite", f"{short(version)} is no version; write NAME or NAME@2")
+        rows = rows.filter(version=int(version))
+    found = rows.first()
+    if found is None:
+        known = ", ".join(
+            Suite.objects.filter(team=team).order_by("name").values_list("name", flat=True).distinct()[:10]
+        )
+        raise BadSpec("suite", f"{team} has no suite {short(name)}" + (f"; it has {known}" if known else ""))
+    return found
+
+
+def ask(wish: Mapping[str, Any], places: Places, author: Author, now: datetime) -> Campaign:
+    """A campaign as it was asked for, by whichever way. Raises BadSpec, or PermissionDenied for a team of others."""
+    own = dict(wish)
+    team = places.team_of(own.pop("team", None))
+    cluster = places.cluster_of(own.pop("cluster", None))
+    name = own.pop("suite", None)
+    if not isinstance(name, str) or not name:
+        raise BadSpec("suite", "is missing")
+    if (within := own.pop("within", None)) is not None:
+        if "deadline_at" in own:
+            raise BadSpec("within", "and deadline_at are two ways to say the same; give one of them")
+        own["deadline_at"] = (now + _within(within)).isoformat()
+    spec = asking.campaign(own)
+    return actions.ask(spec, suite=suite_called(name, team), cluster=cluster, team=team, author=author, now=now)
+
+
+def _within(value: Any) -> timedelta:
+    found = readers.duration("within", value)
+    if found is None or found > timedelta(days=365):
+        raise BadSpec("within", "is no time of a year or less")
+    return found
+
+
+# --- how far it is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Of one campaign, or of all its cells together."""
+
+    evaluations: int = 0
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    percent: float = 0.0  # of the samples, half for the answer and half for the score
+
+
+def standings(rows: Iterable[Campaign]) -> dict[int, Standing]:
+    """Two grouped queries for a page of them."""
+    keys = [row.pk for row in rows]
+    of = Evaluation.objects.filter(campaign__in=keys).order_by().values("campaign")
+    state = CampaignState
+    counted = of.annotate(
+        every=Count("pk"),
+        done=Count("pk", filter=Q(state=state.COMPLETED)),
+        failed=Count("pk", filter=Q(state=state.FAILED)),
+        cancelled=Count("pk", filter=Q(state=state.CANCELLED)),
+        samples=Sum("dataset__samples"),
+        finished=Coalesce(Sum("dataset__samples", filter=~Q(state__in=(state.PENDING, state.RUNNING))), 0),
+    )
+    shards = Shard.objects.filter(evaluation__campaign__in=keys, evaluation__state=state.RUNNING).order_by()
+    scored = Sum("samples", filter=Q(state=ShardState.COMPLETED))
+    answered = Sum("samples", filter=Q(state__in=(ShardState.INFERRED, ShardState.SCORING)))
+    under_way = {
+        pk: (whole or 0) + (half or 0) / 2
+        for pk, whole, half in shards.values("evaluation__campaign")
+        .annotate(whole=scored, half=answered)
+        .values_list("evaluation__campaign", "whole", "half")
+    }
+    return {
+        row["campaign"]: Standing(
+            evaluations=row["every"],
+            done=row["done"],
+            failed=row["failed"],
+            cancelled=row["cancelled"],
+            percent=100 * (row["finished"] + under_way.get(row["campaign"], 0)) / row["samples"],
+        )
+        for row in counted
+    }
+
+
+def gpu_hours(campaign: Campaign, now: datetime) -> float:
+    """What its trials have held so far."""
+    jobs = Trial.objects.filter(campaign=campaign, kind=TrialKind.INFER, job__started_at__isnull=False)
+    held = jobs.values_list("job__started_at", "job__ended_at", "job__gpus_per_node")
+    return sum(((ended or now) - began).total_seconds() * gpus for began, ended, gpus in held) / 3600
+
+
+def took_s(campaign: Campaign, now: datetime) -> float | None:
+    if campaign.started_at is None:
+        return None
+    return ((campaign.ended_at or now) - campaign.started_at).total_seconds()
+
+
+# --- the table of results, and the chart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    state: str
+    value: float | None
+    metric: str
+    why: str
+    reused: bool
+
+
+def headline(scores: Mapping[str, float] | None) -> tuple[str, float | None]:
+    """Which of several numbers stands in the table: the one that is named as usual, or the first."""
+    if not scores:
+        return "", None
+    for name in ("score", "accuracy", "acc", "exact_match", "pass@1"):
+        if name in scores:
+            return name, scores[name]
+    name = next(iter(scores))
+    return name, scores[name]
+
+
+def matrix(campaign: Campaign, most: int = 100) -> tuple[list[str], list[tuple[str, list[Cell | None]]]]:
+    """Datasets, and each checkpoint with its cells in that order; the newest named checkpoints if there are more."""
+    shown = campaign.checkpoints[:most]
+    rows = Evaluation.objects.filter(campaign=campaign, checkpoint__in=shown)
+    cells: dict[str, dict[int, Cell]] = defaultdict(dict)
+    for checkpoint, dataset, state, scores, why, reused in rows.values_list(
+        "checkpoint", "dataset_id", "state", "scores", "why", "reused_id"
+    ):
+        metric, value = headline(scores)
+        cells[checkpoint][dataset] = Cell(state=state, value=value, metric=metric, why=why, reused=bool(reused))
+    datasets = list(campaign.suite.datasets.values_list("pk", "name"))
+    lines = [(checkpoint, [cells[checkpoint].get(pk) for pk, _ in datasets]) for checkpoint in shown]
+    return [name for _, name in datasets], lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """One stretch of a lane, in seconds since the campaign began."""
+
+    phase: str
+    name: str
+    begin_s: float
+    end_s: float
+
+
+def chart(campaign: Campaign, now: datetime) -> list[tuple[str, list[Drawn]]]:
+    """A lane for each GPU it had, one for each node's copies, one for the metrics; in the order of their names."""
+    if campaign.started_at is None:
+        return []
+    lanes: dict[tuple[int, str], list[Drawn]] = defaultdict(list)
+    for place, drawn in [*_trials(campaign, now), *_copies(campaign, now)]:
+        lanes[place].append(drawn)
+    return [(name, sorted(bars, key=lambda bar: bar.begin_s)) for (_, name), bars in sorted(lanes.items())]
+
+
+Placed = tuple[tuple[int, str], Drawn]
+
+
+def _trials(campaign: Campaign, now: datetime) -> list[Placed]:
+    rows = Trial.objects.filter(campaign=campaign, job__started_at__isnull=False).order_by("-id")[:MOST_BARS]
+    found = list(rows.select_related("job"))
+    places = _places([trial.job_id for trial in found])
+    parts = _parts([trial.pk for trial in found])
+    drawn: list[Placed] = []
+    for trial in found:
+        begin_s = (trial.job.started_at - campaign.started_at).total_seconds()
+        end_s = ((trial.job.ended_at or now) - campaign.started_at).total_seconds()
+        infers = trial.kind == TrialKind.INFER
+        for place in places.get(trial.job_id, [""]) if infers else ["metrics"]:
+            lane = (0 if infers else 2, place)
+            phase = "trial" if infers else "score"
+            drawn.append((lane, Drawn(phase=phase, name=str(trial.job), begin_s=begin_s, end_s=end_s)))
+            if infers:
+                drawn += [
+                    (lane, Drawn(phase="infer", name=name, begin_s=begin_s + at - took, end_s=begin_s + at))
+                    for name, at, took in parts.get(trial.pk, ())
+                ]
+    return drawn
+
+
+def _places(jobs: list[int]) -> dict[int, list[str]]:
+    """Job → node:GPU, of all it holds or held."""
+    found: dict[int, list[str]] = defaultdict(list)
+    rows = Allocation.objects.filter(attempt__job__in=jobs, gpu__isnull=False).order_by("node__name", "gpu")
+    for job, node, gpu in rows.values_list("attempt__job_id", "node__name", "gpu"):
+        found[job].append(f"{node} GPU {gpu}")
+    return found
+
+
+def _parts(trials: list[int]) -> dict[int, list[tuple[str, float, float]]]:
+    found: dict[int, list[tuple[str, float, float]]] = defaultdict(list)
+    rows = Shard.objects.filter(inferred_by__in=trials, infer_s__isnull=False)
+    for trial, name, at, took in rows.values_list(
+        "inferred_by", "evaluation__dataset__name", "inferred_at_s", "infer_s"
+    ):
+        found[trial].append((name, at, took))
+    return found
+
+
+def _copies(campaign: Campaign, now: datetime) -> list[Placed]:
+    rows = Staging.objects.filter(
+        cluster=campaign.cluster_id,
+        team=campaign.team_id,
+        checkpoint__in=campaign.checkpoints,
+        created_at__gte=campaign.created_at,
+        job__started_at__isnull=False,
+    )
+    return [
+        (
+            (1, f"{row.node} copies"),
+            Drawn(
+                phase="stage",
+                name=row.checkpoint,
+                begin_s=(row.job.started_at - campaign.started_at).total_seconds(),
+                end_s=((row.job.ended_at or now) - campaign.started_at).total_seconds(),
+            ),
+        )
+        for row in rows.select_related("job").order_by("id")[:MOST_BARS]
+    ]

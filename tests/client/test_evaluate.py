@@ -1,0 +1,115 @@
+"""`acme evaluate` and `acme suite`: asked for, followed, shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from acme_client import evaluate
+from acme_client.api import Refused
+
+from jobs import clock
+from jobs.models import Cluster
+from scheduling.models import Campaign, Evaluation
+
+pytestmark = pytest.mark.django_db
+
+SUITE = {
+    "name": "core",
+    "output_root": "/shared/out",
+    "infer": "answer",
+    "datasets": [{"name": "alpha", "samples": 100}],
+}
+
+
+@pytest.fixture
+def suite(acme, tmp_path):
+    Cluster.objects.update(log_root="/nonexistent")
+    file = tmp_path / "suite.json"
+    file.write_text(json.dumps(SUITE))
+    assert acme("suite", file, "-A", "vision").stdout == "core@1\n"
+    return file
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """Who waits two seconds finds that the campaign has ended meanwhile."""
+
+    def end(_seconds):
+        Evaluation.objects.update(state="COMPLETED", scores={"accuracy": 0.25}, ended_at=clock.now())
+        Campaign.objects.update(state="COMPLETED", started_at=clock.now(), ended_at=clock.now())
+
+    monkeypatch.setattr(evaluate.time, "sleep", end)
+
+
+def test_checkpoints_are_evaluated_and_their_results_shown(acme, suite, ended):
+    result = acme("evaluate", "/ckpt/a", "/ckpt/b", "--suite", "core", "--nodes", 2, "-A", "vision")
+
+    assert result.exit_code == 0, result.stderr
+    _, *rows = (line.split() for line in result.stdout.splitlines())
+    assert rows == [[f"/ckpt/{name}", "alpha", "COMPLETED", "accuracy", "0.25"] for name in "ab"]
+    assert "is COMPLETED, 2 of 2 have their result" in result.stderr
+    assert Campaign.objects.get().nodes == 2
+
+
+def test_without_waiting_only_the_id_is_printed_and_it_can_be_followed_later(acme, suite, ended):
+    id = acme("evaluate", "/ckpt/a", "-s", "core", "--no-wait", "-A", "vision").stdout.strip()
+
+    told = json.loads(acme("evaluate", "--id", id, "-o", "json").stdout)
+
+    assert told["id"] == id
+    assert told["results"][0]["scores"] == {"accuracy": 0.25}
+
+
+def test_a_failed_campaign_is_exit_code_1(acme, suite):
+    id = acme("evaluate", "/ckpt/a", "-s", "core", "--no-wait", "-A", "vision").stdout.strip()
+    Campaign.objects.update(state="FAILED", why="1 of its evaluations failed.")
+
+    assert acme("evaluate", "--id", id).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "give checkpoints, or the --id of a campaign, one of the two"),
+        (("/a",), "--suite is missing"),
+        (("/a", "-s", "core", "-N", "1", "--deadline", "1:00"), "two ways to say the same"),
+        (("/a", "-s", "core", "--deadline", "2026-99-01T"), "is no time"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_one_sentence(acme, words, sentence):
+    result = acme("evaluate", *words)
+
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+
+
+def test_a_deadline_is_a_time_from_now_or_a_moment(acme, suite):
+    for text in ("2:00:00", "2099-01-01T08:00"):
+        acme("evaluate", "/ckpt/a", "-s", "core", "--deadline", text, "--no-wait", "-A", "vision")
+
+    first, second = Campaign.objects.order_by("id")
+    assert first.deadline_at < second.deadline_at
+    assert second.deadline_at.year in (2098, 2099)
+
+
+def test_a_suite_that_cannot_be_is_refused_with_the_servers_sentence(acme, tmp_path):
+    file = tmp_path / "suite.json"
+    file.write_text(json.dumps(SUITE | {"datasets": [{"name": "x"}]}))
+
+    with pytest.raises(Refused, match=r"datasets\[1\].samples: is missing"):
+        acme("suite", file, "-A", "vision")
+
+
+def test_a_file_that_is_no_json_is_named(acme, tmp_path):
+    file = tmp_path / "suite.json"
+    file.write_text("{")
+
+    result = acme("suite", file)
+
+    assert result.exit_code == 2
+    assert str(file) in result.stderr
+
+
+def test_suites_are_listed(acme, suite):
+    assert "core" in acme("suite").stdout
