@@ -1,6 +1,6 @@
 from django.urls import path
 
-from failures import rule_views, views
+from failures import model_views, rule_views, views
 from failures.api.urls import AttemptKey, IncidentNumber  # noqa: F401 (importing them registers the converters)
 
 urlpatterns = [
@@ -11,5 +11,6 @@ urlpatterns = [
     path("failures/diagnoses/<attempt_key:attempt>/", views.review, name="review"),
     path("failures/<incident_number:number>/", views.incident, name="incident"),
     path("failures/<incident_number:number>/<slug:verb>/", views.incident_verb, name="incident-verb"),
+    path("settings/model/", model_views.model, name="model"),
     path("jobs/<slug:public_id>/diagnosis/", views.job_diagnosis, name="job-diagnosis"),
 ]

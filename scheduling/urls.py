@@ -1,11 +1,14 @@
 from django.urls import path, re_path
 
-from scheduling import queue_views, replay_views, report_views, views
+from scheduling import cluster_views, queue_views, replay_views, report_views, views
 
 urlpatterns = [
     path("queue/", queue_views.queue, name="queue"),
     path("queue/<slug:cluster>/policy/", queue_views.policy, name="policy"),
     path("jobs/<slug:public_id>/why/", views.why_it_waits, name="why"),
+    path("settings/clusters/", cluster_views.clusters, name="clusters"),
+    path("settings/clusters/add/", cluster_views.add, name="cluster-add"),
+    path("settings/clusters/of/<slug:name>/", cluster_views.cluster, name="cluster"),
     path("reports/", report_views.reports, name="reports"),
     path("reports/gpu-hours.csv", report_views.as_csv, name="report-csv"),
     path("reports/export/", report_views.export, name="report-export"),
