@@ -27,7 +27,7 @@ GONE = "none"
 class TeamForm(forms.ModelForm):
     class Meta:
         model = Team
-        fields = ("name", "title")
+        fields: tuple[str, ...] = ("name", "title")
 
     def clean_title(self) -> str:
         return plain(self.cleaned_data["title"])

@@ -108,11 +108,7 @@ def cluster(request: HttpRequest, name: str) -> HttpResponse:
 def _page(request: HttpRequest, form: ClusterForm, row: Cluster | None) -> HttpResponse:
     now = clock.now()
     steps: Sequence[Step] = probing.probe(form.asked(), now) if _is_test(request, form) else ()
-    told = (
-        Event.objects.filter(cluster=row, what__in=("cluster.added", "cluster.changed"))
-        if row
-        else Event.objects.none()
-    )
+    told = Event.objects.filter(cluster=row, what__in=("cluster.added", "cluster.changed"))
     context = {
         "now": now,
         "cluster": row,
@@ -121,7 +117,7 @@ def _page(request: HttpRequest, form: ClusterForm, row: Cluster | None) -> HttpR
         "steps": steps,
         "works": probing.works(steps),
         "may_change": request.user.has_perm(CHANGE if row else ADD),
-        "events": list(told.order_by("-id")[:MOST_CHANGES]),
+        "events": list(told.order_by("-id")[:MOST_CHANGES]) if row else [],
     }
     return render(request, "settings/cluster.html", context, status=422 if form.errors else 200)
 

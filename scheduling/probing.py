@@ -53,12 +53,15 @@ class Failed(Exception):
     """(what is wrong, what to do)"""
 
 
-def probe(asked: Asked, now: datetime, *, open_: Open = open_backend, read_: Read = read) -> list[Step]:
-    steps = [_tried("Address", lambda: _reached(asked.address))]
+def probe(
+    asked: Asked, now: datetime, *, open_: Open = open_backend, read_: Read = read, timeout_s: float = TIMEOUT_S
+) -> list[Step]:
+    """Each answer is waited for at most `timeout_s`."""
+    steps = [_tried("Address", lambda: _reached(asked.address, timeout_s))]
     steps.append(_tried("Token", lambda: _token_says(asked.token_file, now)))
     nodes: list[SeenNode] = []
     if all(step.good is not False for step in steps):
-        steps += _asked_slurm(asked, nodes, open_)
+        steps += _asked_slurm(asked, nodes, open_, timeout_s)
     else:
         steps += [Step(name=name, good=None, says="Not tried.") for name in ("Slurm", "Nodes")]
     steps.append(_tried("Telemetry", lambda: _telemetry(asked.metrics_address, nodes, read_)))
@@ -82,9 +85,9 @@ def _tried(name: str, look: Callable[[], tuple[bool | None, str]]) -> Step:
 # --- the way there
 
 
-def _reached(address: str) -> tuple[bool, str]:
+def _reached(address: str, timeout_s: float) -> tuple[bool, str]:
     if address.startswith("unix://"):
-        return _socket(address.removeprefix("unix://"))
+        return _socket(address.removeprefix("unix://"), timeout_s)
     try:
         parts = urlsplit(address)
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -94,16 +97,14 @@ def _reached(address: str) -> tuple[bool, str]:
         raise Failed(
             "It begins with none of http://, https://, unix://.", "Write http://host:6820, as slurmrestd listens."
         )
-    return _connected(parts.hostname, port)
+    return _connected(parts.hostname, port, timeout_s)
 
 
-def _socket(path: str) -> tuple[bool, str]:
+def _socket(path: str, timeout_s: float) -> tuple[bool, str]:
     if not Path(path).exists():
-        raise Failed(
-            f"There is no {path} on this machine.", "Is slurmrestd started with this socket, and mounted here?"
-        )
+        raise Failed(f"There is no {path} on this machine.", "Is slurmrestd started with it, and is it mounted here?")
     with closing(socket.socket(socket.AF_UNIX)) as tried:
-        tried.settimeout(TIMEOUT_S)
+        tried.settimeout(timeout_s)
         try:
             tried.connect(path)
         except PermissionError:
@@ -118,13 +119,13 @@ def _socket(path: str) -> tuple[bool, str]:
     return True, "The socket answers."
 
 
-def _connected(host: str, port: int) -> tuple[bool, str]:
+def _connected(host: str, port: int, timeout_s: float) -> tuple[bool, str]:
     try:
         found = sorted({str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
     except (OSError, UnicodeError):
         raise Failed(f"No name server knows {host}.", "Check the spelling, or write the address as numbers.") from None
     try:
-        socket.create_connection((host, port), TIMEOUT_S).close()
+        socket.create_connection((host, port), timeout_s).close()
     except ConnectionRefusedError:
         raise Failed(
             f"{host} is there, but nobody listens on port {port}.",
@@ -132,12 +133,10 @@ def _connected(host: str, port: int) -> tuple[bool, str]:
         ) from None
     except TimeoutError:
         raise Failed(
-            f"{host}:{port} does not answer within {TIMEOUT_S:.0f} s.", "A firewall between here and there drops it."
+            f"{host}:{port} does not answer within {timeout_s:.0f} s.", "A firewall between here and there drops it."
         ) from None
     except OSError as error:
-        raise Failed(
-            f"{host}:{port} cannot be reached ({error.strerror or error}).", "Check the route there."
-        ) from None
+        raise Failed(f"{host}:{port} cannot be reached ({error.strerror or error}).", "Is there a route?") from None
     return True, f"{host} is {', '.join(found[:MOST_NAMED])}, and port {port} is open."
 
 
@@ -182,10 +181,10 @@ def _expiry(token: str) -> datetime | None:
 # --- what it says
 
 
-def _asked_slurm(asked: Asked, nodes: list[SeenNode], open_: Open) -> Iterator[Step]:
+def _asked_slurm(asked: Asked, nodes: list[SeenNode], open_: Open, timeout_s: float) -> Iterator[Step]:
     token = _token_text(asked.token_file) if asked.token_file else ""
     try:
-        backend = open_(asked.address, user=asked.api_user, token=token, timeout_s=TIMEOUT_S)
+        backend = open_(asked.address, user=asked.api_user, token=token, timeout_s=timeout_s)
     except ValueError as error:
         yield Step(name="Slurm", good=False, says=str(error), advice="Write http://host:6820, as slurmrestd listens.")
         yield Step(name="Nodes", good=None, says="Not tried.")
@@ -232,7 +231,7 @@ def _counted(backend: Backend, nodes: list[SeenNode]) -> tuple[bool, str]:
     if not gpus:
         raise Failed(
             f"{len(nodes)} nodes, and none with a GPU.",
-            "Enter Gres=gpu:… for the nodes and GresTypes=gpu in slurm.conf.",
+            "Enter GresTypes=gpu, and Gres=gpu:… of the nodes.",
         )
     return True, f"{len(nodes)} nodes with {gpus} GPUs."
 
@@ -246,9 +245,7 @@ def _telemetry(address: str, nodes: Sequence[SeenNode], read_: Read) -> tuple[bo
     try:
         found = read_(address)
     except Unreachable as error:
-        raise Failed(
-            str(error), "Name a page in the format of the DCGM exporter, as http://host:9400/metrics."
-        ) from None
+        raise Failed(str(error), "Name a page of a DCGM exporter, as http://host:9400/metrics.") from None
     if not found.gpus:
         raise Failed("The page names no GPU.", "Is it the page of a DCGM exporter, with host names (-k or Hostname)?")
     hosts = {gpu.node for gpu in found.gpus}

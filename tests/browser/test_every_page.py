@@ -1,4 +1,4 @@
-"""Every page there is, as axe-core and a narrow screen see it. With ACME_SHOTS=DIRECTORY it also takes their pictures."""
+"""Every page there is, as axe-core and a narrow screen see it. With ACME_SHOTS=DIRECTORY it takes pictures too."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ SHOTS = os.environ.get("ACME_SHOTS", "")
 # Every combination for the pictures; for the rules of axe the two that differ most
 LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 1024, 390)]
 LOOKS = LOOKS if SHOTS else [("light", 1440), ("dark", 390)]
-VIOLATIONS = """async () => {
-  const found = await axe.run(document, {resultTypes: ["violations"]});
+VIOLATIONS = """async (only) => {
+  const rules = only ? {runOnly: {type: "rule", values: only}} : {};
+  const found = await axe.run(document, {...rules, resultTypes: ["violations"]});
   return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
     .map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(" | ")}`);
 }"""
@@ -74,7 +75,10 @@ def pages(job) -> dict[str, str]:
 @pytest.mark.parametrize(("scheme", "width"), LOOKS)
 def test_every_page_fits_is_accessible_and_complains_about_nothing(visit, site, scheme, width):
     ada = visit("ada", color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
-    wrong = []
+    make.team("pretraining", ada=Role.ADMIN)  # signing in made her a researcher
+    wrong: list[str] = []
+    # Beside colours a theme changes nothing that axe could see
+    only = ["color-contrast", "link-in-text-block"] if scheme == "dark" else None
 
     for name, path in pages(site).items():
         ada.open(path)
@@ -83,7 +87,7 @@ def test_every_page_fits_is_accessible_and_complains_about_nothing(visit, site, 
         if ada.page.evaluate("document.documentElement.scrollWidth") > width:
             wrong.append(f"{name} is wider than {width}")
         ada.page.add_script_tag(path=AXE)
-        wrong += [f"{name}: {one}" for one in ada.page.evaluate(VIOLATIONS)]
+        wrong += [f"{name}: {one}" for one in ada.page.evaluate(VIOLATIONS, only)]
 
     assert wrong == []
     assert ada.complaints == []
