@@ -16,8 +16,8 @@ from scheduling.backends.base import Greeting, SeenNode, Unreachable
 from scheduling.backends.telemetry import GpuReading, Reading
 from scheduling.probing import Asked
 from tests.cluster.running import ClusterProcess
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 120  # for a process of its own on a slow machine
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
