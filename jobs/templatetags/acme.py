@@ -91,6 +91,12 @@ def memory(megabytes: int) -> str:
 
 
 @register.filter
+def grouped(count: int) -> str:
+    """12,300,000"""
+    return f"{count:,}"
+
+
+@register.filter
 def size(count: int) -> str:
     """Bytes, in powers of 1024."""
     if count < 1024:
