@@ -9,6 +9,14 @@ function plotsOf(box) {
   let points = [];
   let marks = [];
   let charts = [];
+  // As everywhere here: UTC, and a day of 24 hours
+  const two = (value) => String(value).padStart(2, "0");
+  const clock = (seconds) => {
+    const at = new Date(seconds * 1000);
+    const time = `${two(at.getUTCHours())}:${two(at.getUTCMinutes())}`;
+    return time === "00:00" ? `${two(at.getUTCMonth() + 1)}-${two(at.getUTCDate())}` : time;
+  };
+  const width = () => box.querySelector(".uplot")?.clientWidth || Math.min(box.clientWidth, 640);
   const number = (value) => (typeof value === "number" ? value : null);  // NaN comes as a word, and leaves a gap
 
   function colour(name) {
@@ -49,12 +57,13 @@ function plotsOf(box) {
     const quiet = colour("quiet");
     const axis = { stroke: quiet, grid: { stroke: quiet, width: 0.25 }, ticks: { stroke: quiet, width: 0.5 } };
     return {
-      title, width: box.clientWidth, height: HEIGHT,
+      title, width: width(), height: HEIGHT,
+      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       cursor: { sync: { key: "progress" }, drag: { x: true, y: false } },
       scales: { x: { time: over === "at" } },
-      axes: [axis, { ...axis, size: 62 }],
+      axes: [over === "at" ? { ...axis, values: (_, ticks) => ticks.map(clock) } : axis, { ...axis, size: 62 }],
       series: [
-        { label: over === "at" ? "at" : "step" },
+        over === "at" ? { label: "UTC", value: (_, at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(0, 19).replace("T", " ")) } : { label: "step" },
         { label: title, stroke: tone, width: 1.5, spanGaps: false, points: { show: points.length < 40 } },
       ],
       plugins: [saved(colour("good"))],
@@ -67,7 +76,12 @@ function plotsOf(box) {
     const shown = DRAWN.filter(([name]) => points.some((point) => number(point[name]) !== null));
     charts = shown.map(([name, title]) =>
       new uPlot(options(title, colour("running")), [xs(), points.map((point) => number(point[name]))], box));
+    fit();
     box.dataset.drawn = String(charts.length);
+  }
+
+  function fit() {
+    for (const chart of charts) chart.setSize({ width: chart.root.clientWidth || width(), height: HEIGHT });
   }
 
   async function read(url) {
@@ -94,7 +108,7 @@ function plotsOf(box) {
   });
   document.querySelector("[data-theme-switch]")?.addEventListener("click", () => setTimeout(draw));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  new ResizeObserver(() => charts.forEach((chart) => chart.setSize({ width: box.clientWidth, height: HEIGHT }))).observe(box);
+  new ResizeObserver(fit).observe(box);
   if (box.dataset.live) setInterval(() => { if (!document.hidden) ask(); }, EVERY_MS);
   ask();
 }

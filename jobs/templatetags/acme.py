@@ -74,7 +74,7 @@ def ran(job: Job, now: datetime) -> SafeString | str:
     """squeue's TIME. What runs carries its start, so that live.js can count on between two answers."""
     elapsed = job.elapsed(now)
     if elapsed is None or job.started_at is None:
-        return "0:00" if not job.is_final else NOTHING
+        return NOTHING
     if not job.is_live:
         return notation.format_duration(elapsed)
     return format_html(

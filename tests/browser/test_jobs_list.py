@@ -56,3 +56,13 @@ def test_keys_filter_open_and_explain(visit):
     page.keyboard.press("Enter")
 
     page.wait_for_url(f"**/jobs/{job}/")
+
+
+def test_the_table_for_spreadsheets_is_streamed_by_the_real_server(visit):
+    job = make.job(by="ada", name="train", gpus_per_node=8)
+    ada = visit("ada")
+
+    answer = ada.page.request.get(f"{ada.server.url}/jobs/export.csv")
+
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.text().splitlines()[1].startswith(f"{job},train,ada,")
