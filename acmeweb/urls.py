@@ -2,10 +2,11 @@ from django.contrib import admin
 from django.contrib.auth import views as auth
 from django.urls import include, path
 
-from acmeweb import api, broken, login, metrics, oidc, views
+from acmeweb import api, broken, login, metrics, oidc, search, views
 
 urlpatterns = [
     path("", views.home, name="home"),
+    path("search/", search.search, name="search"),
     path("healthz", views.healthz, name="healthz"),
     path("readyz", views.readyz, name="readyz"),
     path("metrics", metrics.metrics, name="metrics"),

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from failures import decision_views, rule_views, views
+from failures import decision_views, model_views, rule_views, views
 from failures.api.urls import AttemptKey, IncidentNumber  # noqa: F401 (importing them registers the converters)
 
 urlpatterns = [
@@ -22,5 +22,6 @@ urlpatterns = [
     ),
     path("failures/orders/<incident_number:order>/lift/", decision_views.lift, name="order-lift"),
     path("failures/<incident_number:number>/<slug:verb>/", views.incident_verb, name="incident-verb"),
+    path("settings/model/", model_views.model, name="model"),
     path("jobs/<slug:public_id>/diagnosis/", views.job_diagnosis, name="job-diagnosis"),
 ]

@@ -1,9 +1,11 @@
 from django.urls import path
 
-from jobs import account_views, map_views, node_views, views
+from jobs import account_views, list_views, map_views, node_views, settings_views, views
 
 urlpatterns = [
-    path("jobs/", views.jobs, name="jobs"),
+    path("jobs/", list_views.jobs, name="jobs"),
+    path("jobs/export.csv", list_views.as_csv, name="jobs-csv"),
+    path("jobs/many/", list_views.on_many, name="jobs-many"),
     path("jobs/new/", views.submit, name="submit"),
     path("jobs/<slug:public_id>/", views.job, name="job"),
     path("jobs/<slug:public_id>/log/", views.log, name="log"),
@@ -11,6 +13,12 @@ urlpatterns = [
     path("jobs/<slug:public_id>/<slug:name>/", views.job_verb, name="job-verb"),
     path("account/", account_views.account, name="account"),
     path("account/tokens/<int:pk>/revoke/", account_views.revoke, name="token-revoke"),
+    path("settings/", settings_views.settings_page, name="settings"),
+    path("settings/teams/", settings_views.teams, name="teams"),
+    path("settings/teams/add/", settings_views.add_team, name="team-add"),
+    path("settings/teams/of/<slug:name>/", settings_views.team, name="team"),
+    path("settings/teams/of/<slug:name>/role/", settings_views.set_role, name="team-role"),
+    path("settings/teams/of/<slug:name>/title/", settings_views.retitle, name="team-title"),
     path("map/", map_views.map_page, name="map"),
     path("map/<slug:cluster>/data/", map_views.map_data, name="map-data"),
     path("nodes/", node_views.nodes, name="nodes"),

@@ -12,76 +12,19 @@ from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
-from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from jobs import actions, clock, forms, logs, masking, timeline
+from jobs import actions, clock, forms, logs, masking, progress_views, timeline
 from jobs.actions import JobError
 from jobs.hostlist import compress
 from jobs.journal import Author
-from jobs.lifecycle import FAILURES, FINAL, LIVE, Forbidden, Kind, State
-from jobs.models import Attempt, Cluster, Job, Role, Team
+from jobs.lifecycle import Forbidden, State
+from jobs.models import Attempt, Job, Role, Team
 from jobs.pages import MOST_EVENTS, answer
 from jobs.rights import Caller
 from jobs.spec import BadSpec, refuse_priority
 from jobs.verbs import PRIORITY, VERBS, NotAllowed, Wish, carry_out
 from jobs.wishes import want_turn
-
-PAGE = 50
-
-# --- the list of jobs
-
-STATE_GROUPS: dict[str, Iterable[State]] = {
-    "waiting": (State.PENDING,),
-    "running": sorted(LIVE),
-    "finished": sorted(FINAL),
-    "failed": sorted(FAILURES),
-    **{state.value: (state,) for state in State},
-}
-
-
-@require_safe
-def jobs(request: HttpRequest) -> HttpResponse:
-    asked = {name: request.GET.get(name, "").strip() for name in ("q", "state", "kind", "team", "user", "cluster")}
-    mine = request.GET.get("mine") == "1"
-    before = request.GET.get("before", "")
-    found = _filtered(Job.objects.visible_to(request.user), asked)
-    if mine:
-        found = found.filter(user=request.user)
-    if before.isdecimal() and len(before) < 19:
-        found = found.filter(pk__lt=int(before))
-    # One row more than is shown says whether there is a next page; counting a million rows would not be worth it
-    rows = list(found.in_rows().order_by("-pk")[: PAGE + 1])
-    kept = {name: value for name, value in asked.items() if value} | ({"mine": "1"} if mine else {})
-    context = {
-        "now": clock.now(),
-        "rows": rows[:PAGE],
-        "older": urlencode(kept | {"before": rows[PAGE - 1].pk}) if len(rows) > PAGE else "",
-        "newest": urlencode(kept) if before else "",
-        "is_first": not before,
-        "asked": asked,
-        "mine": mine,
-        "kept": kept,
-        "here": request.get_full_path(),
-        "everyone_url": f"?{urlencode({k: v for k, v in kept.items() if k != 'mine'})}",
-        "mine_url": f"?{urlencode(kept | {'mine': '1'})}",
-        "state_groups": [name for name in STATE_GROUPS if name.islower()],
-        "states": list(State),
-        "kinds": list(Kind),
-        "teams": cache(lambda: list(Team.objects.where(request.user).distinct())),
-        "clusters": cache(lambda: list(Cluster.objects.all())),
-    }
-    return answer(request, "jobs/jobs.html", context, {"jobs": "jobs/_jobs.html"})
-
-
-def _filtered(found: Any, asked: dict[str, str]) -> Any:
-    if asked["q"]:
-        found = found.called(asked["q"].replace("\x00", ""))
-    if asked["state"]:
-        found = found.filter(state__in=STATE_GROUPS.get(asked["state"], ()))
-    exact = {"kind": "kind", "team": "team__name", "user": "user__username", "cluster": "cluster__name"}
-    return found.filter(**{field: asked[name].replace("\x00", "") for name, field in exact.items() if asked[name]})
-
 
 # --- one job
 
@@ -98,6 +41,7 @@ def job(request: HttpRequest, public_id: str) -> HttpResponse:
         "topic": topic_of(row),
         "waits": row.state == State.PENDING,
         "attempts": [(attempt, _bar(row, attempt, now)) for attempt in attempts],
+        "progress": cache(lambda: progress_views.panel(row, attempts[-1] if attempts else None)),
         "places": cache(lambda: _places(attempts[-1]) if attempts else []),
         "dependencies": cache(lambda: list(row.dependencies.select_related("on"))),
         "events": cache(lambda: list(row.events.order_by("-id")[:MOST_EVENTS])),
@@ -106,7 +50,8 @@ def job(request: HttpRequest, public_id: str) -> HttpResponse:
         "command": masking.masked_command(row.command),
         **_log(row, attempts[-1] if attempts else None),
     }
-    return answer(request, "jobs/job.html", context, {"job": "jobs/_job.html", "events": "jobs/_events.html"})
+    fragments = {part: f"jobs/_{part}.html" for part in ("job", "events", "progress")}
+    return answer(request, "jobs/job.html", context, fragments)
 
 
 def topic_of(row: Job) -> str:

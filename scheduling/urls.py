@@ -1,6 +1,6 @@
 from django.urls import path, re_path
 
-from scheduling import campaign_views, queue_views, replay_views, views
+from scheduling import campaign_views, cluster_views, queue_views, replay_views, report_views, views
 
 urlpatterns = [
     path("queue/", queue_views.queue, name="queue"),
@@ -10,6 +10,12 @@ urlpatterns = [
     path("evaluations/<slug:public_id>/", campaign_views.campaign, name="campaign"),
     path("evaluations/<slug:public_id>/cancel/", campaign_views.cancel, name="campaign-cancel"),
     path("evaluations/<slug:public_id>/retry/", campaign_views.retry, name="campaign-retry"),
+    path("settings/clusters/", cluster_views.clusters, name="clusters"),
+    path("settings/clusters/add/", cluster_views.add, name="cluster-add"),
+    path("settings/clusters/of/<slug:name>/", cluster_views.cluster, name="cluster"),
+    path("reports/", report_views.reports, name="reports"),
+    path("reports/gpu-hours.csv", report_views.as_csv, name="report-csv"),
+    path("reports/export/", report_views.export, name="report-export"),
     path("what-if/", replay_views.replays, name="replays"),
     path("what-if/compare/", replay_views.compare, name="compare"),
     re_path(r"^what-if/export\.(?P<form>json|csv)$", replay_views.export, name="replay-export"),

@@ -21,10 +21,12 @@ def diagnosis_of(context: Any, job: Job) -> dict[str, Any]:
 
 @register.filter
 def hours(value: float) -> str:
-    """GPU-hours: three figures are enough."""
+    """GPU-hours: three figures are enough; nothing at all is a plain 0."""
+    if not value:
+        return "0"
     if 0 < value < 0.01:
         return "<0.01"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 or not value else f"{value:.2f}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
 @register.filter

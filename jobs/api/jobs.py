@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
 from django.contrib.auth import get_user_model
-from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from rest_framework.response import Response
 
-from jobs import actions, readers, verbs
+from jobs import many, readers, verbs
 from jobs.api import shapes, submitting
 from jobs.api.submitting import soon
 from jobs.door import pages, query, versions
 from jobs.door.endpoint import Detail, Listing, Verb, found
 from jobs.door.errors import BadField
 from jobs.door.rights import Rule
-from jobs.lifecycle import Forbidden, Kind, State
+from jobs.lifecycle import Kind, State
+from jobs.many import MOST_VERBS, Outcome
 from jobs.models import Attempt, Cluster, Event, Hold, Job, Scope, Team
 from jobs.rights import Caller
-from jobs.verbs import PRIORITY, NotAllowed, Wish, carry_out
+from jobs.verbs import PRIORITY, Wish, carry_out
 
 MOST_JOBS = 5000
-MOST_VERBS = 1000
 LONGEST_REASON = 1000
 
 READ = Scope.READ
@@ -268,11 +267,11 @@ class ManyVerbs(Verb):
         _check_verb_request(asked)
         verb, dry = asked["verb"], asked.get("dry_run", False)
         rows, unknown = self._by_ids(asked["ids"]) if "ids" in asked else (self._by_filter(asked["filter"]), [])
-        # The oldest first, and always in the same order, so that two of these do not wait for each other
-        jobs = list(rows.order_by("id")[: MOST_VERBS + 1])
+        jobs = many.in_turn(rows)
         matched = len(jobs) if len(jobs) <= MOST_VERBS else rows.count()
         wish = Wish(author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
-        outcomes = [_try(verbs.VERBS[verb], job, wish, self.caller, dry) for job in jobs[:MOST_VERBS]]
+        tried = [many.tried(verbs.VERBS[verb], job, wish, self.caller, dry=dry) for job in jobs[:MOST_VERBS]]
+        outcomes = [_told(one) for one in tried]
         outcomes += [{"id": id, "done": False, "error": f"You have no job {id}."} for id in unknown]
         done = sum(1 for one in outcomes if one["done"])
         if done and not dry:
@@ -290,7 +289,7 @@ class ManyVerbs(Verb):
         return Response(answer)
 
     def _by_ids(self, ids: list[str]) -> tuple[QuerySet[Job], list[str]]:
-        rows = self.caller.jobs().filter(Q(public_id__in=ids) | (Q(array_id__in=ids) & ~Q(array_id="")))
+        rows = many.called(self.caller.jobs(), ids)
         known = {name for pair in rows.values_list("public_id", "array_id") for name in pair}
         return rows, [id for id in dict.fromkeys(ids) if id not in known]
 
@@ -326,19 +325,7 @@ def _word(name: str, value: Any) -> str:
     return value if isinstance(value, str) else readers.bad(name[:40], f"is {readers.kind_of(value)}, not text")
 
 
-class _Rehearsed(Exception):
-    """The end of a dry run: what it did is rolled back."""
-
-
-def _try(verb: verbs.Verb, job: Job, wish: Wish, caller: Caller, dry: bool) -> dict[str, Any]:
-    outcome: Callable[..., dict[str, Any]] = lambda **more: {"id": job.public_id, **more}  # noqa: E731
-    try:
-        with transaction.atomic():
-            carry_out(verb, job, wish, caller)
-            if dry:
-                raise _Rehearsed
-    except _Rehearsed:
-        return outcome(done=True)
-    except (actions.Moved, Forbidden, NotAllowed) as error:
-        return outcome(done=False, error=str(error))
-    return outcome(done=True)
+def _told(outcome: Outcome) -> dict[str, Any]:
+    if outcome.error:
+        return {"id": outcome.job.public_id, "done": False, "error": outcome.error}
+    return {"id": outcome.job.public_id, "done": True}

@@ -74,7 +74,7 @@ def ran(job: Job, now: datetime) -> SafeString | str:
     """squeue's TIME. What runs carries its start, so that live.js can count on between two answers."""
     elapsed = job.elapsed(now)
     if elapsed is None or job.started_at is None:
-        return "0:00" if not job.is_final else NOTHING
+        return NOTHING
     if not job.is_live:
         return notation.format_duration(elapsed)
     return format_html(
@@ -88,6 +88,12 @@ def ran(job: Job, now: datetime) -> SafeString | str:
 @register.filter
 def memory(megabytes: int) -> str:
     return notation.format_memory(megabytes) if megabytes else NOTHING
+
+
+@register.filter
+def grouped(count: int) -> str:
+    """12,300,000"""
+    return f"{count:,}"
 
 
 @register.filter

@@ -1,0 +1,248 @@
+"""The list of jobs: filters in the address, arrays folded, a table for spreadsheets, one verb on many."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from django.contrib import messages
+from django.core.handlers.asgi import ASGIRequest
+from django.db import connections
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_POST, require_safe
+
+from jobs import clock, folding, forms, many
+from jobs.journal import Author
+from jobs.lifecycle import FAILURES, FINAL, LIVE, Kind, State
+from jobs.many import MOST_VERBS, Outcome
+from jobs.models import Cluster, Job, Role, Team
+from jobs.pages import answer
+from jobs.rights import Caller
+from jobs.spec import BadSpec
+from jobs.verbs import PRIORITY, VERBS, Wish
+from jobs.wishes import want_turn
+
+PAGE = 50
+CHUNK = 1000
+FILTERS = ("q", "state", "kind", "team", "user", "cluster", "array")
+STATE_GROUPS: dict[str, Iterable[State]] = {
+    "waiting": (State.PENDING,),
+    "running": sorted(LIVE),
+    "finished": sorted(FINAL),
+    "failed": sorted(FAILURES),
+    **{state.value: (state,) for state in State},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the address asks for."""
+
+    filters: Mapping[str, str]
+    mine: bool
+    unfolded: bool
+
+    @property
+    def kept(self) -> dict[str, str]:
+        """The same as an address, without the place in the list."""
+        kept = {name: value for name, value in self.filters.items() if value}
+        return kept | ({"mine": "1"} if self.mine else {}) | ({"fold": "0"} if self.unfolded else {})
+
+    def url(self, **other: str | None) -> str:
+        return f"?{urlencode({name: value for name, value in (self.kept | other).items() if value is not None})}"
+
+
+def _asked(given: Any) -> Asked:
+    filters = {name: given.get(name, "").replace("\x00", "").strip() for name in FILTERS}
+    return Asked(filters=filters, mine=given.get("mine") == "1", unfolded=given.get("fold") == "0")
+
+
+def _found(user: Any, asked: Asked) -> QuerySet[Job]:
+    found, wanted = Job.objects.visible_to(user), asked.filters
+    if asked.mine:
+        found = found.filter(user=user)
+    if wanted["q"]:
+        found = found.called(wanted["q"])
+    if wanted["state"]:
+        found = found.filter(state__in=STATE_GROUPS.get(wanted["state"], ()))
+    exact = {"kind": "kind", "team": "team__name", "user": "user__username", "cluster": "cluster__name"}
+    exact["array"] = "array_id"
+    return found.filter(**{field: wanted[name] for name, field in exact.items() if wanted[name]})
+
+
+# --- the table
+
+
+@require_safe
+def jobs(request: HttpRequest) -> HttpResponse:
+    asked = _asked(request.GET)
+    written = request.GET.get("before", "")
+    before = int(written) if written.isdecimal() and len(written) < 19 else None
+    found = _found(request.user, asked)
+    # One row more than is shown says whether there is a next page; counting a million rows would not be worth it
+    rows = _rows(found, asked, before)
+    tasks = {} if _is_flat(asked) else folding.tasks(found, rows[:PAGE])
+    for job in rows:
+        job.tasks = tasks.get(job.array_id)
+    context = {
+        "now": clock.now(),
+        "rows": rows[:PAGE],
+        "older": urlencode(asked.kept | {"before": rows[PAGE - 1].pk}) if len(rows) > PAGE else "",
+        "newest": urlencode(asked.kept) if written else "",
+        "is_first": not written,
+        "asked": asked.filters,
+        "mine": asked.mine,
+        "kept": asked.kept,
+        "here": request.get_full_path(),
+        "everyone_url": asked.url(mine=None),
+        "mine_url": asked.url(mine="1"),
+        "fold_url": "" if asked.filters["array"] else asked.url(fold=None if asked.unfolded else "0"),
+        "unfolded": asked.unfolded,
+        "csv_url": f"{reverse('jobs-csv')}{asked.url(fold=None)}",
+        "state_groups": [name for name in STATE_GROUPS if name.islower()],
+        "states": list(State),
+        "kinds": list(Kind),
+        "teams": cache(lambda: list(Team.objects.where(request.user).distinct())),
+        "clusters": cache(lambda: list(Cluster.objects.all())),
+        "may_act": lambda: Team.objects.where(request.user, Role.RESEARCHER).exists(),
+        "verbs": VERBS.values(),
+        "selects": True,
+    }
+    return answer(request, "jobs/jobs.html", context, {"jobs": "jobs/_jobs.html"})
+
+
+def _is_flat(asked: Asked) -> bool:
+    return asked.unfolded or bool(asked.filters["array"])
+
+
+def _rows(found: QuerySet[Job], asked: Asked, before: int | None) -> list[Job]:
+    if not _is_flat(asked):
+        return folding.page(found.in_rows(), before, PAGE)
+    rest = found if before is None else found.filter(pk__lt=before)
+    return list(rest.in_rows().order_by("-pk")[: PAGE + 1])
+
+
+# --- for spreadsheets
+
+COLUMNS = (
+    *("JobID", "Name", "User", "Team", "Kind", "Cluster", "State", "Submit", "Start", "End", "ElapsedS"),
+    *("Nodes", "GPUs", "Priority", "Reason", "ExitCode", "NodeList"),
+)
+
+
+@require_safe
+def as_csv(request: HttpRequest) -> StreamingHttpResponse:
+    """All that the filters find, however many, a thousand at a time and never all in memory."""
+    pieces = _pieces(_found(request.user, _asked(request.GET)).in_rows())
+    chunks = _threaded(pieces) if isinstance(request, ASGIRequest) else pieces
+    response = StreamingHttpResponse(chunks, content_type="text/csv; charset=utf-8")
+    response["Content-Disposition"] = 'attachment; filename="jobs.csv"'
+    return response
+
+
+def _pieces(found: QuerySet[Job]) -> Iterator[str]:
+    """Each chunk begins where the one before it ended: no cursor and no transaction stays open while somebody reads."""
+    now, last = clock.now(), None
+    yield _written([COLUMNS])
+    while rows := list((found if last is None else found.filter(pk__lt=last)).order_by("-pk")[:CHUNK]):
+        last = rows[-1].pk
+        yield _written([_cells(job, now) for job in rows])
+
+
+async def _threaded(pieces: Iterator[str]) -> AsyncIterator[str]:
+    while piece := await asyncio.to_thread(_next, pieces):
+        yield piece
+
+
+def _next(pieces: Iterator[str]) -> str:
+    try:
+        return next(pieces, "")
+    finally:
+        connections.close_all()  # of this thread; the next piece may come from another, or never be asked for
+
+
+def _cells(job: Job, now: Any) -> list[Any]:
+    elapsed = job.elapsed(now)
+    exit_code = "" if job.exit_code is None and job.signal is None else f"{job.exit_code or 0}:{job.signal or 0}"
+    moments = (job.submitted_at, job.started_at, job.ended_at)
+    return [
+        *(job.public_id, _plain(job.name), _plain(job.owner_name), job.team.name, job.kind),
+        *(job.cluster.name, job.state),
+        *(one.isoformat(timespec="seconds") if one else "" for one in moments),
+        "" if elapsed is None else int(elapsed.total_seconds()),
+        *(job.nodes, job.gpus, job.priority, job.reason, exit_code, getattr(job, "nodelist", "")),
+    ]
+
+
+def _plain(text: str) -> str:
+    """What a spreadsheet would take for a formula is text there too."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def _written(rows: Sequence[Sequence[Any]]) -> str:
+    out = io.StringIO()
+    csv.writer(out).writerows(rows)
+    return out.getvalue()
+
+
+# --- one verb on many
+
+
+@require_POST
+def on_many(request: HttpRequest) -> HttpResponse:
+    """First what would become of each, rehearsed and rolled back; with `confirm` it is done, and told job by job."""
+    verb = VERBS.get(request.POST.get("verb", ""))
+    if verb is None:
+        raise Http404("no such verb")
+    caller = Caller(user=request.user)
+    ids = [*request.POST.getlist("id"), *request.POST.get("ids", "").split()][: MOST_VERBS + 1]
+    everything = request.POST.get("all") == "1"
+    rows = _found(request.user, _asked(request.POST)) if everything else many.called(caller.jobs(), ids)
+    jobs = many.in_turn(rows.select_related("user", "team", "cluster"))
+    if not jobs:
+        messages.warning(request, "No job was chosen: tick some, or all that the filters find.")
+        return redirect(_back(request))
+    done = request.POST.get("confirm") == "1"
+    try:
+        outcomes = _tried(request, verb, jobs[:MOST_VERBS], caller, dry=not done)
+    except BadSpec as bad:
+        messages.error(request, f"Nothing was changed: {bad}.")
+        return redirect(_back(request))
+    context = {
+        "now": clock.now(),
+        "verb": verb,
+        "done": done,
+        "outcomes": sorted(outcomes, key=lambda one: not one.error),
+        "good": sum(not one.error for one in outcomes),
+        "more": len(jobs) > MOST_VERBS,
+        "most": MOST_VERBS,
+        "why": request.POST.get("why", ""),
+        "priority": request.POST.get("priority", ""),
+        "back": _back(request),
+        "kept": _asked(request.POST).kept,
+    }
+    return render(request, "jobs/many.html", context)
+
+
+def _back(request: HttpRequest) -> str:
+    return reverse("jobs") + _asked(request.POST).url()
+
+
+def _tried(request: HttpRequest, verb: Any, jobs: Sequence[Job], caller: Caller, *, dry: bool) -> list[Outcome]:
+    priority = PRIORITY("priority", forms.whole(request.POST.get("priority", ""))) if verb.takes_priority else 0
+    why = request.POST.get("why", "").strip()[:1000]
+    wish = Wish(author=Author.of(request), why=why, priority=priority)
+    outcomes = [many.tried(verb, job, wish, caller, dry=dry) for job in jobs]
+    if not dry:
+        for cluster in {one.job.cluster_id for one in outcomes if not one.error}:
+            want_turn(cluster)
+    return outcomes

@@ -1,0 +1,138 @@
+"""The ledger as people read it: six groups of buckets that sum to the whole, as bars and as rows. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from scheduling.ledger import HELD, Bucket
+
+DAYS = {"1": "24 hours", "7": "7 days", "30": "30 days"}
+USUAL_DAYS = "7"
+MONTH = re.compile(r"(20\d\d)-(0[1-9]|1[0-2])")
+US_PER_HOUR = 3_600_000_000
+
+
+class BadPeriod(ValueError):
+    """The message is a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    name: str
+    tone: str
+    says: str
+    buckets: tuple[Bucket, ...]
+
+
+GROUPS = (
+    Group(name="productive", tone="good", says="steps that count", buckets=(Bucket.PRODUCTIVE,)),
+    Group(
+        name="overhead",
+        tone="starting",
+        says="starting up, saving checkpoints",
+        buckets=(Bucket.START_UP, Bucket.CHECKPOINT_STALL),
+    ),
+    Group(
+        name="lost",
+        tone="bad",
+        says="work done again after failures, recovery, hangs, slow spells",
+        buckets=(Bucket.LOST_WORK, Bucket.RECOVERY, Bucket.HUNG, Bucket.SLOW),
+    ),
+    Group(
+        name="idle",
+        tone="waiting",
+        says="held and not used, or free while somebody waits",
+        buckets=(Bucket.IDLE, Bucket.RESERVED_IDLE, Bucket.FRAGMENTED),
+    ),
+    Group(name="free", tone="quiet", says="and nobody waited", buckets=(Bucket.FREE,)),
+    Group(name="closed", tone="drain", says="drained, in test, down", buckets=(Bucket.DRAINED, Bucket.DOWN)),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Period:
+    """`asked` is how the address names it."""
+
+    title: str
+    since: datetime
+    until: datetime
+    asked: Mapping[str, str]
+
+    @property
+    def is_month(self) -> bool:
+        return "month" in self.asked
+
+
+def period(days: str, month: str, now: datetime) -> Period:
+    """A calendar month (UTC, as far as it has gone), or the last so many days."""
+    if month:
+        return _month(month, now)
+    days = days or USUAL_DAYS
+    if days not in DAYS:
+        raise BadPeriod(f"days: {days[:20]!r} is none of {', '.join(DAYS)}.")
+    return Period(title=f"last {DAYS[days]}", since=now - timedelta(days=int(days)), until=now, asked={"days": days})
+
+
+def _month(text: str, now: datetime) -> Period:
+    found = MONTH.fullmatch(text)
+    if found is None:
+        raise BadPeriod(f"month: {text[:20]!r} is no month such as {now:%Y-%m}.")
+    since = datetime(int(found[1]), int(found[2]), 1, tzinfo=UTC)
+    if since >= now:
+        raise BadPeriod(f"month: {text} has not begun yet.")
+    return Period(title=f"{since:%B %Y}", since=since, until=min(_next(since), now), asked={"month": text})
+
+
+def _next(month: datetime) -> datetime:
+    return (month + timedelta(days=31)).replace(day=1)
+
+
+def months(now: datetime, count: int = 12) -> list[str]:
+    """The newest first."""
+    found = [now.astimezone(UTC).replace(day=1)]
+    while len(found) < count:
+        found.append((found[-1] - timedelta(days=1)).replace(day=1))
+    return [f"{one:%Y-%m}" for one in found]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A piece of a bar, `start` and `share` in percent."""
+
+    group: Group
+    hours: float
+    start: float
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    name: str
+    hours: float
+    parts: Sequence[Part]
+    goodput: float | None
+
+
+def parts(gpu_us: Mapping[Bucket, int]) -> list[Part]:
+    """Each begins where the one before it ends; together they are the whole."""
+    whole, begin, found = sum(gpu_us.values()), 0, []
+    for group in GROUPS:
+        size = sum(gpu_us.get(bucket, 0) for bucket in group.buckets)
+        start = round(100 * begin / whole, 3) if whole else 0.0
+        begin += size
+        end = round(100 * begin / whole, 3) if whole else 0.0
+        found.append(Part(group=group, hours=size / US_PER_HOUR, start=start, share=end - start))
+    return found
+
+
+def row(name: str, gpu_us: Mapping[Bucket, int], goodput: float | None) -> Row:
+    return Row(name=name, hours=sum(gpu_us.values()) / US_PER_HOUR, parts=parts(gpu_us), goodput=goodput)
+
+
+def of_nobody(gpu_us: Mapping[Bucket, int]) -> tuple[dict[Bucket, int], dict[Bucket, int]]:
+    """The row without a name of a table by team or kind: what teams that are not named held, and what nobody held."""
+    held = {bucket: size for bucket, size in gpu_us.items() if bucket in HELD}
+    return held, {bucket: size for bucket, size in gpu_us.items() if bucket not in HELD}

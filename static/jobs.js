@@ -1,0 +1,78 @@
+// The list of jobs by keyboard, and what is chosen in it: both outlive the fragment, which is replaced as jobs move.
+"use strict";
+(() => {
+  const chosen = new Set();
+  let here = "";  // id of the row the keyboard stands on
+  const rows = () => [...document.querySelectorAll("#jobs tbody tr[id]")];
+  const boxes = () => [...document.querySelectorAll("#jobs input[name=id]")];
+  const all = () => document.querySelector("[data-pick-all]");
+  const keys = document.getElementById("keys");
+
+  function show() {
+    for (const box of boxes()) box.checked = chosen.has(box.value);
+    const count = document.querySelector("[data-picked]");
+    if (count) count.textContent = String(chosen.size);
+    if (all()) {
+      all().hidden = false;
+      all().checked = boxes().length > 0 && boxes().every((box) => box.checked);
+    }
+    for (const row of rows()) row.toggleAttribute("data-here", row.id === here);
+  }
+
+  function pick(box, yes) {
+    if (yes) chosen.add(box.value); else chosen.delete(box.value);
+  }
+
+  function step(by) {
+    const all = rows();
+    if (!all.length) return;
+    const at = all.findIndex((row) => row.id === here);
+    const row = all[at < 0 ? 0 : Math.min(all.length - 1, Math.max(0, at + by))];
+    here = row.id;
+    show();
+    row.scrollIntoView({ block: "nearest" });
+    row.querySelector(".c-id a")?.focus({ preventScroll: true });
+  }
+
+  const KEYS = {
+    j: () => step(1),
+    k: () => step(-1),
+    x: () => {
+      const box = document.getElementById(here)?.querySelector("input[name=id]");
+      if (box) pick(box, !box.checked);
+    },
+    n: () => document.querySelector(".pager a[rel=next]")?.click(),
+    p: () => document.querySelector(".pager a:not([rel])")?.click(),
+    "/": () => document.querySelector(".filters input[name=q]")?.focus(),
+    "?": () => keys.showModal(),
+    Escape: () => chosen.clear(),
+  };
+
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.matches("input:not([type=checkbox]), select, textarea");
+    if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    const act = KEYS[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+    show();
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("#jobs input[name=id]")) pick(event.target, event.target.checked);
+    else if (event.target.matches("[data-pick-all]")) boxes().forEach((box) => pick(box, event.target.checked));
+    else return;
+    show();
+  });
+  // What is chosen on a page that was left counts too
+  document.getElementById("many")?.addEventListener("formdata", (event) => {
+    const there = new Set(boxes().map((box) => box.value));
+    for (const id of chosen) if (!there.has(id)) event.formData.append("id", id);
+  });
+  document.querySelector("[data-keys]")?.addEventListener("click", () => keys.showModal());
+  document.querySelector("[data-keys]")?.removeAttribute("hidden");
+  document.addEventListener("htmx:after:swap", show);
+  window.addEventListener("pageshow", () => {
+    for (const box of boxes()) if (box.checked) chosen.add(box.value);
+    show();
+  });
+})();

@@ -1,0 +1,111 @@
+"""Every page there is, as axe-core and a narrow screen see it. With ACME_SHOTS=DIRECTORY it takes pictures too."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import Permission
+
+from jobs import clock, node_actions
+from jobs.models import Attempt, Checkpoint, Node, Progress, Pulse, Quota, Role, Sample, Team
+from tests import make
+
+# A slow machine takes minutes for axe alone
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
+
+AXE = Path(__file__).with_name("vendor") / "axe-core-4.14.1.min.js"
+SHOTS = os.environ.get("ACME_SHOTS", "")
+ONLY = os.environ.get("ACME_PAGES", "").split()  # names from the table below; none: all of them
+# Every combination for the pictures; for the rules of axe the two that differ most
+LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 1024, 390)]
+LOOKS = LOOKS if SHOTS else [("light", 1440), ("dark", 390)]
+VIOLATIONS = """async (only) => {
+  const rules = only ? {runOnly: {type: "rule", values: only}} : {};
+  const found = await axe.run(document, {...rules, resultTypes: ["violations"]});
+  return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
+    .map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(" | ")}`);
+}"""
+
+
+@pytest.fixture
+def site():
+    """A cluster at work: what runs, waits, failed and is drained."""
+    seren = make.cluster()
+    make.team("pretraining", ada=Role.ADMIN, ben=Role.RESEARCHER)
+    may = ("operate_cluster", "add_cluster", "change_cluster", "view_cluster", "add_team")
+    make.user("ada").user_permissions.add(*Permission.objects.filter(codename__in=may))
+    make.ended(make.job(by="ben", name="broken", gpus_per_node=4), state="FAILED", exit_code=1)
+    one = make.running(make.job(by="ada", name="pretrain-7b", kind="pretrain", gpus_per_node=8), on=["seren-001"])
+    reports(one)
+    make.jobs({"name": "sweep", "array": "1-3"}, by="ada", gpus_per_node=8)
+    node = Node.objects.get(name="seren-004")
+    node_actions.drain(node, author=make.author(), why="fan 3 is loud", now=clock.now())
+    Quota.objects.create(team=Team.objects.get(name="pretraining"), cluster=seren, gpus=16)
+    for row in Node.objects.all():
+        Sample.objects.create(node=row, at=clock.now(), gpu_util=[50.0] * 8, gpu_temperature_c=[60.0] * 8)
+    return Attempt.objects.filter(ended_at=None).get().job
+
+
+def reports(attempt):
+    """An hour of training, and a checkpoint on the way."""
+    now = clock.now()
+    for step in range(60):
+        told = {"loss": 2.5 - step / 60, "step_time_s": 1.2, "grad_norm": 0.8, "tokens": step * 4_000_000}
+        Progress.objects.create(attempt=attempt, at=now - timedelta(minutes=60 - step), step=step * 100, **told)
+    Pulse.objects.create(attempt=attempt, at=now, step=5900, **told)
+    saved = {"path": "/ckpt/step-3000", "saved_at": now - timedelta(minutes=30), "durable_at": now}
+    Checkpoint.objects.create(job=attempt.job, attempt=attempt, step=3000, **saved)
+
+
+def pages(job) -> dict[str, str]:
+    return {
+        "now": "/",
+        "map": "/map/",
+        "jobs": "/jobs/",
+        "job": f"/jobs/{job}/",
+        "log": f"/jobs/{job}/log/",
+        "submit": "/jobs/new/",
+        "queue": "/queue/",
+        "policy": "/queue/seren/policy/",
+        "nodes": "/nodes/",
+        "node": "/nodes/seren/seren-004/",
+        "failures": "/failures/",
+        "rules": "/failures/rules/",
+        "what-if": "/what-if/",
+        "reports": "/reports/?by=team",
+        "account": "/account/",
+        "teams": "/settings/teams/",
+        "team": "/settings/teams/of/pretraining/",
+        "clusters": "/settings/clusters/",
+        "cluster": "/settings/clusters/of/seren/",
+        "cluster-add": "/settings/clusters/add/",
+        "model": "/settings/model/",
+    }
+
+
+@pytest.mark.parametrize(("scheme", "width"), LOOKS)
+def test_every_page_fits_is_accessible_and_complains_about_nothing(visit, site, scheme, width):
+    ada = visit("ada", color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
+    make.team("pretraining", ada=Role.ADMIN)  # signing in made her a researcher
+    wrong: list[str] = []
+    # Beside colours a theme changes nothing that axe could see
+    only = ["color-contrast", "link-in-text-block"] if scheme == "dark" else None
+
+    for name, path in pages(site).items():
+        if ONLY and name not in ONLY:
+            continue
+        ada.open(path)
+        if name == "job":
+            ada.page.wait_for_selector("#plots[data-drawn='3']")
+        if SHOTS:
+            ada.page.screenshot(path=Path(SHOTS) / f"{name}-{scheme}-{width}.png", full_page=True)
+        if ada.page.evaluate("document.documentElement.scrollWidth") > width:
+            wrong.append(f"{name} is wider than {width}")
+        ada.page.add_script_tag(path=AXE)
+        wrong += [f"{name}: {one}" for one in ada.page.evaluate(VIOLATIONS, only)]
+
+    assert wrong == []
+    assert ada.complaints == []

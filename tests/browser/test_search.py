@@ -1,0 +1,48 @@
+"""Ctrl-K in a real browser: opened, typed into, chosen from and left by keyboard alone."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests import make
+from tests.browser.test_every_page import AXE, VIOLATIONS
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
+
+
+def test_a_job_is_reached_by_keyboard_from_any_page(visit):
+    jobs = make.jobs({"name": "train-a"}, {"name": "train-b"}, by="ada")
+    ada = visit("ada")
+    ada.open("/nodes/")
+
+    ada.page.keyboard.press("Control+k")
+    expect(ada.page.locator("#search-box [role=option]").first).to_be_visible()  # the pages, before a word is typed
+    ada.page.keyboard.type("train-")
+    expect(ada.page.locator("#found[data-q='train-'] [role=option]")).to_have_count(2)
+    ada.page.keyboard.press("ArrowDown")
+    expect(ada.page.locator("#found [aria-selected=true]")).to_contain_text("train-a")
+    ada.page.keyboard.press("Enter")
+
+    ada.page.wait_for_url(f"**/jobs/{jobs[0]}/")
+    assert ada.complaints == []
+
+
+def test_escape_closes_it_and_the_page_is_as_it_was(visit):
+    ada = visit("ada")
+    ada.open("/jobs/")
+
+    ada.page.locator("[data-search]").click()
+    expect(ada.page.locator("#search-box")).to_be_visible()
+    ada.page.keyboard.press("Escape")
+
+    expect(ada.page.locator("#search-box")).to_be_hidden()
+    assert ada.page.url.endswith("/jobs/")
+
+
+def test_the_open_box_is_accessible(visit):
+    ada = visit("ada", bypass_csp=True)
+    ada.page.keyboard.press("Control+k")
+    expect(ada.page.locator("#search-box [role=option]").first).to_be_visible()
+
+    ada.page.add_script_tag(path=AXE)
+
+    assert ada.page.evaluate(VIOLATIONS, None) == []
