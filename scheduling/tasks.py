@@ -76,12 +76,12 @@ def sweep() -> int:
 @shared_task(name="scheduling.campaigns")
 def campaigns() -> int:
     """One at a time saves effort; what each turn changes is guarded by the campaign's own count of turns."""
-    if not evaluate.wanted() or (term := Lease.take("campaigns", HOLDER, CAMPAIGNS_LEASE)) is None:
+    if not evaluate.wanted() or (taken := Lease.take("campaigns", HOLDER, CAMPAIGNS_LEASE)) is None:
         return 0
     try:
         return stage_once(clock.now()) + evaluate.evaluate_once(clock.now())
     finally:
-        Lease.give_back("campaigns", term)
+        Lease.give_back("campaigns", taken.term)
 
 
 @shared_task(name="scheduling.simulations")

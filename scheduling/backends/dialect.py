@@ -119,12 +119,13 @@ def _plain_wishes(dialect: Dialect, what: Submission) -> dict[str, Any]:
         "name": what.name,
         "comment": f"{PREFIX}{what.key}",
         "current_working_directory": what.workdir,
-        "standard_output": what.stdout,
         "tasks_per_node": 1,
         "cpus_per_task": max(what.cpus_per_node, 1),
         name_of_requeue: requeue,  # Acme decides after a fault; a second start behind its back would run twice
     }
-    return wishes | ({"account": what.account} if what.account else {})
+    # An empty name of a log is a file that cannot be opened, so the job would fail; none at all is Slurm's own choice
+    named = {"account": what.account, "standard_output": what.stdout}
+    return wishes | {name: value for name, value in named.items() if value}
 
 
 def _place(dialect: Dialect, what: Submission) -> dict[str, Any]:

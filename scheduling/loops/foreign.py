@@ -14,14 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from django.db.models import FilteredRelation, Q
+
 from jobs import actions, foreign_actions
 from jobs.foreign_actions import Stranger
 from jobs.journal import SYNC
 from jobs.lifecycle import FINAL, LIVE, State
 from jobs.models import Attempt, Cluster, Job
 from scheduling.backends.base import SeenJob
-from scheduling.loops.news import apply_news
+from scheduling.loops.news import KNOWN, apply_news, facts
 from scheduling.loops.rows import one_row
+from scheduling.observing import AttemptFacts, anything_new
 
 MOST_NEW = 500
 
@@ -29,22 +32,39 @@ MOST_NEW = 500
 def follow_once(cluster: Cluster, jobs: Iterable[SeenJob], now: datetime) -> int:
     """Return how many were new or moved."""
     seen = {identity(job): job for job in jobs if not job.key}
-    rows = {job.foreign_id: job for job in _unfinished(cluster)}
-    live = Attempt.objects.filter(job__in=rows.values(), ended_at__isnull=True).select_related("job")
+    known = _known(cluster)
+    told = {name for name, attempt in known.items() if _moved(attempt, seen.get(name), now)}
+    rows = {job.foreign_id: job for job in _unfinished(cluster, told)}
+    live = Attempt.objects.live().filter(job__in=rows.values()).select_related("job")
     attempts = {attempt.job_id: attempt for attempt in live}
     moved = 0
     for name, job in rows.items():
         with one_row(job):
             moved += _follow(job, attempts.get(job.pk), seen.get(name), now)
-    return moved + _adopt_new(cluster, {name: job for name, job in seen.items() if name not in rows}, now)
+    return moved + _adopt_new(cluster, {name: job for name, job in seen.items() if name not in known}, now)
 
 
 def identity(job: SeenJob) -> str:
     return f"{job.backend_id}@{int(job.submitted_at.timestamp()) if job.submitted_at else 0}"
 
 
-def _unfinished(cluster: Cluster) -> Iterable[Job]:
-    foreign = Job.objects.filter(cluster=cluster).exclude(foreign_id="").unfinished()
+def _known(cluster: Cluster) -> dict[str, AttemptFacts | None]:
+    """Who has not ended, and what is known of his attempt. Thousands, on a cluster that is only watched: as columns."""
+    live = FilteredRelation("attempts", condition=Q(attempts__ended_at__isnull=True))
+    unfinished = Job.objects.filter(cluster=cluster).exclude(foreign_id="").unfinished().annotate(live=live)
+    rows = unfinished.order_by("id").values_list("foreign_id", "live", *(f"live__{column}" for column in KNOWN))
+    return {name: facts(*known, sent=True) if attempt else None for name, attempt, *known in rows}
+
+
+def _moved(attempt: AttemptFacts | None, seen: SeenJob | None, now: datetime) -> bool:
+    waits_there = seen is not None and seen.state == State.PENDING
+    if attempt is None:
+        return not waits_there
+    return waits_there or anything_new(attempt, seen, now)
+
+
+def _unfinished(cluster: Cluster, names: Iterable[str]) -> Iterable[Job]:
+    foreign = Job.objects.filter(cluster=cluster, foreign_id__in=names).unfinished()
     return foreign.select_related("cluster").defer("command", "environment").order_by("id")
 
 

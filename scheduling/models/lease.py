@@ -53,10 +53,9 @@ class Lease(models.Model):
         return f"{self.name} held by {self.holder} (term {self.term})"
 
     @classmethod
-    @transaction.atomic
     def take(cls, name: str, holder: str, ttl: timedelta) -> Taken | None:
         """If it is free, has run out or its holder is dead; None while somebody else has it."""
-        with connection.cursor() as cursor:
+        with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(
                 "INSERT INTO scheduling_lease (name, holder, term, expires_at) VALUES (%s, '', 0, clock_timestamp())"
                 " ON CONFLICT (name) DO NOTHING",

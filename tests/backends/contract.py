@@ -21,6 +21,7 @@ from scheduling.backends.opening import open_backend
 from tests.patience import PATIENCE_S, until
 
 keys = count(1)
+LONG = 3600.0  # somebody cancels it, or its node dies; no machine is so slow that it ends before
 
 
 class Hazards(Protocol):
@@ -91,6 +92,11 @@ def is_running(seen: SeenJob) -> bool:
     return seen.state == State.RUNNING and not seen.flags
 
 
+def has_begun(seen: SeenJob) -> bool:
+    """Of a job so short that it may be over before a slow machine looks again."""
+    return is_running(seen) or seen.state in FINAL
+
+
 class BackendContract:
     def test_it_says_who_it_is(self, site: Site):
         greeting = site.backend.ping()
@@ -106,16 +112,24 @@ class BackendContract:
         assert seen[site.nodes[0]].gpus == site.gpus_per_node
         assert seen[site.nodes[0]].gpu_model == site.gpu_model
 
-    def test_a_job_runs_on_the_node_it_was_given_and_completes(self, site: Site):
-        asked = site.work(seconds=1)
+    def test_a_job_runs_on_the_node_it_was_given(self, site: Site):
+        asked = site.work(seconds=LONG)
 
         backend_id = site.backend.submit(asked)
 
         running = site.until(asked, is_running)
         assert (running.backend_id, running.nodes) == (backend_id, asked.nodes)
         assert [len(indices) for indices in running.gpus.values()] == [asked.gpus_per_node] * bool(site.gpus_per_node)
+        site.backend.cancel(backend_id)
+        site.until_final(asked)
+
+    def test_a_job_that_ends_well_is_completed(self, site: Site):
+        asked = site.work(seconds=1)
+
+        site.backend.submit(asked)
+
         ended = site.until_final(asked)
-        assert (ended.state, ended.exit_code, ended.signal) == (State.COMPLETED, 0, None)
+        assert (ended.state, ended.exit_code, ended.signal, ended.nodes) == (State.COMPLETED, 0, None, asked.nodes)
         assert ended.submitted_at <= ended.started_at <= ended.ended_at
 
     def test_a_failing_job_tells_its_exit_code(self, site: Site):
@@ -127,7 +141,7 @@ class BackendContract:
         assert (ended.state, ended.exit_code) == (State.FAILED, 3)
 
     def test_a_gang_has_all_of_its_nodes(self, site: Site):
-        asked = site.work(seconds=30, on=2)
+        asked = site.work(seconds=LONG, on=2)
 
         backend_id = site.backend.submit(asked)
 
@@ -138,7 +152,7 @@ class BackendContract:
         site.until_final(asked)
 
     def test_a_cancelled_job_ends_and_may_be_cancelled_again(self, site: Site):
-        asked = site.work(seconds=60)
+        asked = site.work(seconds=LONG)
         backend_id = site.backend.submit(asked)
         site.until(asked, is_running)
 
@@ -149,7 +163,7 @@ class BackendContract:
 
     def test_a_job_that_waits_says_why_and_can_be_cancelled(self, site: Site):
         whole = next(node.cpus for node in site.backend.nodes() if node.name == site.nodes[0])
-        holder, waiter = (site.work(seconds=60, cpus_per_node=whole, gpus_per_node=0) for _ in range(2))
+        holder, waiter = (site.work(seconds=LONG, cpus_per_node=whole, gpus_per_node=0) for _ in range(2))
         holder_id = site.backend.submit(holder)
         site.until(holder, is_running)
 
@@ -216,13 +230,21 @@ class BackendContract:
         site.until_final(asked)
         assert Path(asked.stdout).is_file()
 
+    def test_a_job_without_a_log_of_its_own_runs_all_the_same(self, site: Site):
+        asked = site.work(stdout="")
+
+        backend_id = site.backend.submit(asked)
+
+        assert site.until_final(asked).state == State.COMPLETED
+        Path(asked.workdir, f"slurm-{backend_id}.out").unlink(missing_ok=True)  # where Slurm puts it then
+
     def test_a_drained_node_lets_its_job_finish_and_starts_no_other(self, site: Site):
         if not site.drains:
             return  # that it is refused, the other test says
         node = site.nodes[len(site.nodes) // 2 - 1]
         running, waiting = site.work(seconds=5, nodes=(node,)), site.work(nodes=(node,))
         site.backend.submit(running)
-        site.until(running, is_running)
+        site.until(running, has_begun)
 
         site.backend.drain(node, "fan is loud")
         site.backend.submit(waiting)
@@ -233,7 +255,7 @@ class BackendContract:
         assert site.until_final(waiting).state == State.COMPLETED
 
     def test_what_was_stopped_is_sent_again_under_a_new_key(self, site: Site):
-        first, again = site.work(seconds=60), site.work()
+        first, again = site.work(seconds=LONG), site.work()
         backend_id = site.backend.submit(first)
         site.until(first, is_running)
 
@@ -250,11 +272,11 @@ class BackendContract:
         ended = site.until(site.limited, lambda seen: seen.state in FINAL and not seen.flags)
 
         assert ended.state == State.TIMEOUT
-        assert 55 <= (ended.ended_at - ended.started_at).total_seconds() <= 130
+        assert (ended.ended_at - ended.started_at).total_seconds() >= 55
 
     def test_a_node_that_dies_takes_its_jobs_along_and_comes_back(self, site: Site):
         hazards, node = site.hazards, site.nodes[1]
-        asked = site.work(seconds=120, nodes=(node,))
+        asked = site.work(seconds=LONG, nodes=(node,))
         site.backend.submit(asked)
         site.until(asked, is_running)
 
@@ -274,7 +296,7 @@ class BackendContract:
         site.backend.submit(ended)
         site.until_final(ended)
         backend_id = site.backend.submit(asked)
-        site.until(asked, is_running)
+        site.until(asked, has_begun)
 
         hazards.restart_controller()
 

@@ -14,6 +14,7 @@ from scheduling.backends.opening import open_backend
 from tests.backends.contract import BackendContract, Site
 from tests.backends.real_slurm import RealSlurm, missing_programs
 from tests.cluster.running import ClusterProcess
+from tests.scheduling.away import Away, costs_no_job
 
 
 def foreign_job(cluster: ClusterProcess) -> str:
@@ -158,3 +159,8 @@ class TestRealSlurm(BackendContract):
         with pytest.raises(Unreachable, match="401"):
             backend.nodes()
         backend.close()
+
+    def test_loops_that_reach_no_slurmrestd_for_two_minutes_lose_no_job(self, db, slurm, real, monkeypatch):
+        """Only slurmrestd is gone; slurmctld and what runs there do not notice."""
+        away = Away(backend=real.backend, nodes=slurm.nodes, output=slurm.output, cut=slurm.cut, mend=slurm.mend)
+        costs_no_job(away, monkeypatch)

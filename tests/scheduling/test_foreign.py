@@ -4,6 +4,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from jobs import actions, clock, stop_actions
 from jobs.lifecycle import State
@@ -214,3 +216,21 @@ def test_one_that_cannot_be_followed_does_not_keep_the_others(cluster, slurm):
     sync(cluster, slurm)
 
     assert Job.objects.get(foreign_id__startswith=plain).state == State.OUT_OF_MEMORY
+
+
+def test_a_look_at_many_that_stand_as_they_stood_costs_what_a_look_at_one_costs(cluster, slurm):
+    def queries_of_a_quiet_look():
+        sync(cluster, slurm)
+        with CaptureQueriesContext(connection) as asked:
+            assert sync(cluster, slurm) == 0
+        return len(asked)
+
+    runs(slurm)
+    one = queries_of_a_quiet_look()
+    for number in range(40):
+        if number % 2:
+            runs(slurm)
+        else:
+            slurm.foreign(state=State.PENDING, submitted_at=clock.now())
+
+    assert queries_of_a_quiet_look() == one

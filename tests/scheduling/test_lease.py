@@ -13,12 +13,14 @@ from django.db import connection, connections
 
 from jobs import clock
 from jobs.models import Deed, DeedKind
+from scheduling import tasks
 from scheduling.loops.deeds import IN_FLIGHT, claim
 from scheduling.loops.turn import Held, LeaseLost, turns
 from scheduling.models import Lease
 from scheduling.models.lease import Taken
 from tests import make
 from tests.patience import PATIENCE_S, until
+from tests.scheduling.campaign_make import campaign
 
 HOUR = timedelta(hours=1)  # so that none runs out while a test runs
 
@@ -175,3 +177,25 @@ def test_a_session_that_the_server_ended_is_as_good_as_a_death():
 
     over.set()
     thread.join()
+
+
+# the shims that take one
+
+
+def test_the_coordinators_task_gives_its_lease_back(cluster):
+    campaign(cluster)
+
+    tasks.campaigns()
+
+    assert Lease.objects.get(name="campaigns").term == 1
+    assert Lease.take("campaigns", "next", HOUR) == Taken(term=2, alone=True)
+
+
+def test_two_coordinators_do_not_work_at_once(cluster):
+    asked = campaign(cluster)
+    Lease.take("campaigns", "another", HOUR)
+
+    assert tasks.campaigns() == 0
+
+    asked.refresh_from_db()
+    assert asked.state == "PENDING"

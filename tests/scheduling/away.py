@@ -1,0 +1,87 @@
+"""A cluster that nobody reaches for two minutes, and what that may cost: for the simulated one and for a real Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from jobs import clock
+from jobs.lifecycle import FINAL, State
+from jobs.models import Allocation, Attempt, Cluster, Deed, Event, Job
+from scheduling.backends.base import Backend
+from scheduling.loops.turn import turn_once
+from tests import make
+from tests.patience import until
+from tests.scheduling.test_turn import free
+
+LASTS = {
+    "gpus_per_node": 1,
+    "cpus_per_node": 1,
+    "memory_per_node": "100M",
+    "command": "sleep 86400",
+    "environment": {"SIM_DURATION_S": "86400"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Away:
+    """A cluster whose door can be shut: what runs behind it goes on, or is there again."""
+
+    backend: Backend
+    nodes: tuple[str, ...]
+    output: Path
+    cut: Callable[[], None]
+    mend: Callable[[], None]
+
+
+def costs_no_job(slurm: Away, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns go on while nobody answers; the clock of all loops is an argument here, so nobody waits for it."""
+    now, ahead = clock.now, [0]
+    monkeypatch.setattr(clock, "now", lambda: now() + timedelta(seconds=ahead[0]))
+    cluster = make.cluster(nodes=0, policy="fifo", log_root=str(slurm.output))
+
+    def turn() -> int:
+        turn_once(Cluster.objects.get(pk=cluster.pk), lambda _: slurm.backend, free(), clock.now())
+        return Job.objects.filter(state=State.RUNNING, flags=[], foreign_id="").count()
+
+    def told() -> int:
+        return Event.objects.filter(job__foreign_id="").count()
+
+    turn()  # it learns its nodes
+    runs = make.job(cluster=cluster, **LASTS)
+    assert until(turn) == 1
+    vain = make.job(cluster=cluster, **LASTS)
+    sent_in_vain = make.attempt(vain, on=[slurm.nodes[1]], log_path=str(slurm.output / "vain.log"))
+    before = told()
+
+    slurm.cut()
+    for seconds in range(0, 121, 10):
+        ahead[0] = seconds
+        turn()
+
+    assert "refused" in Cluster.objects.get().trouble.lower()
+    assert not Attempt.objects.filter(ended_at__isnull=False, job__foreign_id="").exists()
+    assert not Attempt.objects.exclude(missing_since=None).exists()
+    assert Allocation.objects.live().filter(gpu__isnull=False).count() == 2
+    assert (told(), Job.objects.get(pk=runs.pk).state) == (before, State.RUNNING)
+    assert 1 < Deed.objects.get(attempt=sent_in_vain).tries < 10
+
+    slurm.mend()
+    ahead[0] = 180
+    assert until(lambda: turn() == 2)
+    assert Cluster.objects.get().trouble == ""
+    _each_once(slurm.backend)
+
+
+def _each_once(backend: Backend) -> None:
+    """On the cluster; and they are gone afterwards, for others have tests there."""
+    ours = Attempt.objects.filter(job__foreign_id="").values_list("key", flat=True)
+    there = [job for job in backend.jobs() if job.key in set(ours)]
+    assert sorted(job.key for job in there) == sorted(ours)
+    for job in there:
+        backend.cancel(job.backend_id)
+    until(lambda: all(backend.find(key).state in FINAL for key in ours))
