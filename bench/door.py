@@ -308,11 +308,11 @@ WITH made AS (
     INSERT INTO jobs_job (public_id, cluster_id, team_id, user_id, name, kind, command, workdir, environment, nodes,
         gpus_per_node, cpus_per_node, memory_per_node_mb, gpu_model, nic_type, time_limit, priority, preemptible,
         requeue_limit, requeues, hold, array_id, checkpoint_dir, checkpoint_signal, foreign_id, foreign_user, labels,
-        comment, state, flags, reason, why,
+        comment, state, flags, reason, why, resume,
         submitted_at, started_at, ended_at, exit_code)
     SELECT 'h' || n, %(cluster)s, %(team)s, (%(people)s::int[])[1 + n %% cardinality(%(people)s::int[])],
         'train-' || n %% 977, 'other', 'python train.py', '', '{}', 1, 8, 1, 0, '', '', NULL, 0, false, 3, 0, '', '',
-        '', '', '', '', '{}', '', s.state, '{}', '', '', now() - (%(last)s - n) * interval '1 second',
+        '', '', '', '', '{}', '', s.state, '{}', '', '', '{}', now() - (%(last)s - n) * interval '1 second',
         CASE WHEN s.state <> 'PENDING' THEN now() - (%(last)s - n) * interval '1 second' END,
         CASE WHEN NOT s.live THEN now() - (%(last)s - n) * interval '1 second' + interval '1 hour' END,
         CASE WHEN NOT s.live THEN 0 END

@@ -46,6 +46,13 @@ SELECT a.id, p.at FROM unnest(%s::bigint[]) AS a (id) CROSS JOIN LATERAL
 """
 
 
+def spoken(cause: str) -> str:
+    """What GPU-hours were lost to: until a failure has its diagnosis, its state is all that is known."""
+    if not cause:
+        return "what nobody knows yet"
+    return f"failures without a diagnosis ({cause})" if cause in {str(state) for state in FINAL} else cause
+
+
 def us(moment: datetime) -> int:
     """Exact: seconds as a float would not hold the microseconds of today."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
