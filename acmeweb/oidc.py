@@ -16,20 +16,20 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import httpx
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth import get_user_model, login
+from django.contrib.auth import get_user_model, login, logout
 from django.contrib.auth.decorators import login_not_required
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.crypto import constant_time_compare
 from django.utils.http import url_has_allowed_host_and_scheme
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from acmeweb.env import OidcSettings
 from jobs import token_actions
@@ -39,6 +39,8 @@ from jobs.models import Identity, Role, Team
 log = logging.getLogger(__name__)
 
 SESSION = "oidc"
+SIGNED_IN = "oidc_id_token"  # says at the provider who wants to leave
+LONGEST_HINT = 4000  # of an address; a longer one is left out, and the provider asks
 MOST_OPEN, OPEN_S = 5, 600
 KEPT_S = 3600
 LEEWAY_S = 60
@@ -147,6 +149,7 @@ def back(request: HttpRequest) -> HttpResponse:
     except NotSignedIn as why:
         return _refused(request, why)
     login(request, user, backend="django.contrib.auth.backends.ModelBackend")
+    request.session[SIGNED_IN] = raw
     there = one["next"]
     safe = url_has_allowed_host_and_scheme(there, {request.get_host()}, require_https=request.is_secure())
     return redirect(there if safe else settings.LOGIN_REDIRECT_URL)
@@ -160,6 +163,39 @@ def _opened(request: HttpRequest) -> dict[str, Any]:
     if one is None or one["at"] < time.time() - OPEN_S:
         raise NotSignedIn("This sign-in was not begun here, or too long ago; begin again.")
     return dict(one)
+
+
+@login_not_required
+@require_POST
+def leave(request: HttpRequest) -> HttpResponse:
+    """Sign out here; who came by the provider is then sent there, or the next click would sign him in again.
+
+    A page that goes on by itself, because our content policy lets no form end at another server.
+    """
+    there = _way_out(request)
+    logout(request)
+    return (
+        render(request, "signed_out.html", {"there": there, "at": settings.OIDC.label}) if there else redirect("login")
+    )
+
+
+def _way_out(request: HttpRequest) -> str:
+    """The provider's address for signing out; empty where there is none, or where the provider is away."""
+    hint = request.session.get(SIGNED_IN)
+    if not hint or not settings.OIDC:
+        return ""
+    try:
+        address = provider().metadata().get("end_session_endpoint")
+    except NotSignedIn:
+        return ""
+    if not isinstance(address, str) or urlsplit(address).scheme not in ("https", "http"):
+        return ""
+    asked = {
+        "client_id": settings.OIDC.client_id,
+        "post_logout_redirect_uri": request.build_absolute_uri(reverse("login")),
+    }
+    asked |= {"id_token_hint": hint} if len(hint) <= LONGEST_HINT else {}
+    return f"{address}{'&' if '?' in address else '?'}{urlencode(asked)}"
 
 
 def _refused(request: HttpRequest, why: NotSignedIn) -> HttpResponse:

@@ -1,5 +1,4 @@
 from django.contrib import admin
-from django.contrib.auth import views as auth
 from django.urls import include, path
 
 from acmeweb import api, broken, login, metrics, oidc, search, views
@@ -14,7 +13,7 @@ urlpatterns = [
     path("login/oidc/", oidc.begin, name="oidc"),
     path("login/oidc/back/", oidc.back, name="oidc-back"),
     path("account/password/", login.ChangePassword.as_view(), name="password"),
-    path("logout/", auth.LogoutView.as_view(), name="logout"),
+    path("logout/", oidc.leave, name="logout"),
     path("favicon.ico", views.favicon),
     path("admin/", admin.site.urls),
     path("api/v1/", include(api.urlpatterns)),

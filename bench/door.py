@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -308,11 +308,11 @@ WITH made AS (
     INSERT INTO jobs_job (public_id, cluster_id, team_id, user_id, name, kind, command, workdir, environment, nodes,
         gpus_per_node, cpus_per_node, memory_per_node_mb, gpu_model, nic_type, time_limit, priority, preemptible,
         requeue_limit, requeues, hold, array_id, checkpoint_dir, checkpoint_signal, foreign_id, foreign_user, labels,
-        comment, state, flags, reason, why,
+        comment, state, flags, reason, why, resume,
         submitted_at, started_at, ended_at, exit_code)
     SELECT 'h' || n, %(cluster)s, %(team)s, (%(people)s::int[])[1 + n %% cardinality(%(people)s::int[])],
         'train-' || n %% 977, 'other', 'python train.py', '', '{}', 1, 8, 1, 0, '', '', NULL, 0, false, 3, 0, '', '',
-        '', '', '', '', '{}', '', s.state, '{}', '', '', now() - (%(last)s - n) * interval '1 second',
+        '', '', '', '', '{}', '', s.state, '{}', '', '', '{}', now() - (%(last)s - n) * interval '1 second',
         CASE WHEN s.state <> 'PENDING' THEN now() - (%(last)s - n) * interval '1 second' END,
         CASE WHEN NOT s.live THEN now() - (%(last)s - n) * interval '1 second' + interval '1 hour' END,
         CASE WHEN NOT s.live THEN 0 END
@@ -339,24 +339,37 @@ def grow(bench: Bench, finished: int, live: int) -> None:
     team = api_make.team("bench")
     people = list(team.memberships.values_list("user_id", flat=True))
     bench.connection.close()
+    places = {"cluster": history.pk, "team": team.pk, "people": people}
     with psycopg.connect(bench.url(), autocommit=True) as session:
         session.execute("DELETE FROM jobs_attempt WHERE key LIKE 'h%.1'")
         session.execute("DELETE FROM jobs_job WHERE public_id LIKE 'h%'")
-        for first in range(1, finished + live + 1, 100_000):
-            last = min(first + 99_999, finished + live)
-            session.execute(
-                GROW,
-                {
-                    "cluster": history.pk,
-                    "team": team.pk,
-                    "people": people,
-                    "first": first,
-                    "last": last,
-                    "live": max(0, last - max(first - 1, finished)),
-                },
-            )
+        with unhindered(session):
+            for first in range(1, finished + live + 1, 100_000):
+                last = min(first + 99_999, finished + live)
+                alive = max(0, last - max(first - 1, finished))
+                session.execute(GROW, {**places, "first": first, "last": last, "live": alive})
         session.execute("VACUUM ANALYZE jobs_job")
         session.execute("VACUUM ANALYZE jobs_attempt")
+
+
+@contextmanager
+def unhindered(session: psycopg.Connection) -> Iterator[None]:
+    """Without references being looked up, and without indexes, which are made again at the end: five times as quick."""
+    found = session.execute(
+        "SELECT indexrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index i"
+        " WHERE indrelid IN ('jobs_job'::regclass, 'jobs_attempt'::regclass)"
+        " AND NOT EXISTS (SELECT FROM pg_constraint c WHERE c.conindid = i.indexrelid)"
+    ).fetchall()
+    for name, _ in found:
+        session.execute(f"DROP INDEX {name}")
+    session.execute("SET session_replication_role = replica")
+    try:
+        yield
+    finally:
+        session.execute("SET session_replication_role = DEFAULT")
+        session.execute("SET maintenance_work_mem = '256MB'")
+        for _, definition in found:
+            session.execute(definition)
 
 
 # --- heartbeats

@@ -90,7 +90,7 @@ def parse_array(text: str, most: int) -> tuple[list[int], int | None]:
     """`0-99%10`, `1,3,5-9:2`: the indices in order and how many may run at once (None: all)."""
     body, percent, limit = text.strip().partition("%")
     if percent and not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= most):
-        raise BadNotation(f"{text[:40]!r}: after % stands the number of tasks that may run at once")
+        raise BadNotation(f"{text[:40]!r}: after % stands how many tasks may run at once, from 1 to {most}")
     indices = sorted({index for part in body.split(",") for index in _array_part(part.strip(), most)})
     if len(indices) > most:
         raise BadNotation(f"{text[:40]!r} has more than {most} tasks")
@@ -102,8 +102,12 @@ def _array_part(part: str, most: int) -> range:
     if not match:
         raise BadNotation(f"{part[:40]!r} is no array index or range such as 7, 0-99 or 0-99%10")
     low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-    if high < low or step < 1 or high - low >= most * step:
-        raise BadNotation(f"{part[:40]!r} is empty, or has more than {most} tasks")
+    if high < low:
+        raise BadNotation(f"{part[:40]!r} counts down; write {high}-{low}")
+    if step < 1:
+        raise BadNotation(f"{part[:40]!r} has a step of 0")
+    if (found := len(range(low, high + 1, step))) > most:
+        raise BadNotation(f"{part[:40]!r} has {found} tasks, more than the {most} allowed")
     return range(low, high + 1, step)
 
 

@@ -5,7 +5,7 @@ Whatever it raises has kept nothing: who calls `submit_within` must give up the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -85,8 +85,11 @@ def _numbers(jobs: int, rows: int) -> tuple[Iterator[int], Iterator[int]]:
 
 
 @cache
-def _blank() -> dict[str, Any]:
-    return {field.attname: field.get_default() for field in Job._meta.concrete_fields}
+def _blank() -> tuple[dict[str, Any], list[tuple[str, Callable[[], Any]]]]:
+    """What a column holds that nobody named; what is an object of its own in each row is made anew."""
+    fields = Job._meta.concrete_fields
+    made = [(field.attname, field.default) for field in fields if field.has_default() and callable(field.default)]
+    return {field.attname: field.get_default() for field in fields}, made
 
 
 def _rows(spec: JobSpec, name: str, keys: Iterator[int], wanted: Wanted, now: datetime) -> list[Job]:
@@ -109,7 +112,8 @@ def _rows(spec: JobSpec, name: str, keys: Iterator[int], wanted: Wanted, now: da
 
 def _row(common: dict[str, Any], **own: Any) -> Job:
     """By place: a model made of thousands of keywords is most of what a large request costs."""
-    return Job(*(_blank() | common | {"flags": []} | own).values())
+    blank, made = _blank()
+    return Job(*(blank | {name: make() for name, make in made} | common | own).values())
 
 
 def _depend(asked: list[tuple[JobSpec, list[Job]]], team: Team) -> None:

@@ -1,5 +1,5 @@
-"""Durations that several processes measure, added up in Valkey for `/metrics`: how many, how long together, how many
-within each bound.
+"""What `/metrics` is told through Valkey: durations that several processes measure, added up (how many, how long
+together, how many within each bound), and figures that a loop works out now and then.
 
 As everything there they can be lost; then they begin at nothing again, which Prometheus expects of counters. Whoever
 measures never waits for a Valkey that is away, and never fails because of it.
@@ -7,11 +7,13 @@ measures never waits for a Valkey that is away, and never fails because of it.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 from django.conf import settings
@@ -88,3 +90,17 @@ def _tally(parts: dict[str, float]) -> Tally:
         so_far += int(parts.get(str(number), 0))
         within.append(so_far)
     return Tally(count=so_far + int(parts.get("over", 0)), total_s=parts.get("total", 0.0), within=within)
+
+
+def put(what: str, of: str, figures: Mapping[str, Any], kept_s: int) -> None:
+    """Until the next ones, or for so long: old figures are worse than none."""
+    valkey.ask([("SET", f"acme:figures:{what}:{of}", json.dumps(figures), "EX", kept_s)])
+
+
+def figures(what: str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Of those that there are any of."""
+    asked = list(names)
+    answers = valkey.ask([("MGET", *(f"acme:figures:{what}:{of}" for of in asked))]) if asked else None
+    kept = answers[0] if answers else []
+    found = zip(asked, kept if isinstance(kept, list) else [], strict=False)
+    return {of: json.loads(text) for of, text in found if text}

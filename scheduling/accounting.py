@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from django.contrib.postgres.aggregates import ArrayAgg
@@ -45,6 +46,13 @@ SELECT a.id, p.at FROM unnest(%s::bigint[]) AS a (id) CROSS JOIN LATERAL
 """
 
 
+def spoken(cause: str) -> str:
+    """What GPU-hours were lost to: until a failure has its diagnosis, its state is all that is known."""
+    if not cause:
+        return "what nobody knows yet"
+    return f"failures without a diagnosis ({cause})" if cause in {str(state) for state in FINAL} else cause
+
+
 def us(moment: datetime) -> int:
     """Exact: seconds as a float would not hold the microseconds of today."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
@@ -59,6 +67,14 @@ class Whose:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Comeback:
+    """A job that failed and was promised GPUs again."""
+
+    cause: str
+    took: timedelta  # from the end to the promise
+
+
+@dataclass(frozen=True, kw_only=True)
 class Account:
     """One cluster's window: the pieces, and whose they are."""
 
@@ -67,6 +83,7 @@ class Account:
     whose: Mapping[int, Whose]
     runs: Mapping[int, Sequence[Run]]  # by team
     failures: Counter[str]  # by cause
+    comebacks: Sequence[Comeback]
     capacity_us: int
 
 
@@ -166,6 +183,7 @@ def account(cluster: Cluster, since: datetime, until: datetime) -> Account:
         whose={pk: _whose(jobs[one.job_id], cluster) for pk, one in live.items()},
         runs=_runs(asked, attempts, end),
         failures=Counter(one.cause for one in live.values() if one.ended_at and one.state in FAILURES),
+        comebacks=[back for tries in attempts.values() for back in _comebacks(tries, since, until)],
         capacity_us=ledger.capacity_us(facts.machines, start, end),
     )
 
@@ -189,6 +207,12 @@ def _runs(asked: Iterable[Job], attempts: Mapping[int, Sequence[Attempt]], end: 
             over = us(job.ended_at) if job.ended_at else end
             runs[job.team_id].append(Run(job=job.pk, gpus=job.gpus, start=us(tries[0].promised_at), end=over))
     return runs
+
+
+def _comebacks(tries: Sequence[Attempt], since: datetime, until: datetime) -> Iterable[Comeback]:
+    for before, one in pairwise(tries):
+        if before.ended_at and before.state in FAILURES and since <= one.promised_at < until:
+            yield Comeback(cause=before.cause or before.state, took=one.promised_at - before.ended_at)
 
 
 # --- who held what

@@ -16,7 +16,7 @@ from jobs.models import Role, Scope
 from jobs.rights import Caller
 from scheduling.loops import simulate
 from scheduling.models import Simulation
-from scheduling.simulator import acme
+from scheduling.simulator import acme, asking
 from scheduling.simulator.asking import BadSetting
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,9 @@ def checked(trace: str, policies: list[str], asked: dict[str, Any], places: Plac
         raise BadField("jobs", f"{len(policies)} policies may replay {most:,} jobs each; ask for fewer of either")
     try:
         simulate.setting_of(trace, params)
+        asking.settings_of(params.get("policy_settings", {}), policies)
+        if "quota" in params:
+            asking.keep_quotas(policies)
     except BadSetting as bad:
         raise BadField(bad.field, bad.why) from None
     return params

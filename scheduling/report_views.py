@@ -94,7 +94,7 @@ def _report(request: HttpRequest, period: Period, by: str) -> dict[str, Any]:
         "table": found,
         "whole": reporting.row("all", found.gpu_us, found.goodput),
         "rows": _rows(found, by),
-        "lost": [(cause or "not known yet", part / accounting.US_PER_HOUR) for cause, part in found.lost.items()],
+        "lost": [(accounting.spoken(cause), part / accounting.US_PER_HOUR) for cause, part in found.lost.items()],
         "people": lambda: used()[:MOST_PEOPLE],
         "more_people": lambda: max(0, len(used()) - MOST_PEOPLE),
         "idle_below": waste.IDLE_BELOW,

@@ -16,6 +16,7 @@ from scheduling.backends import telemetry
 from scheduling.backends.base import Unreachable
 from scheduling.connections import connect
 from scheduling.loops import evaluate, simulate
+from scheduling.loops.account import account_once
 from scheduling.loops.estimate import estimates
 from scheduling.loops.recover import recover_once
 from scheduling.loops.sample import sample_once, sweep_once
@@ -65,6 +66,11 @@ def samples() -> None:
 @shared_task(name="scheduling.recover")
 def recover() -> int:
     return recover_once(clock.now())
+
+
+@shared_task(name="scheduling.accounts")
+def accounts() -> int:
+    return account_once(clock.now())
 
 
 @shared_task(name="scheduling.sweep")

@@ -11,7 +11,8 @@ from acme_client.table import Row, clean, clock
 def lines(said: Row) -> Iterator[str]:
     """The first is the one that was always there; more follow where more is known."""
     sentence = said["why"] or f"It does not wait: it is {said['title']}."
-    yield f"{said['id']} {said['title']} ({said['reason'] or 'None'}): {sentence}"
+    reason = "" if said["reason"] in ("", "None") else f" ({said['reason']})"
+    yield f"{said['id']} {said['title']}{reason}: {sentence}"
     for one in said["waits_for"]:
         yield f"  {one['after']}:{one['id']} is {one['state']}"
     if said["blockers"]:

@@ -67,11 +67,20 @@ def _one(table: Mapping[str, Filter], name: str, values: Sequence[str], what: st
         words = [word for value in values for word in (value.split(",") if lookup == "in" else [value])]
         if len(words) > MOST_VALUES:
             raise BadField(name, f"has {len(words)} values, more than the {MOST_VALUES} allowed")
-        found = [known.read(name, word) for word in words]
+        found = [_value(known, name, word, lookup) for word in words]
         if known.named:
             return Q(**{f"{known.column}__in": _keys_of(known.named, found)})
         return Q(**{known.column: found[0]}) if len(found) == 1 else Q(**{f"{known.column}__in": found})
     return Q(**{f"{known.column}__{LOOKUPS[lookup]}": known.read(name, _single(name, values))})
+
+
+def _value(known: Filter, name: str, word: str, lookup: str) -> Any:
+    try:
+        return known.read(name, word)
+    except (readers.BadSpec, BadField):
+        if lookup == "in" and not word:
+            raise BadField(name, "has nothing before, after or between its commas; write one,two") from None
+        raise
 
 
 def _keys_of(named: tuple[type[Model], str], names: list[Any]) -> list[Any]:

@@ -154,6 +154,7 @@ class Job(models.Model):
         ordering = ["-id"]
         indexes = [
             models.Index(fields=["cluster", "state", "-id"], name="job_by_state"),
+            models.Index(fields=["cluster", "-id"], name="job_of_cluster"),
             models.Index(fields=["user", "-id"], name="job_by_user"),
             models.Index(fields=["team", "-id"], name="job_by_team"),
             models.Index(fields=["submitted_at"], name="job_by_time"),

@@ -16,7 +16,8 @@ from jobs.door import query
 from jobs.door.endpoint import Detail, Listing, Verb, found
 from jobs.door.errors import BadField, Conflict
 from jobs.door.rights import Rule
-from jobs.door.shapes import Shape, anything, at, moment, number, text, texts
+from jobs.door.shapes import Shape, anything, at, many, moment, number, text, texts
+from jobs.lifecycle import Kind
 from jobs.models import Scope
 from jobs.rights import Caller
 from scheduling import simulation_actions as actions
@@ -57,6 +58,14 @@ SIMULATION = Shape(
 )
 SIMULATION.fields["progress"].schema.update(type="number", minimum=0, maximum=100)
 
+QUOTA = Shape(
+    "SimulatedQuota",
+    {
+        "team": text("One of the trace; without it those who are in none.", required=False),
+        "kind": text("Without it the quota is for all work of the team.", choices=Kind, required=False),
+        "gpus": number(low=0, high=10**9 - 1),
+    },
+)
 ASKED = Shape(
     "SimulationRequest",
     {
@@ -77,10 +86,21 @@ ASKED = Shape(
         "faults": text("rates, or name=number by commas: nodes break.", required=False),
         "noise": text("Errors of expected run times: none, helios, or a log-normal's sigma.", required=False),
         "seed": number(low=0, high=2**31 - 1, required=False),
+        "checkpoint_s": number(
+            "Jobs save so often; without it who is stopped saves first.", low=0, high=10**9, required=False
+        ),
+        "best_effort": text("Kinds of work that borrow under acme, by commas; empty: none.", required=False),
+        "quota": many(QUOTA, "What teams may hold; a team is one of the trace.", required=False),
+        "policy_settings": anything('An object for each policy: {"acme": {"order": "sjf"}}.', required=False),
     },
     example={"trace": "acme:seren", "policies": ["fifo", "easy"], "jobs": 10_000},
 )
 NUMBERS = {name: one for name, one in ASKED.fields.items() if one.schema.get("type") == "integer"}
+QUOTAS: dict[str, readers.Reader] = {
+    "team": readers.text(80),
+    "kind": readers.one_of(list(Kind)),
+    "gpus": readers.whole(0, 10**9 - 1),
+}
 READERS: dict[str, readers.Reader] = {
     **{name: readers.whole(one.schema["minimum"], one.schema["maximum"]) for name, one in NUMBERS.items()},
     "trace": readers.one_of(TRACES),
@@ -91,6 +111,11 @@ READERS: dict[str, readers.Reader] = {
     "preemption_cost": readers.one_of(COSTS),
     "faults": readers.text(200),
     "noise": readers.text(20),
+    "best_effort": readers.text(200),
+    "quota": readers.list_of(
+        lambda name, value: readers.read_all(readers.an_object(name, value), QUOTAS, "a quota"), MOST_POOLS
+    ),
+    "policy_settings": readers.an_object,
     "vcs": lambda name, value: _pools(name, value),
 }
 
@@ -101,6 +126,10 @@ def _pools(name: str, value: Any) -> dict[str, int]:
         raise BadField(name, f"has {len(asked)} entries; at most {MOST_POOLS} are allowed")
     count, word = readers.whole(1, asking.MOST_NODES), readers.text(80)
     return {word(name, pool): count(name, nodes) for pool, nodes in asked.items()}
+
+
+def _quota(asked: dict[str, Any]) -> dict[str, Any]:
+    return readers.read_all(asked, QUOTAS, "a quota")
 
 
 def _shown(params: dict[str, Any]) -> dict[str, Any]:

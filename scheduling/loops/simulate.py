@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -74,11 +75,14 @@ def _carried_out(simulation: Simulation, clock: Callable[[], datetime], report_s
     history, setting = _wanted(simulation.trace, simulation.params, simulation.created_at)
     if not len(history):
         raise BadSetting("trace", f"{history.source} holds no job that ran")
+    asking.keep_to({f"entry {n}": one for n, one in enumerate(setting.quotas)}, set(history.pools.words))
+    special = simulation.params.get("policy_settings", {})
     watch = _Watch(simulation, len(history), clock, report_s)
     runs = []
     for number, policy in enumerate(simulation.policies):
         watch.begin(number, len(simulation.policies))
-        runs.append(measured(history, policy, setting, watch)[1])
+        mine = replace(setting, policy_settings=special.get(policy, {}))
+        runs.append(measured(history, policy, mine, watch)[1])
     result: dict[str, Any] = {"runs": runs, "jobs": len(history), "source": history.source}
     if site := acme.SITES.get(simulation.trace.removeprefix("acme:")):
         gaps = acme.distances(history, site)
@@ -102,7 +106,7 @@ def setting_of(trace: str, params: dict[str, Any]) -> Setting:
         given.setdefault("nodes", site.nodes)
     else:
         given = _shape(params["cluster"]) | given
-    return asking.setting(**given)
+    return asking.setting(**given, quotas=asking.quotas_of(params["quota"]) if "quota" in params else ())
 
 
 def _shape(cluster: str) -> dict[str, int]:

@@ -22,7 +22,7 @@ PLACEMENT_NAMES = (*PLACEMENTS, "count")
 # What may be set beside trace and policies, by the names that `setting` takes
 NAMES = (
     *("nodes", "gpus_per_node", "placement", "preemption_cost", "cpus_per_node", "memory_per_node_mb"),
-    *("nodes_per_leaf", "vcs", "faults", "noise", "seed"),
+    *("nodes_per_leaf", "vcs", "faults", "noise", "seed", "checkpoint_s", "best_effort"),
 )
 MOST_NODES = 20_000
 MOST_GPUS_PER_NODE = 1024
@@ -127,21 +127,41 @@ def quotas(lines: Iterable[str], source: str, teams: Container[str]) -> list[Quo
     rows = csv.DictReader(lines)
     if not {"team", "kind", "gpus"} <= set(rows.fieldnames or ()):
         raise BadSetting("quota", f"{source} must be a CSV with the columns team,kind,gpus")
-    known: dict[tuple[str, str], QuotaView] = {}
-    for row in rows:
-        where, team, kind, gpus = f"{source} line {rows.line_num}", row["team"], row["kind"] or "", row["gpus"] or ""
-        if team not in teams:
-            raise BadSetting("quota", f"{where}: nobody in the trace is of team {team!r}")
-        if kind and kind not in list(Kind):
-            raise BadSetting("quota", f"{where}: {kind} is none of {', '.join(Kind)}")
-        if not (gpus.isascii() and gpus.isdigit()):
-            raise BadSetting("quota", f"{where}: {gpus!r} is not a number of GPUs")
-        if (team, kind) in known:
-            raise BadSetting("quota", f"{where}: {team!r} with {kind or 'all kinds'} is there twice")
-        known[team, kind] = QuotaView(team=team, kind=Kind(kind) if kind else None, gpus=int(gpus))
-    if not known:
-        raise BadSetting("quota", f"{source} names no team")
+    known = _checked((f"{source} line {rows.line_num}", row) for row in rows)
+    keep_to(known, teams)
     return list(known.values())
+
+
+def quotas_of(rows: Sequence[Mapping[str, object]]) -> list[QuotaView]:
+    """The same as objects; whose teams the trace has is seen when there is one."""
+    return list(_checked((f"entry {number}", row) for number, row in enumerate(rows)).values())
+
+
+def keep_to(known: Mapping[str, QuotaView], teams: Container[str]) -> None:
+    for where, quota in known.items():
+        if quota.team not in teams:
+            raise BadSetting("quota", f"{where}: nobody in the trace is of team {quota.team!r}")
+
+
+def _checked(rows: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, QuotaView]:
+    """By where it stands."""
+    known: dict[str, QuotaView] = {}
+    said: set[tuple[str, str]] = set()
+    for where, row in rows:
+        team, kind, gpus = (
+            str(row.get(name) if row.get(name) is not None else "") for name in ("team", "kind", "gpus")
+        )
+        if kind and kind not in list(Kind):
+            raise BadSetting("quota", f"{where}: {kind[:40]} is none of {', '.join(Kind)}")
+        if not (gpus.isascii() and gpus.isdigit() and len(gpus) < 10):
+            raise BadSetting("quota", f"{where}: {gpus[:40]!r} is not a number of GPUs")
+        if (team, kind) in said:
+            raise BadSetting("quota", f"{where}: {team!r} with {kind or 'all kinds'} is there twice")
+        said.add((team, kind))
+        known[where] = QuotaView(team=team, kind=Kind(kind) if kind else None, gpus=int(gpus))
+    if not known:
+        raise BadSetting("quota", "names no team")
+    return known
 
 
 def keep_quotas(names: Sequence[str]) -> None:
@@ -156,11 +176,17 @@ def policy_settings(text: str, names: Sequence[str]) -> dict[str, Mapping[str, o
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadSetting("policy_settings", f"is no JSON ({error})") from None
+    return settings_of(given, names)
+
+
+def settings_of(given: object, names: Sequence[str]) -> dict[str, Mapping[str, object]]:
     if not isinstance(given, dict) or not all(isinstance(one, dict) for one in given.values()):
         raise BadSetting("policy_settings", 'must be an object for each policy, as {"acme": {"order": "sjf"}}')
     for name, settings in given.items():
         if name not in names:
-            raise BadSetting("policy_settings", f"{name} is none of the policies that are replayed: {', '.join(names)}")
+            raise BadSetting(
+                "policy_settings", f"{str(name)[:40]} is none of the policies that are replayed: {', '.join(names)}"
+            )
         try:
             rules_of(name, settings)
         except BadSettings as bad:

@@ -106,6 +106,24 @@ def test_how_good_start_estimates_are(scrape):
         assert line in said
 
 
+def test_what_the_last_day_came_to_is_told_as_a_loop_left_it(scrape, monkeypatch):
+    day = {"at": 1.5e9, "ratios": {"goodput": 0.25}, "gpu_hours": {"free": 576.0, "productive": 192.0}}
+    day |= {"recoveries": {"ECCError": 2}, "recovery_s": 90.0}
+    monkeypatch.setattr(tally, "figures", lambda what, names: {"seren": day} if "seren" in names else {})
+
+    said = scrape()
+
+    for line in (
+        'acme_goodput_ratio{cluster="seren"} 0.25',
+        'acme_gpu_hours_last_day{cluster="seren",bucket="productive"} 192',
+        'acme_recoveries_last_day{cluster="seren",cause="ECCError"} 2',
+        'acme_recovery_seconds{cluster="seren"} 90',
+        'acme_account_made_at{cluster="seren"} 1500000000',
+    ):
+        assert line in said
+    assert "acme_ettr_ratio{" not in said
+
+
 def test_it_is_the_text_that_prometheus_reads(scrape):
     make.running(make.job(gpus_per_node=1))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
+import re
 import time
 from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
@@ -40,7 +42,7 @@ class FakeProvider:
         self.claims = {"sub": "u-1", "preferred_username": "ada", "email": "ada@example.org", "groups": ["llm"]}
         self.change, self.key, self.exchanged, self.nonces, self.challenge = {}, KEY, [], {}, ""
         self.header = {"alg": "RS256", "kid": "one"}
-        self.away = False
+        self.away, self.more = False, {}
 
     def __call__(self, request):
         if self.away:
@@ -48,7 +50,7 @@ class FakeProvider:
         match request.url.path:
             case "/.well-known/openid-configuration":
                 there = {name: f"{ISSUER}/{name}" for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")}
-                return httpx.Response(200, json={"issuer": ISSUER, **there})
+                return httpx.Response(200, json={"issuer": ISSUER, **there, **self.more})
             case "/jwks_uri":
                 return httpx.Response(200, json={"keys": [KEY.as_dict(private=False)]})
             case "/token_endpoint":
@@ -279,3 +281,55 @@ def test_groups_of_the_environment_are_read():
     found = Env({"OIDC_ISSUER": ISSUER, "OIDC_CLIENT_ID": "a", "OIDC_TEAMS": "/llm=vision:operator, x=y:viewer"}).oidc()
 
     assert found and found.teams == (("/llm", "vision", "operator"), ("x", "y", "viewer"))
+
+
+def way_out(page):
+    """Where the page goes on to by itself, as its link says too."""
+    found = re.search(r'http-equiv="refresh" content="\d+;url=([^"]+)"', page)
+    address = html.unescape(found[1])
+    assert f'href="{found[1]}"' in page
+    return address.partition("?")[0], {name: one[0] for name, one in parse_qs(urlsplit(address).query).items()}
+
+
+def test_who_came_by_the_provider_is_signed_out_there_too(client, there):
+    there.more = {"end_session_endpoint": f"{ISSUER}/leave"}
+    sign_in(client, there)
+
+    page = client.post("/logout/").content.decode()
+
+    address, asked = way_out(page)
+    assert address == f"{ISSUER}/leave"
+    assert (asked["client_id"], asked["post_logout_redirect_uri"]) == ("acme", "http://testserver/login/")
+    assert jwt.decode(asked["id_token_hint"], KEY).claims["sub"] == "u-1"
+    assert user_of(client) is None
+
+
+@pytest.mark.parametrize("address", [None, "", 7, "javascript:alert(1)"])
+def test_a_provider_without_a_usable_way_out_is_left_alone(client, there, address):
+    there.more = {"end_session_endpoint": address}
+    sign_in(client, there)
+
+    answer = client.post("/logout/")
+
+    assert (answer.status_code, answer["Location"]) == (302, "/login/")
+    assert user_of(client) is None
+
+
+def test_who_signed_in_with_a_password_or_whose_provider_is_away_leaves_all_the_same(client, there):
+    there.more = {"end_session_endpoint": f"{ISSUER}/leave"}
+    client.force_login(make.user("bob"))
+    assert client.post("/logout/")["Location"] == "/login/"
+
+    sign_in(client, there)
+    oidc.provider().found.clear()
+    there.away = True
+
+    assert client.post("/logout/")["Location"] == "/login/"
+    assert user_of(client) is None
+
+
+def test_nobody_is_signed_out_by_a_link(client, there):
+    sign_in(client, there)
+
+    assert client.get("/logout/").status_code == 405
+    assert user_of(client)

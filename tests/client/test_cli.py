@@ -107,6 +107,12 @@ def test_job_and_why(acme, ada):
     assert acme("why", job).stdout == f"{job} PENDING (Resources): It needs 8 GPUs; 3 are free.\n"
 
 
+def test_why_names_no_reason_where_there_is_none(acme, ada):
+    job = make.job(ada)
+
+    assert acme("why", job).stdout.splitlines()[0] == f"{job} PENDING: {job.why}"
+
+
 def test_why_tells_who_holds_what_and_what_would_start_it(acme, ada):
     for number in range(1, 5):
         made = make.job(ada, gpus_per_node=8, time_limit=7200, name="long run")

@@ -1,5 +1,6 @@
 """Durations, memory and arrays as Slurm's users write them."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -64,6 +65,20 @@ def test_memory_is_printed_short(megabytes, text):
 )
 def test_an_array_is_read_as_sbatch_reads_it(text, indices, limit):
     assert notation.parse_array(text, 5000) == (indices, limit)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("5-1", "'5-1' counts down; write 1-5"),
+        ("1-3:0", "'1-3:0' has a step of 0"),
+        ("0-5001", "'0-5001' has 5002 tasks, more than the 5000 allowed"),
+        ("1%0", "how many tasks may run at once, from 1 to 5000"),
+    ],
+)
+def test_what_is_wrong_with_an_array_is_said(text, why):
+    with pytest.raises(BadNotation, match=re.escape(why)):
+        notation.parse_array(text, 5000)
 
 
 @pytest.mark.parametrize("text", ["", "a", "5-1", "0-9999999", "1-3:0", "1%0", "1%x", "1%", "0-5001", "1,,2"])

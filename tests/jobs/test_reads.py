@@ -145,3 +145,11 @@ def test_a_quota_says_what_is_held_and_what_is_left(ada, grace, django_assert_ma
         ("pretrain", 4, 2, 2),
     ]
     assert grace.get("quotas/").json()["results"] == []
+
+
+def test_a_comma_too_many_is_said_as_such_and_nothing_is_a_value_where_it_is_one(ada):
+    answer = ada.get("jobs/", {"state__in": "RUNNING,"})
+
+    assert answer.status_code == 400
+    assert answer.json() == {"state__in": ["has nothing before, after or between its commas; write one,two"]}
+    assert ada.get("jobs/", {"hold__in": ",user"}).status_code == 200

@@ -59,3 +59,23 @@ def test_a_valkey_that_is_away_is_left_alone_for_a_while(settings, monkeypatch):
     tally.note("x", "seren", 1.0)
 
     assert waited > 0 and fresh.away_until == waited and tally.read("x") == {}
+
+
+@needs_valkey
+def test_figures_are_kept_until_the_next_ones(what):
+    tally.put(what, "seren", {"goodput": 0.5}, 600)
+    tally.put(what, "seren", {"goodput": 0.7, "causes": {"a": 1}}, 600)
+
+    found = tally.figures(what, ["kalos", "seren"])
+
+    assert found == {"seren": {"goodput": 0.7, "causes": {"a": 1}}}
+    with redis.Redis.from_url(configured.VALKEY_URL) as server:
+        assert 0 < server.ttl(f"acme:figures:{what}:seren") <= 600
+        server.delete(f"acme:figures:{what}:seren")
+
+
+def test_without_valkey_there_are_no_figures(settings):
+    settings.VALKEY_URL = ""
+    tally.put("x", "seren", {"goodput": 0.5}, 600)
+
+    assert tally.figures("x", ["seren"]) == {}

@@ -9,6 +9,7 @@ from django.core.management import CommandError, call_command
 
 from jobs import clock
 from jobs.models import Cluster
+from scheduling import accounting
 from scheduling.ledger import Bucket
 from tests import make
 from tests.jobs.api_make import Caller
@@ -59,3 +60,15 @@ def test_the_api_refuses_what_it_cannot_tell(home, query):
     make.team("pretraining", ada="researcher")
 
     assert Caller(make.user("ada")).get(f"ledger/?{query}").status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        ("", "what nobody knows yet"),
+        ("FAILED", "failures without a diagnosis (FAILED)"),
+        ("ECCError", "ECCError"),
+    ],
+)
+def test_a_state_is_no_cause(cause, said):
+    assert accounting.spoken(cause) == said

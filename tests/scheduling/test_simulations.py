@@ -86,6 +86,18 @@ def test_the_same_key_asks_once(ada):
         ({"days": 3}, "days", "belongs to history"),
         ({"pages": 3}, "pages", ""),
         ({"team": "speech"}, "team", "no team"),
+        ({"checkpoint_s": -1}, "checkpoint_s", "not between"),
+        ({"checkpoint_s": 60, "faults": "checkpoint_s=90"}, "checkpoint_s", "say one of them"),
+        ({"best_effort": "sleep"}, "best_effort", "sleep is none of"),
+        ({"quota": []}, "quota", "between 1 and"),
+        ({"quota": ["a"]}, "quota", "not an object"),
+        ({"quota": [{"team": "a"}]}, "quota", "not a number of GPUs"),
+        ({"quota": [{"team": "a", "gpus": 1}, {"team": "a", "gpus": 2}]}, "quota", "entry 1: 'a' with all kinds is"),
+        ({"quota": [{"team": "a", "kind": "sleep", "gpus": 8}]}, "kind", "none of"),
+        ({"quota": [{"team": "a", "gpus": 8}], "policies": ["srtf"]}, "quota", "srtf keeps no quotas"),
+        ({"policy_settings": {"sjf": {}}}, "policy_settings", "none of the policies that are replayed"),
+        ({"policy_settings": {"fifo": 3}}, "policy_settings", "an object for each policy"),
+        ({"policy_settings": {"fifo": {"order": "luck"}}}, "policy_settings", "fifo"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused_by_its_field(ada, change, field, why):
@@ -157,6 +169,37 @@ def test_our_own_history_is_replayed(ada):
     assert told["asked"]["cluster"] == "seren"
     assert told["result"]["runs"][0]["jobs"] == 2
     assert told["result"]["runs"][0]["jct_s"]["mean"] == 450
+
+
+def test_a_quota_holds_a_team_back_and_one_of_nobody_is_a_sentence(ada):
+    past(ada.user, minutes=10, gpus_per_node=8)
+    past(ada.user, minutes=5, gpus_per_node=8)
+
+    def replayed(team):
+        quota = [{"team": team, "gpus": 8}]
+        asked = ada.post("simulations/", {"trace": "history", "policies": ["fifo"], "quota": quota})
+        simulate_once(clock.now)
+        return ada.get(f"simulations/{asked.json()['id']}/").json()
+
+    assert replayed("vision")["result"]["runs"][0]["jct_s"]["mean"] == pytest.approx(750, abs=60)  # one after the other
+    told = replayed("speech")
+    assert (told["state"], told["error"]) == ("FAILED", "quota: entry 0: nobody in the trace is of team 'speech'")
+
+
+def test_a_policy_is_replayed_with_its_settings_and_checkpoints(ada):
+    for minutes in (10, 10, 5):  # the first starts at once, the order of the others is the policy's
+        past(ada.user, minutes=minutes, gpus_per_node=8)
+    alike = {"trace": "history", "policies": ["acme"], "nodes": 1, "checkpoint_s": 600, "best_effort": "evaluation"}
+
+    def mean(order):
+        asked = ada.post("simulations/", alike | {"policy_settings": {"acme": {"order": order}}})
+        simulate_once(clock.now)
+        told = ada.get(f"simulations/{asked.json()['id']}/").json()
+        assert told["asked"]["checkpoint_s"] == 600 and told["error"] == ""
+        return told["result"]["runs"][0]["jct_s"]["mean"]
+
+    assert mean("fifo") == pytest.approx(1100, abs=60)
+    assert mean("sjf") == pytest.approx(1000, abs=40)
 
 
 def test_a_history_holds_the_jobs_of_ones_teams_unless_one_runs_the_machines(ada):

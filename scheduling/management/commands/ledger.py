@@ -80,7 +80,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     )
     return [
         *lines,
-        *(f"lost to {one['cause'] or 'what nobody knows yet'}: {one['gpu_hours']:,.2f}" for one in found["lost"]),
+        *(f"lost to {accounting.spoken(one['cause'])}: {one['gpu_hours']:,.2f}" for one in found["lost"]),
     ]
 
 

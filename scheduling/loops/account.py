@@ -1,0 +1,66 @@
+"""Account: what the last day of each cluster came to, for those who want to read it often.
+
+Who is eligible   every cluster.
+What a turn does  divides the day (`accounting.account`) and leaves its figures where `/metrics` finds them; the
+                  record is only read. It is nine statements a cluster, which no scrape should wait for.
+Failure story     Figures that are not worked out again are gone after a while, and a gap is drawn. Twice at once, both
+                  write the same. A cluster whose day cannot be divided is logged, and the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from jobs import tally
+from jobs.models import Cluster
+from scheduling import accounting, reliability
+from scheduling.accounting import Account, Comeback
+from scheduling.ledger import Bucket
+
+log = logging.getLogger(__name__)
+
+WINDOW = timedelta(days=1)
+KEPT_S = 1800
+
+
+def account_once(now: datetime) -> int:
+    """How many clusters have new figures."""
+    done = 0
+    for cluster in Cluster.objects.order_by("pk"):
+        try:
+            found = accounting.account(cluster, now - WINDOW, now)
+        except Exception:
+            log.exception("the last day of cluster %s could not be divided", cluster)
+            continue
+        tally.put("account", cluster.name, figures(found, now), KEPT_S)
+        done += 1
+    return done
+
+
+def figures(found: Account, now: datetime) -> dict[str, Any]:
+    """Ratios are left out where there is nothing to divide by."""
+    sums: Counter[Bucket] = Counter()
+    for piece in found.pieces:
+        sums[piece.bucket] += piece.gpu_us
+    runs = [run for of_team in found.runs.values() for run in of_team]
+    ratios = {
+        "goodput": reliability.goodput(sums, found.capacity_us),
+        "ettr": reliability.ettr(sums, runs, accounting.us(now - WINDOW), accounting.us(now)),
+    }
+    return {
+        "at": now.timestamp(),
+        "ratios": {name: ratio for name, ratio in ratios.items() if ratio is not None},
+        "gpu_hours": {str(bucket): part / accounting.US_PER_HOUR for bucket, part in sums.items()},
+        **_of_comebacks(found.comebacks),
+    }
+
+
+def _of_comebacks(comebacks: Sequence[Comeback]) -> dict[str, Any]:
+    counted = Counter(one.cause for one in comebacks)
+    took = [one.took.total_seconds() for one in comebacks]
+    return {"recoveries": dict(counted), "recovery_s": median(took) if took else None}
