@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 LATELY = timedelta(hours=1)
 MOST_AT_ONCE = 50
-MOST_TRIES = 5
+MOST_ERRORS = 5
 AGAIN = timedelta(seconds=2)
 CLEARED_BY_A_TEST = frozenset({"NodeFailure", "SlurmNodeFail", "NetworkError", "CUDAError"})
 
@@ -98,10 +98,11 @@ def _carried_on(decision: Decision, now: datetime) -> bool:
         return carry_out(mine, now)
     except Exception as error:
         log.exception("%s could not be carried out", mine)
-        if mine.tries >= MOST_TRIES:
-            decision_actions.finish(mine, Course.FAILED, f"{type(error).__name__}: {error}"[:1000], now)
+        said = f"{type(error).__name__}: {error}"[:1000]
+        if decision_actions.stumble(mine) >= MOST_ERRORS:
+            decision_actions.finish(mine, Course.FAILED, said, now)
         else:
-            decision_actions.wait(mine, now + AGAIN * mine.tries, f"{type(error).__name__}: {error}"[:1000])
+            decision_actions.wait(mine, now + AGAIN * mine.errors, said)
         return False
 
 
