@@ -23,6 +23,7 @@ from scheduling.loops.staging import stage_once
 from scheduling.loops.sweep import wake_overdue
 from scheduling.loops.turn import turns
 from scheduling.models import Lease
+from scheduling.loops.watch import watch_once
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,11 @@ def samples() -> None:
 @shared_task(name="scheduling.recover")
 def recover() -> int:
     return recover_once(clock.now())
+
+
+@shared_task(name="scheduling.watch")
+def watch() -> int:
+    return watch_once(clock.now())
 
 
 @shared_task(name="scheduling.sweep")
