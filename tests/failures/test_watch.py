@@ -1,4 +1,4 @@
-"""Running jobs that hang or whose loss went bad: found by what they report, ended where recovery acts, else proposed."""
+"""Running jobs that hang or whose loss went bad: found by their reports, ended where recovery acts, else proposed."""
 
 from __future__ import annotations
 
