@@ -22,8 +22,8 @@ from scheduling.loops.sample import sample_once, sweep_once
 from scheduling.loops.staging import stage_once
 from scheduling.loops.sweep import wake_overdue
 from scheduling.loops.turn import turns
-from scheduling.models import Lease
 from scheduling.loops.watch import watch_once
+from scheduling.models import Lease
 
 log = logging.getLogger(__name__)
 
