@@ -26,6 +26,8 @@ app.conf.beat_schedule = {
     "diagnoses": {"task": "failures.diagnose", "schedule": 1.0, "options": {"expires": 2}},
     "followed logs": {"task": "failures.follow", "schedule": 5.0, "options": {"expires": 5}},
     "recoveries": {"task": "scheduling.recover", "schedule": 1.0, "options": {"expires": 2}},
+    "watches": {"task": "scheduling.watch", "schedule": 15.0, "options": {"expires": 15}},
+    "notices": {"task": "failures.notify", "schedule": 5.0, "options": {"expires": 5}},
     "late diagnoses": {"task": "failures.sweep", "schedule": 300.0, "options": {"expires": 300}},
     "accounts": {"task": "scheduling.accounts", "schedule": 300.0, "options": {"expires": 300}},
     "simulations": {"task": "scheduling.simulations", "schedule": 5.0, "options": {"expires": 5}},

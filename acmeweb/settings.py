@@ -1,10 +1,12 @@
 """Django settings. Everything that differs between two installations comes from the environment (see .env.example)."""
 
+import ipaddress
 import secrets
 import socket
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from acmeweb import env as environment
 from acmeweb.env import ROOT
@@ -151,6 +153,16 @@ ACME_METRICS_NETWORKS = env.networks("ACME_METRICS_NETWORKS")
 # Where jobs reach us, as seen from the nodes of the clusters; empty: they are told no address
 _url = env.url(("ACME_URL",), ("http", "https"))
 ACME_URL = _url.geturl() if _url else ""
+# Who is told of incidents: the mail server, and networks that webhooks may be in besides the open internet
+_mail = env.url(("ACME_MAIL_URL",), ("smtp", "smtp+tls", "smtps"))
+EMAIL_HOST = (_mail.hostname or "") if _mail else ""
+EMAIL_USE_SSL, EMAIL_USE_TLS = bool(_mail and _mail.scheme == "smtps"), bool(_mail and _mail.scheme == "smtp+tls")
+EMAIL_PORT = (_mail.port if _mail else None) or (465 if EMAIL_USE_SSL else 587 if EMAIL_USE_TLS else 25)
+EMAIL_HOST_USER = unquote((_mail.username if _mail else None) or "")
+EMAIL_HOST_PASSWORD = unquote((_mail.password if _mail else None) or "")
+EMAIL_TIMEOUT = 30
+ACME_MAIL_FROM = env.text("ACME_MAIL_FROM", "acme@localhost")
+ACME_WEBHOOK_NETWORKS = tuple(map(ipaddress.ip_network, env.networks("ACME_WEBHOOK_NETWORKS")))
 ACME_API_PER_MINUTE = env.number("ACME_API_PER_MINUTE", 30_000, 1, 10_000_000)
 # A learned rule is adopted by itself after so many hits that people found right, and none wrong; 0: by hand only
 ACME_ADOPT_RULES_AFTER = env.number("ACME_ADOPT_RULES_AFTER", 0, 0, 1000)

@@ -21,7 +21,7 @@ from failures.diagnosis import wording
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
 from failures.following_actions import forget
 from failures.grouping import Scope, Symptom
-from failures.models import Diagnosis, Incident, Review, Standing
+from failures.models import Course, Decision, Diagnosis, Incident, Review, Standing
 from jobs import actions as job_actions
 from jobs import journal
 from jobs.journal import Author
@@ -36,6 +36,8 @@ WITH = ("attempt__job__cluster", "attempt__following")
 MOST_RESOLVED = 200
 RECOVERY = timedelta(days=30)
 MOST_BUNDLE = 64 << 10
+SUSPECT_KEPT = timedelta(minutes=30)  # its bundle is made when its log has more to say
+SURE_OF_SYMPTOM = 0.9  # no step for three times the longest usual: seen, not guessed
 OPEN_LOCK = 0x0E11  # "who opens incidents of this cluster", for pg_advisory_xact_lock
 
 
@@ -105,6 +107,53 @@ def judge(
     _event("diagnosis.made", ENGINE, row, to_state=row.root_cause, why=row.action, detail=detail)
     _tell(row)
     return incident
+
+
+DETECTOR = "detector"  # the engine's name, where a running attempt is judged by what it reports
+
+
+@transaction.atomic
+def suspect(attempt: Attempt, label: str, why: str, since: datetime, now: datetime) -> Incident | None:
+    """A running attempt shows a symptom: its verdict comes before its end. Twice: None."""
+    found = LABELS[label]
+    row, new = Diagnosis.objects.get_or_create(
+        attempt=attempt,
+        defaults={
+            "cluster_id": attempt.job.cluster_id, "failed_at": now, "due_at": now + SUSPECT_KEPT, "judged_at": now,
+            "root_cause": label, "said": label, "category": found.category.value, "confidence": SURE_OF_SYMPTOM,
+            "restart_helps": found.restart.value, "restart_reason": found.reason, "action": found.action,
+            "engine": DETECTOR, "notes": [why], "gpus": attempt.job.gpus,
+        },
+    )  # fmt: skip
+    if not new:
+        return None
+    row.refresh_from_db()
+    incident = _join(row, since, now)
+    _event("diagnosis.made", ENGINE, row, to_state=label, why=why, detail={"engine": DETECTOR})
+    _tell(row)
+    return incident
+
+
+@transaction.atomic
+def acquit(row: Diagnosis, why: str, now: datetime) -> bool:
+    """The symptom passed before anything was done about it: what fails later is judged for itself."""
+    if row.engine != DETECTOR or not Attempt.objects.filter(pk=row.attempt_id, ended_at=None, stop_as="").exists():
+        return False
+    waiting = Decision.objects.filter(diagnosis=row)
+    if waiting.exclude(course__in=(Course.PROPOSED, Course.OBSERVED)).exists():
+        return False
+    incident = row.incident
+    if incident is not None:
+        Incident.objects.filter(pk=incident.pk).update(attempts=F("attempts") - 1)
+        if incident.lead_id == row.pk:
+            if incident.state != Standing.RESOLVED:
+                resolve(incident, author=ENGINE, now=now, why=why)
+            Incident.objects.filter(pk=incident.pk).update(lead=None)
+    waiting.delete()
+    _event("diagnosis.withdrawn", ENGINE, row, from_state=row.root_cause, why=why)
+    _tell(row)
+    row.delete()
+    return True
 
 
 def _fields(verdict: pure.Diagnosis) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 
 from failures import actions, rule_actions
 from failures.diagnosis.labels import LABELS
-from failures.models import Decision, Diagnosis, Incident, LearnedRule, Order, RuleState, Standing
+from failures.models import Channel, Decision, Diagnosis, Incident, LearnedRule, Notice, Order, RuleState, Standing
 from jobs import clock
 from jobs.admin import looks
 from jobs.admin.record import Open, RecordAdmin
@@ -257,3 +257,20 @@ class OrderAdmin(RecordAdmin):
     list_filter = ("cluster",)
     search_fields = ("job__public_id__startswith", "node__name__startswith")
     search_help_text = "Begin of a job id or of a node's name."
+
+
+@admin.register(Channel)
+class ChannelAdmin(RecordAdmin):
+    list_display = ("id", "team", "kind", "target", "scope", "least_gpu_hours", "is_on", "created_by")
+    list_select_related = ("team",)
+    list_filter = ("kind", "team")
+    exclude = ("secret",)
+    search_fields = ("target__startswith",)
+    search_help_text = "Begin of an address."
+
+
+@admin.register(Notice)
+class NoticeAdmin(RecordAdmin):
+    list_display = ("id", "channel", "incident", "update", "sent_at", "failures", "given_up_at", "trouble")
+    list_select_related = ("channel__team", "incident")
+    list_filter = ("channel",)

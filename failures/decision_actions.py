@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import F
 
 from acmeweb import live
 from failures.actions import Moved, storable
@@ -213,6 +214,13 @@ def finish(decision: Decision, course: str, outcome: str, now: datetime) -> bool
     _event(f"decision.{course}", RECOVERY, decision, why=outcome, to_state=course)
     _tell(decision)
     return True
+
+
+def stumble(decision: Decision) -> int:
+    """How often it has raised by now."""
+    Decision.objects.filter(pk=decision.pk).update(errors=F("errors") + 1)
+    decision.refresh_from_db()
+    return decision.errors
 
 
 def wait(decision: Decision, until: datetime, outcome: str) -> None:

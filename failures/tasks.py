@@ -6,7 +6,7 @@ from celery import shared_task
 
 from failures import actions
 from failures.diagnosis import compress, scan
-from failures.loops import consult, diagnose, follow, learn
+from failures.loops import consult, diagnose, follow, learn, notify
 from jobs import clock
 
 
@@ -29,6 +29,11 @@ def diagnose_ever() -> int:
 @shared_task(name="failures.follow")
 def follow_logs() -> int:
     return follow.follow_once(clock.now())
+
+
+@shared_task(name="failures.notify")
+def notify_lately() -> int:
+    return notify.notify_once(clock.now())
 
 
 @shared_task(name="failures.learn")

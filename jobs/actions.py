@@ -12,7 +12,7 @@ verb here talks to a cluster or to a queue.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -144,6 +144,8 @@ def finish(attempt: Attempt, ended: Ended, *, author: Author) -> None:
     """Close the attempt, give its GPUs back, and move the job to what follows from this end."""
     attempt = _as_of_now(attempt)
     job = attempt.job
+    if attempt.stop_as == State.FAILED and ended.state != State.COMPLETED:
+        ended = replace(ended, state=State.FAILED, reason=attempt.stop_why)  # its cluster knows only that we ended it
     if job.is_foreign:
         _close(attempt, ended, ending.Next(state=ended.state, why=ended.sentence), author=author)
         return
@@ -152,7 +154,9 @@ def finish(attempt: Attempt, ended: Ended, *, author: Author) -> None:
     becomes = ending.after(ended, wanted=attempt.stop_as, budget=job.requeue_limit - spent)
     if becomes.spends_budget and (why := crash_loop(tries_of(attempt, ended))):
         becomes = ending.held(why)
-    may_recover = not attempt.stop_as and job.cluster.mode == Mode.DRIVE and work_of(job).is_recoverable(ended)
+    may_recover = (
+        attempt.stop_as in ("", State.FAILED) and job.cluster.mode == Mode.DRIVE and work_of(job).is_recoverable(ended)
+    )
     if may_recover and ending.waits_for_recovery(becomes, _recovery_modes(job)):
         becomes = ending.to_recover(ended)
     _close(attempt, ended, becomes, author=author)
@@ -198,7 +202,7 @@ def _try_of(attempt: Attempt, ended: Ended) -> Try:
     pulse = getattr(attempt, "pulse", None)
     steps = [step for step in (attempt.saved_step, pulse and pulse.step) if step is not None]
     return Try(
-        cause="" if attempt.stop_as else cause_of(**how),
+        cause=cause_of(**how) if attempt.stop_as in ("", State.FAILED) else "",
         nodes=frozenset(expand(attempt.nodelist)),
         step=max(steps, default=None),
     )

@@ -53,6 +53,8 @@ def after(ended: Ended, *, wanted: str, budget: int) -> Next:
         return Next(state=State.PENDING, flags=(Flag.REQUEUED,), why="It was requeued as asked.")
     if wanted == State.TIMEOUT:
         return Next(state=State.TIMEOUT, why=MOVES[State.RUNNING, State.TIMEOUT])
+    if wanted == State.FAILED:
+        return Next(state=State.FAILED, why="Recovery ended it.")
     if wanted == State.PREEMPTED:
         return _back_or(State.PREEMPTED, budget, spends=False, why="It gave way to other work")
     if ended.state in PLATFORM_ENDS:

@@ -53,6 +53,15 @@ def reach_limit(job: Job, *, author: Author, why: str) -> None:
     stop(job, State.TIMEOUT, "limit", author=author, why=why)
 
 
+@transaction.atomic
+def recover(attempt: Attempt, *, author: Author, why: str) -> None:
+    """It is alive and does nothing any more, or nothing good: end it as failed, so that recovery goes on from there."""
+    live = Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).exists()
+    if not live:
+        raise moved(attempt.job, f"{attempt} has ended already")
+    stop(attempt.job, State.FAILED, "recover", author=author, why=why)
+
+
 def ask_of(job: Job) -> Ask | None:
     """How it wants to be asked for a checkpoint; None for a job that makes none."""
     saves = job.checkpoint_dir or job.checkpoint_interval
@@ -61,7 +70,7 @@ def ask_of(job: Job) -> Ask | None:
     return ask if ask and ask.grace else None
 
 
-BY_LOOPS = frozenset({"preempt", "evict", "limit"})
+BY_LOOPS = frozenset({"preempt", "evict", "limit", "recover"})
 
 
 def stop(

@@ -23,6 +23,7 @@ from scheduling.loops.sample import sample_once, sweep_once
 from scheduling.loops.staging import stage_once
 from scheduling.loops.sweep import wake_overdue
 from scheduling.loops.turn import turns
+from scheduling.loops.watch import watch_once
 from scheduling.models import Lease
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,11 @@ def recover() -> int:
 @shared_task(name="scheduling.accounts")
 def accounts() -> int:
     return account_once(clock.now())
+
+
+@shared_task(name="scheduling.watch")
+def watch() -> int:
+    return watch_once(clock.now())
 
 
 @shared_task(name="scheduling.sweep")

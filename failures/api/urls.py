@@ -1,6 +1,6 @@
 from django.urls import path, register_converter
 
-from failures.api import decisions, diagnoses, figures, incidents, rules
+from failures.api import channels, decisions, diagnoses, figures, incidents, rules
 from jobs.api.urls import PublicId
 
 
@@ -49,6 +49,8 @@ urlpatterns = [
     ),
     path("orders/", decisions.Orders.as_view()),
     path("orders/<incident_number:order>/lift/", decisions.LiftOrder.as_view()),
+    path("channels/", channels.Channels.as_view()),
+    path("channels/<incident_number:channel>/remove/", channels.RemoveChannel.as_view()),
     path("recovery/modes/", decisions.Modes.as_view()),
     path("diagnoses/<attempt_key:attempt>/similar/", rules.Similar.as_view()),
     path("rules/", rules.Rules.as_view()),

@@ -68,6 +68,11 @@ class Watch:
         told, self._told = self._told, found is not None
         return None if told else found
 
+    @property
+    def is_in_trouble(self) -> bool:
+        """What was told last has not passed."""
+        return self._told
+
     def _judge(self, point: Point) -> Finding | None:
         self._nans = _in_a_row(self._nans, point, point.loss)
         self._overflows = _in_a_row(self._overflows, point, point.grad_norm)

@@ -6,10 +6,12 @@ from failures.models.decision import Course, Decision, Order, Step
 from failures.models.diagnosis import Diagnosis, Review
 from failures.models.following import Following
 from failures.models.incident import Incident, Standing
+from failures.models.notice import Channel, Notice
 from failures.models.signature import LearnedRule, ModelOpinion, Origin, RuleHit, RuleKind, RuleState
 
 __all__ = [
     "Case",
+    "Channel",
     "Course",
     "Decision",
     "Diagnosis",
@@ -17,6 +19,7 @@ __all__ = [
     "Incident",
     "LearnedRule",
     "ModelOpinion",
+    "Notice",
     "Order",
     "Origin",
     "Review",

@@ -96,6 +96,7 @@ class Decision(models.Model):
     said_why = models.TextField(blank=True)
     due_at = models.DateTimeField(db_default=Now(), help_text="When its next step is looked at.")
     tries = models.PositiveIntegerField(default=0)
+    errors = models.PositiveSmallIntegerField(default=0, help_text="Tries that raised; waiting for a test is none.")
     began_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
     outcome = models.TextField(blank=True)

@@ -42,7 +42,10 @@ PATHS: dict[str, Schema] = {
     "cluster": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
     "name": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
     "attempt": {"type": "string", "pattern": r"^[0-9a-z]{1,16}(_[0-9]{1,7})?\.[0-9]{1,5}$"},
-    **{name: {"type": "integer", "minimum": 1, "maximum": 10**18 - 1} for name in ("incident", "decision", "order")},
+    **{
+        name: {"type": "integer", "minimum": 1, "maximum": 10**18 - 1}
+        for name in ("incident", "decision", "order", "channel")
+    },
     "rule": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,60}$"},
 }
 

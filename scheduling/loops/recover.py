@@ -29,8 +29,9 @@ from failures.models import Course, Decision, Diagnosis, Step
 from failures.recovery import decide
 from failures.recovery.remedies import RESTARTING, Action, Mode
 from failures.recovery.values import Recovery
-from jobs import node_actions, recovery_actions
+from jobs import node_actions, recovery_actions, stop_actions
 from jobs.actions import JobError
+from jobs.lifecycle import State
 from jobs.models import Attempt, DrainMode, Node
 from jobs.models import Mode as ClusterMode
 from jobs.node_actions import NodeError
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 
 LATELY = timedelta(hours=1)
 MOST_AT_ONCE = 50
-MOST_TRIES = 5
+MOST_ERRORS = 5
 AGAIN = timedelta(seconds=2)
 CLEARED_BY_A_TEST = frozenset({"NodeFailure", "SlurmNodeFail", "NetworkError", "CUDAError"})
 
@@ -79,7 +80,7 @@ def _decided(row: Diagnosis, now: datetime) -> bool:
 
 def _within_reach(attempt: Attempt, found: Recovery) -> Recovery:
     """What cannot be done any more is not proposed: a job that has ended for good, or goes on by itself."""
-    waits = attempt.job.recover_by is not None
+    waits = attempt.job.recover_by is not None or attempt.ended_at is None
     if waits or found.drain or found.test or found.mode is Mode.OBSERVE or found.action not in RESTARTING:
         return found
     why = f"the job is {attempt.job.state} and does not wait for recovery"
@@ -98,14 +99,17 @@ def _carried_on(decision: Decision, now: datetime) -> bool:
         return carry_out(mine, now)
     except Exception as error:
         log.exception("%s could not be carried out", mine)
-        if mine.tries >= MOST_TRIES:
-            decision_actions.finish(mine, Course.FAILED, f"{type(error).__name__}: {error}"[:1000], now)
+        said = f"{type(error).__name__}: {error}"[:1000]
+        if decision_actions.stumble(mine) >= MOST_ERRORS:
+            decision_actions.finish(mine, Course.FAILED, said, now)
         else:
-            decision_actions.wait(mine, now + AGAIN * mine.tries, f"{type(error).__name__}: {error}"[:1000])
+            decision_actions.wait(mine, now + AGAIN * mine.errors, said)
         return False
 
 
 def carry_out(decision: Decision, now: datetime) -> bool:
+    if decision.attempt.ended_at is None:
+        return _end_attempt(decision, now)
     for node in Node.objects.filter(cluster=decision.cluster_id, name__in=decision.drain).order_by("name"):
         _close(decision, node, now)
     test = _tested(decision, now)
@@ -137,6 +141,19 @@ def _tested(decision: Decision, now: datetime) -> NodeTest | None:
             decision_actions.step(decision, Step.Kind.TESTED, words)
             transaction.on_commit(lambda: want_turn(decision.cluster_id))
     return nodetest_actions.go_on(test, now) if not test.worlds.exists() else test
+
+
+def _end_attempt(decision: Decision, now: datetime) -> bool:
+    """It runs still, and must end before anything else. Its cluster has the last word on when."""
+    attempt = decision.attempt
+    if not attempt.stop_as:
+        stop_actions.recover(attempt, author=RECOVERY, why=f"{decision.facts['cause']}: {decision.why}.")
+        want_turn(decision.cluster_id)
+    elif attempt.stop_as != State.FAILED:
+        said = f"Somebody else ends it: {attempt.stop_why}"
+        return decision_actions.finish(decision, Course.DONE, said, now)
+    decision_actions.wait(decision, now + AGAIN, "Its attempt is being ended.")
+    return False
 
 
 @transaction.atomic

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from failures.loops.diagnose import diagnose_once
+from failures.models import Decision
 from jobs import clock
 from jobs.models import Role
+from scheduling.loops.recover import recover_once
 from tests import make as rows
 from tests.failures import make
 
@@ -51,4 +53,25 @@ def test_nothing_is_wider_than_a_phone(visit, running, tmp_path):
     ):
         ada.open(path)
         assert ada.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
+    assert ada.complaints == []
+
+
+def test_a_proposal_is_approved_with_one_click_and_nothing_is_too_wide(visit, server, tmp_path):
+    rows.team("pretraining", ada=Role.RESEARCHER)
+    attempt = make.running(tmp_path, name="pretrain-7b", kind="pretrain", on=("seren-001", "seren-002"))
+    make.end(tmp_path, attempt, "step 100\n")
+    diagnose_once(clock.now())
+    recover_once(clock.now())
+    decision = Decision.objects.get()
+    ada = visit("ada")
+
+    ada.open(f"/failures/{decision.incident_id}/")
+    for width in (1440, 390):
+        ada.page.set_viewport_size({"width": width, "height": 900})
+        assert ada.page.evaluate("document.documentElement.scrollWidth") <= width
+    ada.page.click(".decision .good")
+    ada.page.wait_for_selector(".decision :text('approved')")
+
+    decision.refresh_from_db()
+    assert (decision.course, decision.said_by) == ("approved", "ada")
     assert ada.complaints == []

@@ -6,8 +6,12 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from failures.models import Diagnosis, Incident
+from failures import decision_actions
+from failures.loops.diagnose import diagnose_once
+from failures.models import Channel, Decision, Diagnosis, Incident, Notice, Order
+from jobs import clock
 from jobs.models import Event
+from scheduling.loops.recover import recover_once
 from tests import make as rows
 from tests.failures import make
 
@@ -94,3 +98,24 @@ def test_who_may_only_look_changes_nothing(died):
 
     assert client.get(page(Diagnosis)).status_code == 403
     assert use(client, Diagnosis, "confirm").status_code == 403
+
+
+def test_what_recovery_decided_and_who_is_told_are_shown_and_never_edited(tmp_path):
+    attempt = make.running(tmp_path, kind="pretrain")
+    make.end(tmp_path, attempt, "step 1\n")
+    diagnose_once(clock.now())
+    recover_once(clock.now())
+    decision = Decision.objects.get()
+    decision_actions.approve(decision, author=rows.author(), now=clock.now())
+    decision_actions.undo(decision, author=rows.author(), now=clock.now())
+    channel = Channel.objects.create(kind="webhook", target="https://hooks.example.org", secret="hush")
+    Notice.objects.create(channel=channel, incident=decision.incident, wanted="x")
+    root = Client()
+    root.force_login(rows.user("root", is_staff=True, is_superuser=True))
+
+    for model in (Decision, Order, Channel, Notice):
+        shown = root.get(page(model))
+        row = root.get(page(model, "change", model.objects.get().pk))
+        assert (shown.status_code, row.status_code) == (200, 200), model
+        assert "hush" not in shown.content.decode() + row.content.decode()
+        assert root.post(page(model, "change", model.objects.get().pk)).status_code == 403

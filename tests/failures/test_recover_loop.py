@@ -166,7 +166,7 @@ def test_run_twice_nothing_is_done_twice(tmp_path):
         recover_once(clock.now() + timedelta(minutes=5))
 
     assert Decision.objects.count() == 1
-    assert sorted(Step.objects.values_list("kind", flat=True)) == ["drained", "restarted"]
+    assert sorted(Step.objects.values_list("kind", flat=True)) == ["drained", "restarted", "tested"]
     assert Event.objects.filter(what="job.recovered").count() == 1
 
 
@@ -240,13 +240,13 @@ def test_killed_before_any_of_its_commits_the_next_turn_does_the_rest_once(tmp_p
     recover_once(clock.now() + 2 * decision_actions.CLAIM)
 
     assert Decision.objects.get().course == Course.DONE
-    assert sorted(Step.objects.values_list("kind", flat=True)) == ["drained", "restarted"]
+    assert sorted(Step.objects.values_list("kind", flat=True)) == ["drained", "restarted", "tested"]
     assert Event.objects.filter(what__in=("node.drained", "job.recovered", "decision.done")).count() == 3
 
 
 def test_what_cannot_be_carried_out_fails_after_some_tries_and_the_job_is_given_back(tmp_path, monkeypatch):
     mode("act")
-    attempt = diagnosed(tmp_path)
+    attempt = diagnosed(tmp_path, make.STORAGE)
     now = clock.now()
     monkeypatch.setattr("scheduling.loops.recover.resume_of", lambda decision: 1 / 0)
     for minute in range(0, 20, 2):
@@ -286,7 +286,8 @@ def test_an_old_attempt_is_nobody_to_recover(tmp_path):
 
 
 def proposal(root):
-    decision = decided(root)
+    """A restart without any node."""
+    decision = decided(root, "step 100\n")
     assert (decision.course, decision.mode) == ("proposed", "propose")
     return decision
 
@@ -416,9 +417,9 @@ def test_a_decision_replayed_by_the_same_rules_is_the_same(tmp_path):
 
 def test_a_decision_from_other_inputs_differs_and_is_shown_side_by_side(tmp_path):
     decision = proposal(tmp_path)
-    Decision.objects.filter(pk=decision.pk).update(policy=decision.policy | {"modes": [[["*", "*"], "act"]]})
+    Decision.objects.filter(pk=decision.pk).update(policy=decision.policy | {"modes": [[["*", "*"], "observe"]]})
     decision.refresh_from_db()
 
     differing = {one.what: (one.then, one.today) for one in replay.compared(decision) if not one.is_same}
 
-    assert differing == {"mode": ("propose", "act")}
+    assert differing == {"mode": ("propose", "observe")}

@@ -130,6 +130,11 @@ def test_what_recovery_answers_is_as_described(schema, olga, tmp_path):
     conforms(schema, "incidents/{incident}/decisions/", "get", olga.get(f"incidents/{number}/decisions/"))
     conforms(schema, described, "get", olga.get(here))
     conforms(schema, f"{described}replay/", "get", olga.get(f"{here}replay/"))
+    added = olga.post("channels/", {"kind": "email", "target": "ops@example.org"})
+    conforms(schema, "channels/", "post", added)
+    conforms(schema, "channels/", "get", olga.get("channels/"))
+    gone = olga.post(f"channels/{added.json()['id']}/remove/")
+    conforms(schema, "channels/{channel}/remove/", "post", gone)
     order = olga.get("orders/").json()["results"][0]["id"]
     conforms(schema, "orders/{order}/lift/", "post", olga.post(f"orders/{order}/lift/"))
 

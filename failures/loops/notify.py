@@ -1,0 +1,140 @@
+"""Notify: tell people of incidents: one message for each incident and channel, brought up to date when it moves.
+
+Who is eligible   incidents that moved within the last hour, for each channel of a team that they touch (or of
+                  everybody) whose rules they meet; then messages whose time has come, the longest due first.
+What a turn does  writes down what is to be said, as a hash; claims one message at a time (counted, put ahead by a
+                  lease), sends it without a transaction, notes what was said.
+Failure story     Killed between sending and the note, the same message is sent once more: it carries the same id and
+                  number, by which a receiver knows it. A receiver that is away is asked again, later each time, ten
+                  times. Two workers: a message is skipped while it is locked, and due later once claimed. Run twice:
+                  what was said is what is to be said, so nothing is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+import httpx
+from django.conf import settings
+from django.core.mail import EmailMessage
+from django.db.models import Q, QuerySet
+
+from failures import notice_actions, telling
+from failures.decision_actions import sentence
+from failures.models import Channel, Decision, Incident, Notice
+from failures.telling import Message
+from jobs import clock, outbound
+from jobs.models import Job
+
+log = logging.getLogger(__name__)
+
+LATELY, DAY = timedelta(hours=1), timedelta(days=1)
+MOST = 500
+TIME = timedelta(seconds=20)
+
+Send = Callable[[Notice, Message], None]
+
+
+class NotSent(Exception):
+    """The message is a sentence about the receiver."""
+
+
+def notify_once(now: datetime, send: Send | None = None) -> int:
+    """How many messages were sent."""
+    _note_wanted(now)
+    done, at = 0, now
+    while at - now < TIME and (row := notice_actions.claim(at)) is not None:
+        done += _sent(row, at, deliver if send is None else send)
+        at = max(clock.now(), at)
+    return done
+
+
+def _note_wanted(now: datetime) -> None:
+    """Two statements for each channel, one for each incident that moved."""
+    digests: dict[int, str] = {}
+    for channel in Channel.objects.filter(is_on=True):
+        known = dict(channel.notices.filter(incident__last_symptom_at__gte=now - DAY).values_list("incident", "wanted"))
+        for incident in _concerning(channel, now):
+            digest = digests.get(incident.pk) or message_of(incident).digest
+            digests[incident.pk] = digest
+            if known.get(incident.pk) != digest:
+                notice_actions.want(channel.pk, incident.pk, digest, now)
+
+
+def _concerning(channel: Channel, now: datetime) -> Iterable[Incident]:
+    """Only what moved since the channel is there."""
+    since = max(now - LATELY, channel.created_at)
+    moved = Q(last_symptom_at__gte=since) | Q(acknowledged_at__gte=since) | Q(resolved_at__gte=since)
+    decided = Decision.objects.filter(Q(at__gte=since) | Q(said_at__gte=since) | Q(ended_at__gte=since))
+    rows = Incident.objects.filter(last_symptom_at__gte=now - DAY)
+    rows = rows.filter(moved | Q(pk__in=decided.values("incident")), gpu_hours_lost__gte=channel.least_gpu_hours)
+    if channel.scope:
+        rows = rows.filter(scope=channel.scope)
+    if channel.team_id:
+        rows = rows.touching(Job.objects.filter(team=channel.team_id))
+    return _whole(rows).order_by("pk")[:MOST]
+
+
+def _whole(rows: QuerySet[Incident]) -> QuerySet[Incident]:
+    return rows.select_related("cluster").prefetch_related("nodes")
+
+
+def message_of(incident: Incident) -> Message:
+    newest = Decision.objects.filter(incident=incident).select_related("attempt").order_by("-pk").first()
+    return Message(
+        incident=incident.pk,
+        state=incident.state,
+        title=telling.line(incident.title),
+        cluster=incident.cluster.name,
+        attempts=incident.attempts,
+        nodes=sorted(node.name for node in incident.nodes.all()),
+        decision=telling.line(sentence(newest)) if newest else "",
+        course=newest.course if newest else "",
+        url=f"{settings.ACME_URL.rstrip('/')}/failures/{incident.pk}/" if settings.ACME_URL else "",
+    )
+
+
+def _sent(row: Notice, now: datetime, send: Send) -> bool:
+    """The row boundary: whatever one receiver does, the next one is told."""
+    message = message_of(_whole(Incident.objects.all()).get(pk=row.incident_id))
+    try:
+        send(row, message)
+    except (NotSent, outbound.ForbiddenTarget, httpx.HTTPError, OSError) as error:
+        log.warning("%s was not sent: %s", row, error)
+        notice_actions.note_failed(row, f"{type(error).__name__}: {error}", now)
+        return False
+    notice_actions.note_sent(row, message.digest, now)
+    return True
+
+
+def deliver(row: Notice, message: Message) -> None:
+    match row.channel.kind:
+        case Channel.Kind.EMAIL:
+            _mail(row, message)
+        case Channel.Kind.SLACK:
+            _post(row.channel.target, telling.for_slack(message), {})
+        case _:
+            body = telling.for_webhook(message, row.update)
+            signed = telling.signature(row.channel.secret, body, int(clock.now().timestamp()))
+            headers = {"Acme-Signature": signed, "Acme-Delivery": f"{row.pk}-{row.update}"}
+            _post(row.channel.target, body, headers)
+
+
+def _post(target: str, body: bytes, headers: dict[str, str]) -> None:
+    with outbound.client(settings.ACME_WEBHOOK_NETWORKS) as client:
+        answer = client.post(target, content=body, headers={"Content-Type": "application/json", **headers})
+    if answer.status_code // 100 != 2:
+        raise NotSent(f"it answered {answer.status_code}")
+
+
+def _mail(row: Notice, message: Message) -> None:
+    """Later mails are answers to the first one, so that a reader's program keeps them together."""
+    if not settings.EMAIL_HOST:
+        raise NotSent("no mail server is configured (ACME_MAIL_URL)")
+    thread = f"<incident-{row.incident_id}.{row.channel_id}@{settings.ACME_MAIL_FROM.rpartition('@')[2]}>"
+    headers = {"In-Reply-To": thread, "References": thread} if row.update else {"Message-ID": thread}
+    EmailMessage(
+        message.subject, "\n".join(message.lines), settings.ACME_MAIL_FROM, [row.channel.target], headers=headers
+    ).send()

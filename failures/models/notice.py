@@ -1,0 +1,84 @@
+"""Who is told of incidents, and what he was told: one row for each channel and incident, brought up to date."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from django.db import models
+from django.db.models.functions import Now
+
+from failures.grouping import Scope
+from failures.models.incident import Incident
+from jobs.models import Team
+
+
+class Channel(models.Model):
+    class Kind(models.TextChoices):
+        EMAIL = "email"
+        WEBHOOK = "webhook"
+        SLACK = "slack", "slack: an incoming webhook, as Slack and Mattermost have them"
+
+    team = models.ForeignKey(
+        Team, null=True, blank=True, on_delete=models.CASCADE, related_name="channels",
+        help_text="Incidents that touch its jobs. Empty: every incident.",
+    )  # fmt: skip
+    kind = models.CharField(max_length=8, choices=Kind)
+    target = models.CharField(max_length=500, help_text="A mail address, or the address that is called.")
+    secret = models.CharField(max_length=64, blank=True, editable=False, help_text="Signs what a webhook is sent.")
+    scope = models.CharField(
+        max_length=8, blank=True, choices=[(one.value, one.value) for one in Scope],
+        help_text="Only sick nodes, services or programs. Empty: all.",
+    )  # fmt: skip
+    least_gpu_hours = models.FloatField(default=0, help_text="Only incidents that have cost as much.")
+    is_on = models.BooleanField(default=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_by = models.CharField(max_length=150, blank=True, editable=False)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["team", "kind", "target"], nulls_distinct=False, name="one_channel_per_target"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.team or 'every team'}"
+
+
+class NoticeQuerySet(models.QuerySet["Notice"]):
+    def open(self) -> Self:
+        """What is to be said is not what was said."""
+        return self.exclude(wanted=models.F("sent")).filter(given_up_at__isnull=True)
+
+
+class Notice(models.Model):
+    channel = models.ForeignKey(Channel, on_delete=models.CASCADE, related_name="notices")
+    incident = models.ForeignKey(Incident, on_delete=models.PROTECT, related_name="notices")
+    wanted = models.CharField(max_length=64, help_text="A hash of what is to be said.")
+    sent = models.CharField(max_length=64, blank=True, help_text="A hash of what was said last.")
+    update = models.PositiveIntegerField(default=0, help_text="How many messages were sent.")
+    due_at = models.DateTimeField(db_default=Now())
+    tries = models.PositiveIntegerField(default=0, help_text="Counted before each try: the fencing token too.")
+    failures = models.PositiveSmallIntegerField(default=0, help_text="In a row.")
+    sent_at = models.DateTimeField(null=True)
+    given_up_at = models.DateTimeField(null=True)
+    trouble = models.TextField(blank=True)
+
+    objects = NoticeQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(fields=["channel", "incident"], name="one_notice_per_channel_and_incident")
+        ]
+        indexes = [
+            models.Index(
+                fields=["due_at"],
+                name="notice_due",
+                condition=models.Q(given_up_at__isnull=True) & ~models.Q(wanted=models.F("sent")),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.incident} to {self.channel}"

@@ -1,0 +1,104 @@
+"""The only code that changes channels and notices."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime, timedelta
+
+from django.core.exceptions import ValidationError
+from django.core.validators import EmailValidator
+from django.db import IntegrityError, transaction
+from django.db.models import F
+
+from failures.models import Channel, Notice
+from jobs import journal, outbound
+from jobs.journal import Author
+from jobs.outbound import Network
+from jobs.spec import BadSpec
+
+LEASE = timedelta(seconds=60)
+NOT_SOONER = timedelta(seconds=30)  # between two messages about one incident: bursts become one
+MOST_FAILURES = 10
+SLOWEST = timedelta(minutes=30)
+
+
+@transaction.atomic
+def add_channel(
+    kind: str,
+    target: str,
+    *,
+    author: Author,
+    team_id: int | None = None,
+    scope: str = "",
+    least_gpu_hours: float = 0,
+    allowed: tuple[Network, ...] = (),
+) -> Channel:
+    """Raises BadSpec. A webhook gets a secret that its receiver must know."""
+    _check(kind, target, allowed)
+    try:
+        with transaction.atomic():
+            row = Channel.objects.create(
+                team_id=team_id, kind=kind, target=target, scope=scope, least_gpu_hours=least_gpu_hours,
+                secret=secrets.token_urlsafe(32) if kind == Channel.Kind.WEBHOOK else "", created_by=author.by,
+            )  # fmt: skip
+    except IntegrityError:
+        raise BadSpec("target", "is told already") from None
+    journal.event("channel.added", author, why=str(row), detail={"channel": row.pk}).save()
+    return row
+
+
+def _check(kind: str, target: str, allowed: tuple[Network, ...]) -> None:
+    if kind == Channel.Kind.EMAIL:
+        try:
+            EmailValidator()(target)
+        except ValidationError:
+            raise BadSpec("target", "is no mail address") from None
+        return
+    try:
+        outbound.checked(target, allowed)
+    except outbound.ForbiddenTarget as error:
+        raise BadSpec("target", str(error)) from None
+
+
+@transaction.atomic
+def remove_channel(row: Channel, *, author: Author) -> None:
+    """Nobody is told there any more."""
+    journal.event("channel.removed", author, why=str(row), detail={"channel": row.pk}).save()
+    row.delete()
+
+
+def want(channel_id: int, incident_id: int, digest: str, now: datetime) -> bool:
+    """There is something to say. Soon, but not at once after the last message."""
+    row, new = Notice.objects.get_or_create(
+        channel_id=channel_id, incident_id=incident_id, defaults={"wanted": digest, "due_at": now}
+    )
+    if new or row.wanted == digest:
+        return new
+    due_at = max(now, row.sent_at + NOT_SOONER) if row.sent_at else now
+    fields = {"wanted": digest, "due_at": due_at, "given_up_at": None, "failures": 0}
+    return Notice.objects.filter(pk=row.pk, wanted=row.wanted).update(**fields) == 1
+
+
+def claim(now: datetime) -> Notice | None:
+    with transaction.atomic():
+        due = Notice.objects.open().filter(due_at__lte=now, channel__is_on=True).order_by("due_at")
+        row = due.select_for_update(skip_locked=True, of=("self",)).first()
+        if row is None:
+            return None
+        Notice.objects.filter(pk=row.pk).update(tries=F("tries") + 1, due_at=now + LEASE)
+    return Notice.objects.select_related("channel__team", "incident__cluster").get(pk=row.pk)
+
+
+def note_sent(row: Notice, digest: str, now: datetime) -> None:
+    Notice.objects.filter(pk=row.pk, tries=row.tries).update(
+        sent=digest, sent_at=now, update=F("update") + 1, failures=0, trouble=""
+    )
+
+
+def note_failed(row: Notice, why: str, now: datetime) -> None:
+    """Later again, each time twice as late; after many times never."""
+    wait = min(timedelta(seconds=5) * 2 ** min(row.failures, 12), SLOWEST)
+    over = now if row.failures + 1 >= MOST_FAILURES else None
+    Notice.objects.filter(pk=row.pk, tries=row.tries).update(
+        failures=row.failures + 1, trouble=why[:500], due_at=now + wait, given_up_at=over
+    )

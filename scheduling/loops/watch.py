@@ -1,0 +1,108 @@
+"""Watch: look at what running training jobs report, and say when one hangs or its loss went bad.
+
+Who is eligible   attempts that run on a cluster Acme drives, that nobody stops, of jobs which recovery looks after
+                  and that have reported steps; for hangs only those who have been silent for half a minute.
+What a turn does  asks the pure detectors; what they find becomes a verdict of the running attempt and joins an
+                  incident, from which recovery decides. A symptom that passes before anything was done is taken back.
+Failure story     A verdict is one row for each attempt, so killed anywhere or run twice nothing is said twice. The
+                  detectors see the rows alone and keep nothing between turns; a late turn finds the same.
+
+A turn reads one row of each running attempt (its pulse), and the newest 300 of those that are looked at closely: who
+has been silent, and whose newest loss is new. With a thousand training jobs that is some megabytes every 15 seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import Q
+
+from failures import actions as failure_actions
+from failures.actions import DETECTOR
+from failures.detect import loss
+from failures.detect.findings import Finding
+from failures.detect.hang import FLOOR_S, hang
+from failures.detect.loss import Point
+from failures.models import Diagnosis
+from jobs.ending import RECOVERY_LABEL, TRAINING
+from jobs.models import Attempt, Mode, Progress
+from scheduling.loops.rows import one_row
+
+log = logging.getLogger(__name__)
+
+NEWEST = 300
+MOST_AT_ONCE = 2_000
+FRESH = timedelta(seconds=45)  # three turns: a loss that was looked at is not looked at again for ever
+HANG, SPIKE = "Hang", "LossNaNOrSpike"
+
+
+def watch_once(now: datetime) -> int:
+    """How many symptoms were found or taken back."""
+    found = _passed(now)
+    for attempt in _running():
+        with one_row(attempt):
+            found += _looked_at(attempt, now)
+    return found
+
+
+def _running() -> list[Attempt]:
+    looked_after = Q(job__kind__in=[str(kind) for kind in TRAINING]) | ~Q(job__checkpoint_dir="")
+    wanted = looked_after | Q(job__labels__contains={RECOVERY_LABEL: "on"})
+    rows = Attempt.objects.filter(wanted, ended_at__isnull=True, confirmed_at__isnull=False, stop_as="", diagnosis=None)
+    rows = rows.filter(job__cluster__mode=Mode.DRIVE, job__foreign_id="", pulse__step__isnull=False)
+    rows = rows.exclude(job__labels__contains={RECOVERY_LABEL: "off"}).filter(job__requeue_limit__gt=0)
+    return list(rows.select_related("job__cluster", "pulse").defer("job__command")[:MOST_AT_ONCE])
+
+
+def _looked_at(attempt: Attempt, now: datetime) -> bool:
+    heard = attempt.pulse.heard_at
+    silent, spoke = now - heard > timedelta(seconds=FLOOR_S), now - heard < FRESH and attempt.pulse.loss is not None
+    if not (silent or spoke):
+        return False
+    points = _points(attempt)
+    if silent and (finding := hang(_steps(points), now.timestamp())):
+        return _say(attempt, HANG, finding, now)
+    if spoke and (finding := _spike(points)):
+        return _say(attempt, SPIKE, finding, now)
+    return False
+
+
+def _points(attempt: Attempt) -> list[Point]:
+    rows = Progress.objects.filter(attempt_id=attempt.pk, step__isnull=False).order_by("-at")
+    told = rows.values_list("step", "at", "loss", "grad_norm")[:NEWEST]
+    return [Point(step=step, at=at.timestamp(), loss=value, grad_norm=norm) for step, at, value, norm in told][::-1]
+
+
+def _steps(points: list[Point]) -> list[float]:
+    """When the furthest step rose: one that is told twice is no step."""
+    moments, furthest = [], -1
+    for point in points:
+        if point.step > furthest:
+            furthest = point.step
+            moments.append(point.at)
+    return moments
+
+
+def _spike(points: list[Point]) -> Finding | None:
+    """Only one that has not come back."""
+    watch, last = loss.Watch(), None
+    for point in points:
+        last = watch.see(point) or (last if watch.is_in_trouble else None)
+    return last
+
+
+def _say(attempt: Attempt, label: str, finding: Finding, now: datetime) -> bool:
+    since = datetime.fromtimestamp(finding.since, UTC)
+    return failure_actions.suspect(attempt, label, finding.why, since, now) is not None
+
+
+def _passed(now: datetime) -> int:
+    """Hangs of attempts that have completed a step since they were said to hang."""
+    rows = Diagnosis.objects.filter(engine=DETECTOR, root_cause=HANG, attempt__ended_at=None, attempt__stop_as="")
+    done = 0
+    for row in rows.select_related("attempt__pulse", "attempt__job", "incident__lead")[:MOST_AT_ONCE]:
+        if row.judged_at and row.attempt.pulse.at > row.judged_at:
+            with one_row(row):
+                done += failure_actions.acquit(row, "It completes steps again.", now)
+    return done

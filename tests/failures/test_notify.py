@@ -1,0 +1,283 @@
+"""Who is told of incidents: once, by mail, signed webhook or as Slack has it; again when it moves; never a stranger."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_network
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.core import mail
+from django.test import Client
+
+from failures import actions, notice_actions, telling
+from failures.loops.notify import NotSent, notify_once
+from failures.models import Channel, Incident, Notice
+from failures.telling import Message
+from jobs import clock
+from jobs.models import Event
+from jobs.readers import BadSpec
+from tests import make as rows
+from tests.failures import make
+
+pytestmark = pytest.mark.django_db
+
+HERE = (ip_network("127.0.0.0/8"),)
+HOUR = timedelta(hours=1)
+
+
+class Box(list):
+    """A receiver in memory."""
+
+    def __call__(self, row: Notice, message: Message) -> None:
+        self.append((row.channel.target, row.update, message.state))
+
+
+def channel(target="https://hooks.example.com/x", kind="webhook", **how) -> Channel:
+    row = Channel.objects.create(kind=kind, target=target, created_at=clock.now() - HOUR, **how)
+    row.secret = "s3cret"
+    row.save()
+    return row
+
+
+def test_one_message_for_an_incident_however_often_it_is_looked_at(tmp_path):
+    channel()
+    make.diagnosed(tmp_path, make.STORAGE)
+    make.diagnosed(tmp_path, make.STORAGE, on=("seren-002",))
+    box = Box()
+
+    for _ in range(3):
+        notify_once(clock.now(), box)
+
+    assert box == [("https://hooks.example.com/x", 0, "open")]
+
+
+def test_it_is_brought_up_to_date_when_it_moves_and_bursts_become_one(tmp_path):
+    channel()
+    incident = make.diagnosed(tmp_path, make.STORAGE).incident
+    box, now = Box(), clock.now()
+    notify_once(now, box)
+    actions.acknowledge(incident, author=rows.author(), now=now)
+    notify_once(now, box)
+    actions.resolve(incident, author=rows.author(), now=now)
+    notify_once(now + notice_actions.NOT_SOONER * 3, box)
+
+    assert [entry[1:] for entry in box] == [(0, "open"), (1, "resolved")]
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [({}, 1), ({"scope": "service"}, 1), ({"scope": "node"}, 0), ({"least_gpu_hours": 1e6}, 0), ({"is_on": False}, 0)],
+)
+def test_the_rules_of_a_channel(tmp_path, rules, told):
+    channel(**rules)
+    make.diagnosed(tmp_path, make.STORAGE)
+
+    assert notify_once(clock.now(), Box()) == told
+
+
+def test_a_team_is_told_of_what_touches_its_jobs_only(tmp_path):
+    make.diagnosed(tmp_path, make.STORAGE)
+    channel("https://a.example.com", team=rows.team("team-of-ada"))
+    channel("https://b.example.com", team=rows.team("others", ben="admin"))
+    box = Box()
+
+    notify_once(clock.now(), box)
+
+    assert [entry[0] for entry in box] == ["https://a.example.com"]
+
+
+def test_what_was_before_the_channel_is_not_told(tmp_path):
+    make.diagnosed(tmp_path)
+    row = channel()
+    Channel.objects.filter(pk=row.pk).update(created_at=clock.now() + HOUR)
+
+    assert notify_once(clock.now(), Box()) == 0
+
+
+def test_a_receiver_that_is_away_is_asked_later_and_later_and_the_others_are_told(tmp_path):
+    channel("https://away.example.com")
+    channel("https://there.example.com")
+    make.diagnosed(tmp_path)
+    box, now = Box(), clock.now()
+
+    def send(row, message):
+        if "away" in row.channel.target:
+            raise NotSent("it answered 500")
+        box(row, message)
+
+    assert notify_once(now, send) == 1
+    assert notify_once(now, send) == 0
+    for hour in range(1, 12):
+        notify_once(now + hour * timedelta(minutes=31), send)
+
+    row = Notice.objects.get(channel__target__contains="away")
+    assert row.failures == notice_actions.MOST_FAILURES and row.given_up_at is not None
+    assert "it answered 500" in row.trouble and len(box) == 1
+
+
+def test_killed_after_sending_the_same_message_comes_again_with_the_same_number(tmp_path):
+    channel()
+    make.diagnosed(tmp_path)
+    box, now = Box(), clock.now()
+
+    def dies(row, message):
+        box(row, message)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        notify_once(now, dies)
+    assert notify_once(now, box) == 0  # somebody may still be at it
+    notify_once(now + 2 * notice_actions.LEASE, box)
+
+    assert [entry[1] for entry in box] == [0, 0]
+
+
+# --- over the wire
+
+
+@contextmanager
+def receiver(status: int = 200) -> Iterator[tuple[str, list]]:
+    got: list = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append((dict(self.headers), self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/hook", got
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_webhook_is_signed_so_that_its_receiver_knows_who_speaks(tmp_path, settings):
+    settings.ACME_WEBHOOK_NETWORKS = HERE
+    with receiver() as (url, got):
+        channel(url)
+        incident = make.diagnosed(tmp_path).incident
+        assert notify_once(clock.now()) == 1
+
+    ((headers, body),) = got
+    at, _, made = headers["Acme-Signature"].removeprefix("t=").partition(",v1=")
+    assert hmac.compare_digest(hmac.new(b"s3cret", f"{at}.".encode() + body, hashlib.sha256).hexdigest(), made)
+    assert headers["Acme-Delivery"] == f"{Notice.objects.get().pk}-0"
+    told = json.loads(body)
+    assert (told["id"], told["state"], told["update"]) == (f"incident-{incident.pk}", "open", 0)
+
+
+def test_without_leave_no_private_address_is_called(tmp_path, settings):
+    settings.ACME_WEBHOOK_NETWORKS = ()
+    with receiver() as (url, got):
+        channel(url)
+        make.diagnosed(tmp_path)
+        assert notify_once(clock.now()) == 0
+
+    assert got == [] and "not on the open internet" in Notice.objects.get().trouble
+
+
+def test_slack_gets_text_in_which_nothing_is_markup(tmp_path, settings):
+    settings.ACME_WEBHOOK_NETWORKS = HERE
+    with receiver() as (url, got):
+        channel(url, kind="slack")
+        make.diagnosed(tmp_path)
+        Incident.objects.update(subject="<!channel> & friends")
+        notify_once(clock.now())
+
+    text = json.loads(got[0][1])["text"]
+    assert "&lt;!channel&gt; &amp; friends" in text and "<" not in text
+
+
+def test_mail_is_one_thread_and_its_subject_one_line(tmp_path, settings):
+    settings.EMAIL_HOST, settings.ACME_MAIL_FROM = "mail.example.org", "acme@example.org"
+    channel("ops@example.org", kind="email")
+    incident = make.diagnosed(tmp_path).incident
+    Incident.objects.update(subject="a job\r\nBcc: everybody@example.org")
+    now = clock.now()
+    notify_once(now)
+    incident.refresh_from_db()
+    actions.resolve(incident, author=rows.author(), now=now)
+    notify_once(now + HOUR / 2)
+
+    first, second = mail.outbox
+    assert "\n" not in first.subject and first.to == ["ops@example.org"]
+    assert second.extra_headers["In-Reply-To"] == first.extra_headers["Message-ID"]
+    assert "resolved" in second.subject
+
+
+def test_without_a_mail_server_it_says_so(tmp_path, settings):
+    settings.EMAIL_HOST = ""
+    channel("ops@example.org", kind="email")
+    make.diagnosed(tmp_path)
+
+    assert notify_once(clock.now()) == 0
+    assert "ACME_MAIL_URL" in Notice.objects.get().trouble
+
+
+def test_one_more_attempt_that_died_of_the_same_is_no_new_message():
+    one = Message(incident=1, state="open", title="t", cluster="c", attempts=1)
+    more = Message(incident=1, state="open", title="t", cluster="c", attempts=9)
+
+    assert one.digest == more.digest
+    assert telling.for_slack(one) != telling.for_slack(more)
+
+
+# --- who keeps channels
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "why"),
+    [
+        ("email", "ops", "target: is no mail address"),
+        ("webhook", "ftp://example.com", "target: is no address that begins"),
+        ("slack", "http://127.0.0.1/", "target: leads to 127.0.0.1"),
+    ],
+)
+def test_a_target_that_cannot_be_is_refused_when_it_is_added(kind, target, why):
+    with pytest.raises(BadSpec, match=why):
+        notice_actions.add_channel(kind, target, author=rows.author())
+
+
+def door(name: str, *, operates: bool = False) -> Client:
+    person = rows.user(name)
+    if operates:
+        person.user_permissions.add(Permission.objects.get(codename="operate_cluster"))
+    client = Client()
+    client.force_login(person)
+    return client
+
+
+def test_channels_through_the_door_their_secret_once_and_nobody_elses():
+    rows.team("pretraining", ada="admin", ben="researcher")
+    asked = {"kind": "email", "target": "ops@example.org", "team": "pretraining"}
+    where, how = "/api/v1/channels/", {"content_type": "application/json"}
+
+    assert door("ben").post(where, asked, **how).status_code == 403
+    added = door("ada").post(where, asked, **how)
+    again = door("ada").post(where, asked, **how)
+    everybody = door("ada").post(where, {"kind": "email", "target": "a@b.example"}, **how)
+
+    assert [one.status_code for one in (added, again, everybody)] == [201, 400, 403]
+    assert again.json() == {"target": ["is told already"]}
+    shown = door("ada").get(where).json()["results"]
+    assert [row["target"] for row in shown] == ["ops@example.org"] and "secret" not in shown[0]
+    assert door("ben").get(where).json()["results"] == []
+    assert door("ben").post(f"{where}{shown[0]['id']}/remove/", {}, **how).status_code == 403
+    assert door("olga", operates=True).post(f"{where}{shown[0]['id']}/remove/", {}, **how).status_code == 200
+    assert list(Event.objects.order_by("pk").values_list("what", flat=True)) == ["channel.added", "channel.removed"]

@@ -1,0 +1,173 @@
+"""Running jobs that hang or whose loss went bad: found by their reports, ended where recovery acts, else proposed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from failures import decision_actions
+from failures.models import Course, Decision, Diagnosis, Incident
+from jobs import actions, clock, recovery_actions
+from jobs.ending import Ended
+from jobs.lifecycle import Flag, State
+from jobs.models import Attempt, Deed, Event, Job, Progress, Pulse
+from scheduling.loops import watch
+from scheduling.loops.recover import recover_once
+from scheduling.loops.watch import watch_once
+from tests import make as rows
+from tests.failures import make
+
+pytestmark = pytest.mark.django_db
+
+MINUTE = timedelta(minutes=1)
+
+
+def training(root, on=("seren-001", "seren-002"), **asked):
+    attempt = make.running(root, kind="pretrain", checkpoint_dir="/ckpt/run", on=on, **asked)
+    attempt.job.checkpoints.create(attempt=attempt, step=30, path="/ckpt/run/30")
+    return attempt
+
+
+def reports(attempt, until, *, losses=None, every=timedelta(seconds=2), steps=60):
+    """Step after step, the last one at `until`."""
+    losses = losses or [2.0 + (step % 7) / 100 for step in range(steps)]
+    beats = [
+        Progress(attempt=attempt, at=until - every * (len(losses) - step), step=step, loss=value)
+        for step, value in enumerate(losses, 1)
+    ]
+    Progress.objects.bulk_create(beats)
+    last = beats[-1]
+    values = {"at": last.at, "step": last.step, "loss": last.loss, "heard_at": last.at}
+    Pulse.objects.update_or_create(attempt=attempt, defaults=values)
+
+
+def test_a_job_that_completes_no_step_any_more_hangs_and_its_incident_is_opened(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now - 2 * MINUTE)
+
+    assert watch_once(now) == 1
+
+    row = Diagnosis.objects.get()
+    assert (row.root_cause, row.engine, row.incident.subject) == ("Hang", "detector", attempt.job.public_id)
+    assert "No step was completed for 12" in row.notes[0]
+    assert row.incident.first_symptom_at == now - 2 * MINUTE
+
+
+@pytest.mark.parametrize("case", ["steps", "debug", "opted out", "being stopped", "slow start"])
+def test_nothing_is_said_of_who_is_well_or_not_looked_after(tmp_path, case):
+    now = clock.now()
+    asked = {"opted out": {"labels": {"acme-recovery": "off"}}}.get(case, {})
+    attempt = training(tmp_path, **asked)
+    reports(attempt, now if case == "steps" else now - 2 * MINUTE, steps=4 if case == "slow start" else 60)
+    if case == "debug":
+        Job.objects.update(kind="debug", checkpoint_dir="")
+    if case == "being stopped":
+        actions.cancel(attempt.job, author=rows.author())
+
+    assert watch_once(now) == 0
+    assert not Diagnosis.objects.exists()
+
+
+def test_seen_twice_it_is_said_once(tmp_path):
+    now = clock.now()
+    reports(training(tmp_path), now - 2 * MINUTE)
+
+    assert [watch_once(now), watch_once(now + MINUTE)] == [1, 0]
+    assert Incident.objects.get().attempts == 1
+
+
+def test_where_recovery_acts_the_attempt_is_ended_and_the_job_tested_and_restarted(tmp_path):
+    recovery_actions.set_mode("act", author=rows.LOOP)
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now - 2 * MINUTE)
+    watch_once(now)
+
+    recover_once(now)
+    decision = Decision.objects.get()
+    assert (decision.action, decision.course) == ("test nodes", "acting")
+    attempt.refresh_from_db()
+    assert attempt.stop_as == State.FAILED and Deed.objects.filter(kind="cancel", attempt=attempt).exists()
+
+    actions.finish(attempt, Ended(state=State.CANCELLED, at=now, signal=15), author=rows.LOOP)
+    assert Job.objects.get().flags == [Flag.RECOVERING]
+    recover_once(now + 2 * decision_actions.CLAIM)
+    assert sorted(decision.node_test.nodes) == ["seren-001", "seren-002"]
+    assert Attempt.objects.get().state == State.FAILED
+
+
+def test_in_propose_mode_it_runs_on_until_somebody_says_yes(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now - 2 * MINUTE)
+    watch_once(now)
+    recover_once(now)
+
+    decision = Decision.objects.get()
+    attempt.refresh_from_db()
+    assert (decision.course, attempt.stop_as) == (Course.PROPOSED, "")
+
+    decision_actions.approve(decision, author=rows.author(), now=now)
+    recover_once(now)
+    attempt.refresh_from_db()
+    assert attempt.stop_as == State.FAILED
+
+
+def test_a_hang_that_passes_before_anything_was_done_is_taken_back(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now - 2 * MINUTE)
+    watch_once(now)
+    recover_once(now)
+    Pulse.objects.update(at=now + MINUTE, step=61, heard_at=now + MINUTE)
+
+    assert watch_once(now + MINUTE) == 1
+
+    assert not Decision.objects.exists() and not Diagnosis.objects.exists()
+    assert Incident.objects.get().state == "resolved"
+    assert Event.objects.filter(what="diagnosis.withdrawn").count() == 1
+
+
+def test_a_loss_that_jumps_and_stays_goes_back_behind_it_and_leaves_out_the_data(tmp_path):
+    recovery_actions.set_mode("act", author=rows.LOOP)
+    now = clock.now()
+    attempt = training(tmp_path)
+    steady = [2.0 + (step % 7) / 100 for step in range(100)]
+    reports(attempt, now, losses=[*steady, *[9.0] * 60])
+
+    assert watch_once(now) == 1
+    recover_once(now)
+
+    decision = Decision.objects.get()
+    assert (decision.action, decision.checkpoint_step) == ("roll back", 30)
+    assert decision.skip[0] <= 101 <= decision.skip[1]
+
+
+def test_a_spike_that_comes_back_is_no_failure(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    steady = [2.0 + (step % 7) / 100 for step in range(100)]
+    reports(attempt, now, losses=[*steady, *[9.0] * 40, *steady])
+
+    assert watch_once(now) == 0
+
+
+def test_one_row_that_blows_up_leaves_the_others_alone(tmp_path, monkeypatch):
+
+    now = clock.now()
+    first, second = training(tmp_path), training(tmp_path, on=("seren-003", "seren-004"))
+    for attempt in (first, second):
+        reports(attempt, now - 2 * MINUTE)
+    seen = watch._points
+
+    def broken(attempt):
+        if attempt.pk == first.pk:
+            raise actions.JobError("no")
+        return seen(attempt)
+
+    monkeypatch.setattr(watch, "_points", broken)
+
+    assert watch_once(now) == 1
+    assert Diagnosis.objects.get().attempt == second
