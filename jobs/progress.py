@@ -101,12 +101,13 @@ def note(key: str, beats: Beats) -> Noted | None:
 
 
 SAVE = """
-INSERT INTO jobs_checkpoint AS c (job_id, attempt_id, step, path, saved_at, durable_at, verdict, verdict_why)
-VALUES (%s, %s, %s, %s, LEAST(COALESCE(%s, now()), now()), CASE WHEN %s THEN now() END, '', '')
+INSERT INTO jobs_checkpoint AS c (job_id, attempt_id, step, path, saved_at, durable_at, stall_s, verdict, verdict_why)
+VALUES (%s, %s, %s, %s, LEAST(COALESCE(%s, now()), now()), CASE WHEN %s THEN now() END, %s, '', '')
 ON CONFLICT (job_id, path) DO UPDATE SET
     durable_at = CASE WHEN EXCLUDED.step = c.step THEN COALESCE(c.durable_at, EXCLUDED.durable_at)
                       ELSE EXCLUDED.durable_at END,
     saved_at = CASE WHEN EXCLUDED.step = c.step THEN c.saved_at ELSE EXCLUDED.saved_at END,
+    stall_s = CASE WHEN EXCLUDED.step = c.step THEN COALESCE(c.stall_s, EXCLUDED.stall_s) ELSE EXCLUDED.stall_s END,
     verdict = CASE WHEN EXCLUDED.step = c.step THEN c.verdict ELSE '' END,
     verdict_why = CASE WHEN EXCLUDED.step = c.step THEN c.verdict_why ELSE '' END,
     step = EXCLUDED.step, attempt_id = EXCLUDED.attempt_id
@@ -120,6 +121,7 @@ class Saved:
     step: int
     saved_at: datetime | None = None
     durable: bool = False
+    stall_s: float | None = None
 
 
 def save_checkpoints(noted: Noted, saved: Sequence[Saved], author: Author) -> int:
@@ -129,7 +131,8 @@ def save_checkpoints(noted: Noted, saved: Sequence[Saved], author: Author) -> in
     news = []
     with connection.cursor() as cursor:
         for one in saved:
-            cursor.execute(SAVE, [noted.job_id, noted.attempt_id, one.step, one.path, one.saved_at, one.durable])
+            where = noted.job_id, noted.attempt_id, one.step, one.path
+            cursor.execute(SAVE, [*where, one.saved_at, one.durable, one.stall_s])
             if cursor.rowcount:
                 news.append(one)
     if durable := [one.step for one in news if one.durable]:

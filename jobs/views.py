@@ -14,7 +14,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from jobs import actions, clock, forms, logs, masking, progress_views, timeline
+from jobs import actions, clock, forms, logs, masking, progress_views, saving, timeline
 from jobs.actions import JobError
 from jobs.hostlist import compress
 from jobs.journal import Author
@@ -46,6 +46,7 @@ def job(request: HttpRequest, public_id: str) -> HttpResponse:
         "dependencies": cache(lambda: list(row.dependencies.select_related("on"))),
         "events": cache(lambda: list(row.events.order_by("-id")[:MOST_EVENTS])),
         "verbs": [verb for verb in VERBS.values() if may_change and verb.fits(row)],
+        "saving": cache(lambda: saving.advice_of(row, attempts, now)),
         "environment": masking.masked(row.environment),
         "command": masking.masked_command(row.command),
         **_log(row, attempts[-1] if attempts else None),

@@ -1,10 +1,10 @@
 """The rows of a window as facts for the ledger, and the ledger as a table.
 
-Nine short statements for each cluster, whatever the window; nothing is written. What is read grows with the jobs that
+Eleven short statements for each cluster, whatever the window; nothing is written. What is read grows with the jobs that
 ended since the window began (old windows cost more than new ones), with their attempts x nodes, and with the nodes' own
 Events. What no row tells is not guessed: the capacity of a node is that of today, since its cluster was entered; an
-attempt that reports nothing is productive from its confirmation on; a pause for a save and slow steps are counted from
-the day on which somebody writes them down, and until then lie in "productive".
+attempt that reports nothing is productive from its confirmation on; a pause for a save is what a trainer reports of it;
+slow steps are counted from the day on which somebody writes them down, and until then lie in "productive".
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from django.contrib.postgres.aggregates import ArrayAgg
 from django.db import connection
 from django.db.models import Max, Q
 
+from failures.grouping import NODE_CAUSES
+from failures.models import Diagnosis
 from jobs.lifecycle import CLOSED_NODE_FLAGS, FAILURES, FINAL, USABLE_NODE, Flag, NodeFlag, State
 from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Hold, Job, Node, Verdict
 from scheduling import ledger, reliability, worked
@@ -28,6 +30,7 @@ from scheduling.reliability import Mttf, Run
 
 BY = ("day", "team", "kind", "cluster")
 US_PER_HOUR = 3_600_000_000
+MOST_NODES = 50
 HANG = "Hang"  # the diagnosis' label
 UP = {str(state) for state in USABLE_NODE} | {"UP"}
 NO_TURN_YET = ("Dependency", "BeginTime", "JobHeldUser", "JobHeldAdmin")
@@ -84,6 +87,8 @@ class Account:
     runs: Mapping[int, Sequence[Run]]  # by team
     failures: Counter[str]  # by cause
     comebacks: Sequence[Comeback]
+    broken: Counter[str]  # how often the machine was at fault, by node
+    models: Mapping[str, str]  # of the nodes
     capacity_us: int
 
 
@@ -104,6 +109,8 @@ class Table:
     lost: Mapping[str, int]
     mttf: Mttf
     mttf_by_cause: Mapping[str, Mttf]
+    mttf_by_model: Mapping[str, Mttf]
+    mttf_by_node: Mapping[str, Mttf]  # that failed at all, the worst first
 
 
 def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None = None) -> Table:
@@ -130,7 +137,33 @@ def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None
         lost=dict(lost.most_common()),
         mttf=reliability.mttf(failures.total(), exposure),
         mttf_by_cause={cause: reliability.mttf(count, exposure) for cause, count in failures.most_common()},
+        **_of_machines(accounts),
     )
+
+
+def _of_machines(accounts: Iterable[Account]) -> dict[str, Mapping[str, Mttf]]:
+    """Only what was the machine's fault, by the hours that jobs held it."""
+    held: Counter[tuple[str, str]] = Counter()
+    broken: Counter[tuple[str, str]] = Counter()
+    for one in accounts:
+        for piece in one.pieces:
+            if piece.attempt is not None:
+                held[one.models.get(piece.node, ""), f"{one.cluster}/{piece.node}"] += piece.gpu_us
+        for node, count in one.broken.items():
+            broken[one.models.get(node, ""), f"{one.cluster}/{node}"] += count
+    by_model = {model: (_part(broken, model), _part(held, model)) for model in {key[0] for key in held}}
+    worst = sorted(broken, key=lambda key: (held[key] / broken[key], key))[:MOST_NODES]
+    return {
+        "mttf_by_model": {
+            model: reliability.mttf(count, us_held / US_PER_HOUR)
+            for model, (count, us_held) in sorted(by_model.items())
+        },
+        "mttf_by_node": {key[1]: reliability.mttf(broken[key], held[key] / US_PER_HOUR) for key in worst},
+    }
+
+
+def _part(sums: Mapping[tuple[str, str], int], model: str) -> int:
+    return sum(count for (of, _), count in sums.items() if of == model)
 
 
 def _row(by: str, name: str, sums: Counter[Bucket]) -> Row:
@@ -184,8 +217,17 @@ def account(cluster: Cluster, since: datetime, until: datetime) -> Account:
         runs=_runs(asked, attempts, end),
         failures=Counter(one.cause for one in live.values() if one.ended_at and one.state in FAILURES),
         comebacks=[back for tries in attempts.values() for back in _comebacks(tries, since, until)],
+        broken=_broken(list(live), since, until),
+        models={machine.name: machine.model for machine in facts.machines},
         capacity_us=ledger.capacity_us(facts.machines, start, end),
     )
+
+
+def _broken(attempts: Sequence[int], since: datetime, until: datetime) -> Counter[str]:
+    """By node: the incidents of a machine's cause that name it. Two jobs that died of one fault are one failure."""
+    named = Diagnosis.objects.filter(attempt__in=attempts, root_cause__in=NODE_CAUSES, nodes__isnull=False)
+    rows = named.filter(failed_at__gte=since, failed_at__lt=until).values_list("nodes__name", "incident", "attempt")
+    return Counter(node for node, _ in {(node, incident or -attempt) for node, incident, attempt in rows})
 
 
 def _whose(job: Job, cluster: Cluster) -> Whose:
@@ -241,12 +283,15 @@ def _lives(attempts: Mapping[int, Sequence[Attempt]], live: Mapping[int, Attempt
     steps = _first_steps(list(live))
     good = Checkpoint.objects.filter(attempt__in=list(live), durable_at__isnull=False).exclude(verdict=Verdict.BAD)
     saved = dict(good.order_by().values_list("attempt").annotate(Max("saved_at")))
+    stalls = _stalls(list(live))
     lives = {}
     for tries in attempts.values():
         before = ""
         for one in tries:
             if one.pk in live:
-                lives[one.pk] = worked.life(_life(one, before, steps.get(one.pk), saved.get(one.pk)))
+                lives[one.pk] = worked.life(
+                    _life(one, before, steps.get(one.pk), saved.get(one.pk), stalls.get(one.pk, ()))
+                )
             before = (one.cause or one.state) if one.state in FAILURES else ""
     return lives
 
@@ -257,7 +302,18 @@ def _first_steps(attempts: Sequence[int]) -> dict[int, datetime]:
         return dict(cursor.fetchall())
 
 
-def _life(one: Attempt, before: str, step: datetime | None, saved: datetime | None) -> worked.Attempt:
+def _stalls(attempts: Sequence[int]) -> dict[int, list[worked.Span]]:
+    """A save is told of when training goes on; so long before that it stood still."""
+    told = Checkpoint.objects.filter(attempt__in=attempts, stall_s__gt=0)
+    found: dict[int, list[worked.Span]] = defaultdict(list)
+    for attempt, at, stall_s in told.order_by("saved_at").values_list("attempt", "saved_at", "stall_s"):
+        found[attempt].append((us(at) - round(stall_s * 1_000_000), us(at)))
+    return found
+
+
+def _life(
+    one: Attempt, before: str, step: datetime | None, saved: datetime | None, stalls: Sequence[worked.Span] = ()
+) -> worked.Attempt:
     pulse = getattr(one, "pulse", None)
     hung = one.cause == HANG and pulse is not None and one.ended_at is not None
     return worked.Attempt(
@@ -269,6 +325,7 @@ def _life(one: Attempt, before: str, step: datetime | None, saved: datetime | No
         saved=us(saved) if saved else None,
         cause=one.cause or one.state,
         after=before,
+        stalls=stalls,
         hangs=[(us(pulse.at), us(one.ended_at))] if hung and pulse and one.ended_at else [],
     )
 
@@ -359,6 +416,8 @@ def told(found: Table, by: str, since: datetime, until: datetime) -> dict[str, A
         "lost": [{"cause": cause, "gpu_hours": part / US_PER_HOUR} for cause, part in found.lost.items()],
         "mttf": _mttf("", found.mttf),
         "mttf_by_cause": [_mttf(cause, one) for cause, one in found.mttf_by_cause.items()],
+        "mttf_by_model": [_mttf(name, one, "model") for name, one in found.mttf_by_model.items()],
+        "mttf_by_node": [_mttf(name, one, "node") for name, one in found.mttf_by_node.items()],
     }
 
 
@@ -366,6 +425,6 @@ def _hours(gpu_us: Mapping[Bucket, int]) -> dict[str, float]:
     return {bucket.value: gpu_us.get(bucket, 0) / US_PER_HOUR for bucket in Bucket}
 
 
-def _mttf(cause: str, one: Mttf) -> dict[str, Any]:
+def _mttf(name: str, one: Mttf, of: str = "cause") -> dict[str, Any]:
     limits = {"mean": one.mean, "low": one.low, "high": one.high}
-    return {"cause": cause, "failures": one.failures, "gpu_hours_held": one.exposure, **limits}
+    return {of: name, "failures": one.failures, "gpu_hours_held": one.exposure, **limits}

@@ -99,10 +99,12 @@ class Run:
         }
         self._say(self._beats, {name: _let_go(value) for name, value in said.items() if value is not None})
 
-    def checkpoint_saved(self, path: Any, step: int | None = None, *, durable: bool = False) -> None:
-        """`durable`: it has reached storage that outlives the node."""
-        at = self._counted if step is None else step
-        self._say(self._saved, {"path": str(path), "step": at, "durable": durable}, "saved_at")
+    def checkpoint_saved(
+        self, path: Any, step: int | None = None, *, durable: bool = False, stall_s: float | None = None
+    ) -> None:
+        """`durable`: it has reached storage that outlives the node. `stall_s`: so long it held training up."""
+        said = {"path": str(path), "step": self._counted if step is None else step, "durable": durable}
+        self._say(self._saved, said if stall_s is None else {**said, "stall_s": stall_s}, "saved_at")
         self._wake.set()
 
     def checkpoint_durable(self, path: Any, step: int | None = None) -> None:

@@ -27,6 +27,7 @@ from jobs.models import Scope
 MOST_BEATS = 1000
 MOST_CHECKPOINTS = 100
 MOST = 2**62
+MOST_STALL_S = 86_400
 NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -82,6 +83,15 @@ SAVED = Shape(
         "step": number(low=0, high=MOST),
         "saved_at": moment(required=False, nullable=True),
         "durable": truth("It has reached remote storage.", required=False, nullable=True),
+        "stall_s": Field(
+            schema={
+                "type": ["number", "null"],
+                "minimum": 0,
+                "maximum": MOST_STALL_S,
+                "description": "Seconds for which saving it held training up.",
+            },
+            required=False,
+        ),
     },
 )
 REPORT = Shape(
@@ -113,6 +123,13 @@ def measure(name: str, value: Any) -> float:
         readers.bad(name, "is larger than any number we keep")
 
 
+def stall(name: str, value: Any) -> float:
+    found = measure(name, value)
+    if not 0 <= found <= MOST_STALL_S:
+        readers.bad(name, f"{found:g} is not between 0 and {MOST_STALL_S} seconds")
+    return found
+
+
 COUNT = readers.whole(0, MOST)
 BEAT = {
     "step": COUNT,
@@ -128,6 +145,7 @@ CHECKPOINT = {
     "step": COUNT,
     "saved_at": readers.moment,
     "durable": readers.truth,
+    "stall_s": stall,
 }
 TAKES = {
     "heartbeats": readers.list_of(readers.an_object, MOST_BEATS),

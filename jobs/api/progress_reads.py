@@ -10,13 +10,14 @@ from django.db import connection
 from django.db.models import QuerySet
 from rest_framework.response import Response
 
+from jobs import clock, saving
 from jobs.api.jobs import OfJob
 from jobs.api.progress import NOT_NUMBERS
 from jobs.door import pages, query
 from jobs.door.endpoint import Endpoint, Listing, found, refuse_unknown
 from jobs.door.errors import BadField
 from jobs.door.rights import Rule
-from jobs.door.shapes import Field, Shape, at, either, many, moment, number, plain, text
+from jobs.door.shapes import Field, Shape, at, either, many, measure, moment, number, plain, text
 from jobs.models import Checkpoint, Pulse, Scope, Verdict
 from jobs.progress import COLUMNS
 
@@ -59,6 +60,7 @@ CHECKPOINT = Shape(
         "path": text(),
         "saved_at": moment(),
         "durable_at": moment("When it had reached remote storage; null: not yet.", nullable=True),
+        "stall_s": measure("Seconds for which saving it held training up; null: not told.", nullable=True),
         "verdict": text("Whether it can be started from; empty: not judged.", choices=Verdict.values),
         "verdict_why": text(),
     },
@@ -168,6 +170,36 @@ class Checkpoints(Listing):
 
     def rows(self) -> QuerySet[Checkpoint]:
         return self.caller.of_jobs(Checkpoint.objects.all())
+
+
+SAVING = Shape(
+    "SavingAdvice",
+    {
+        "every_s": measure("How often it should save, by Daly's estimate; null: too little is known.", nullable=True),
+        "why": text("What it is reckoned from, or what is not known."),
+        "mttf_s": measure("Its mean time between failures.", nullable=True),
+        "failures": number("Attempts that failed.", low=0, nullable=True),
+        "ran_s": measure("How long it ran, over all its attempts.", nullable=True),
+        "stall_s": measure("How long a save holds it up: the median of the last ones.", nullable=True),
+        "waste": measure("The part of its time that saving and doing again would cost then.", nullable=True),
+        "usual_s": measure("How often it saves now.", nullable=True),
+        "usual_waste": measure("What that costs.", nullable=True),
+    },
+)
+
+
+class JobSaving(Endpoint):
+    """How often it should save."""
+
+    tag = "Progress"
+    rules = {"GET": Rule(scope=Scope.READ, says="How often a job should save", answer=SAVING, team=True)}
+
+    def get(self, request: Any, id: str) -> Response:
+        refuse_unknown(request)
+        job = found(self.caller.jobs(), "job", public_id=id)
+        advice = saving.advice_of(job, list(job.attempts.all()), clock.now())
+        said = {name: getattr(advice, name, None) for name in SAVING.fields if name != "why"}
+        return Response(said | {"why": advice.why if advice else saving.UNKNOWN})
 
 
 class JobCheckpoints(OfJob):

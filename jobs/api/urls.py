@@ -34,6 +34,7 @@ urlpatterns = [
     path("jobs/<public_id:id>/events/", jobs.JobEvents.as_view()),
     path("jobs/<public_id:id>/progress/", progress_reads.JobProgress.as_view()),
     path("jobs/<public_id:id>/checkpoints/", progress_reads.JobCheckpoints.as_view()),
+    path("jobs/<public_id:id>/saving/", progress_reads.JobSaving.as_view()),
     path("checkpoints/", progress_reads.Checkpoints.as_view()),
     path("jobs/<public_id:id>/log/", logs.JobLog.as_view()),
     path("jobs/<public_id:id>/log/follow/", logs.FollowJobLog.as_view()),

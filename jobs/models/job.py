@@ -374,6 +374,7 @@ class Checkpoint(models.Model):
     path = models.CharField(max_length=500)
     saved_at = models.DateTimeField(db_default=Now())
     durable_at = models.DateTimeField(null=True, blank=True, help_text="When it had reached remote storage.")
+    stall_s = models.FloatField(null=True, blank=True, help_text="Seconds for which saving it held training up.")
     verdict = models.CharField(max_length=4, choices=Verdict, default=Verdict.UNKNOWN, blank=True)
     verdict_why = models.TextField(blank=True)
 

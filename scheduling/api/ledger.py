@@ -34,17 +34,16 @@ ROW = Shape(
     },
 )
 LOST = Shape("LedgerLoss", {"cause": text("Empty: not known yet."), "gpu_hours": measure()})
-MTTF = Shape(
-    "Mttf",
-    {
-        "cause": text("Empty: any."),
-        "failures": number(low=0),
-        "gpu_hours_held": measure(),
-        "mean": measure("GPU-hours held for each failure.", nullable=True),
-        "low": measure("Of the exact 90 % interval."),
-        "high": measure("None after no failure at all.", nullable=True),
-    },
-)
+MEANS = {
+    "failures": number(low=0),
+    "gpu_hours_held": measure(),
+    "mean": measure("GPU-hours held for each failure.", nullable=True),
+    "low": measure("Of the exact 90 % interval."),
+    "high": measure("None after no failure at all.", nullable=True),
+}
+MTTF = Shape("Mttf", {"cause": text("Empty: any."), **MEANS})
+MTTF_OF_MODEL = Shape("MttfOfModel", {"model": text("Empty: not known."), **MEANS})
+MTTF_OF_NODE = Shape("MttfOfNode", {"node": text("Its cluster and its name."), **MEANS})
 LEDGER = Shape(
     "Ledger",
     {
@@ -65,6 +64,8 @@ LEDGER = Shape(
         "lost": many(LOST, "To failures, the most first."),
         "mttf": one(MTTF),
         "mttf_by_cause": many(MTTF),
+        "mttf_by_model": many(MTTF_OF_MODEL, "By failures that were a machine's fault."),
+        "mttf_by_node": many(MTTF_OF_NODE, f"Of those that failed, at most {accounting.MOST_NODES}, the worst first."),
     },
 )
 

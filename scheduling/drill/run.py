@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from jobs.intervals import advised_s
 from jobs.lifecycle import Kind
 from scheduling.drill.agenda import Agenda
 from scheduling.drill.answers import Off, Requeue
@@ -23,7 +24,6 @@ from scheduling.engine.cluster import Need, NodeView, QuotaView
 from scheduling.engine.engine import Engine
 from scheduling.engine.policies.acme import Acme
 from scheduling.engine.room import Room
-from scheduling.intervals import advised_s
 from scheduling.simulator import acme
 
 TICK_S = 5.0

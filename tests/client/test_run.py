@@ -60,7 +60,7 @@ def test_a_checkpoint_is_sent_at_once_and_later_durable():
     server = Server(200)
     with started(server, every_s=60) as run:
         run.step(7)
-        run.checkpoint_saved("/ckpt/7")
+        run.checkpoint_saved("/ckpt/7", stall_s=0.25)
         until(lambda: server.bodies)
         run.checkpoint_durable("/ckpt/7", 7)
 
@@ -69,6 +69,7 @@ def test_a_checkpoint_is_sent_at_once_and_later_durable():
         ("/ckpt/7", 7, False),
         ("/ckpt/7", 7, True),
     ]
+    assert [one.get("stall_s") for one in saved] == [0.25, None]
 
 
 def test_a_server_that_was_away_gets_everything_in_order():

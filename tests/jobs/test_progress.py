@@ -117,6 +117,15 @@ def test_checkpoints_are_saved_and_then_durable(report, attempt):
     ]
 
 
+def test_the_stall_of_a_save_is_kept_when_it_becomes_durable_and_not_for_another_step(report):
+    report({"checkpoints": [{"path": "/ckpt/last", "step": 10, "stall_s": 1.5}]})
+    report({"checkpoints": [{"path": "/ckpt/last", "step": 10, "durable": True}]})
+    assert Checkpoint.objects.get().stall_s == 1.5
+
+    report({"checkpoints": [{"path": "/ckpt/last", "step": 20}]})
+    assert Checkpoint.objects.get().stall_s is None
+
+
 def test_a_path_that_is_written_again_is_another_checkpoint(report):
     report({"checkpoints": [{"path": "/ckpt/last", "step": 10, "durable": True}]})
     report({"checkpoints": [{"path": "/ckpt/last", "step": 20}]})
@@ -197,6 +206,9 @@ def test_the_token_of_a_run_opens_nothing_else(path, attempt):
         ({"checkpoints": [{"path": "/x\n", "step": 1}]}, "path"),
         ({"checkpoints": [{"path": "x" * 501, "step": 1}]}, "path"),
         ({"checkpoints": [{"path": "/x", "step": 1, "durable": 1}]}, "durable"),
+        ({"checkpoints": [{"path": "/x", "step": 1, "stall_s": -1}]}, "stall_s"),
+        ({"checkpoints": [{"path": "/x", "step": 1, "stall_s": "NaN"}]}, "stall_s"),
+        ({"checkpoints": [{"path": "/x", "step": 1, "stall_s": 1e9}]}, "stall_s"),
         ({"attempt": "x"}, "attempt"),
         ([], "object"),
     ],

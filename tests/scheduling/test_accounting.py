@@ -6,9 +6,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from failures.models import Diagnosis, Incident
 from jobs import clock
 from jobs.lifecycle import State
-from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Job, Progress
+from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Job, Node, Progress
 from scheduling import accounting
 from scheduling.ledger import Bucket
 from tests import make
@@ -77,6 +78,62 @@ def test_a_failure_loses_what_it_had_not_saved_and_its_cause_is_told(now):
     assert told.ettr == pytest.approx(0.5)
 
 
+def blamed(attempt, now, *nodes, cause="ECCError", incident=None):
+    found = Diagnosis.objects.create(
+        attempt=attempt, cluster=attempt.job.cluster, failed_at=now - HOUR, root_cause=cause, incident=incident
+    )
+    found.nodes.set(Node.objects.filter(name__in=nodes))
+
+
+def test_machines_have_a_mean_time_to_failure_by_model_and_by_node(now):
+    model = Node.objects.get(name="seren-001").gpu_model
+    blamed(ran(now, 8, ended=2, state=State.FAILED, cause="ECCError", on=["seren-001"]), now, "seren-001")
+    ran(now, 4, on=["seren-002"])
+
+    found = accounting.table("cluster", now - 10 * HOUR, now)
+
+    [(node, one)] = found.mttf_by_node.items()
+    assert (node, one.failures, one.mean) == ("seren/seren-001", 1, 48)
+    assert (found.mttf_by_model[model].failures, found.mttf_by_model[model].mean) == (1, 80)
+    assert one.low < one.mean < one.high
+
+
+def test_a_programs_error_is_no_failure_of_the_machine(now):
+    one = ran(now, 8, ended=2, state=State.FAILED, cause="TypeError", on=["seren-001"])
+    blamed(one, now, "seren-001", cause="TypeError")
+
+    assert accounting.table("cluster", now - 10 * HOUR, now).mttf_by_node == {}
+
+
+def test_two_jobs_that_died_of_one_fault_are_one_failure(now):
+    home = Cluster.objects.get()
+    incident = Incident.objects.create(
+        cluster=home,
+        root_cause="ECCError",
+        scope="node",
+        subject="seren-001",
+        first_symptom_at=now,
+        last_symptom_at=now,
+    )
+    for _ in range(2):
+        one = ran(
+            now, 8, ended=2, state=State.FAILED, cause="ECCError", on=["seren-001"], job=make.job(gpus_per_node=1)
+        )
+        blamed(one, now, "seren-001", incident=incident)
+
+    assert accounting.table("cluster", now - 10 * HOUR, now).mttf_by_node["seren/seren-001"].failures == 1
+
+
+def test_what_saves_hold_a_training_up_is_stall(now):
+    one = ran(now, 4)
+    for step in (1, 2):
+        Checkpoint.objects.create(
+            job=one.job, attempt=one, step=step, path=f"/c/{step}", saved_at=now - step * HOUR, stall_s=1800
+        )
+
+    assert hours(now)["seren"] == {"productive": 24, "checkpoint_stall": 8, "free": 288}
+
+
 def test_a_node_that_was_down_is_down_and_who_held_it_is_not_asked(now):
     one = ran(now, 4)
     place = Allocation.objects.filter(attempt=one).first().node
@@ -134,4 +191,4 @@ def test_the_number_of_statements_does_not_grow_with_jobs(now):
     for number in (2, 3, 4):
         ran(now, 4, on=[f"seren-{number:03d}"])
 
-    assert statements() == few <= 10
+    assert statements() == few <= 12

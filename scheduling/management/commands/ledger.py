@@ -71,7 +71,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
     lines.append("goodput".ljust(18) + "".join(_part(row["goodput"]) for row in (*rows, found)))
     lines.append(f"capacity {found['capacity_gpu_hours']:,.2f} GPU-hours, ETTR {_part(found['ettr']).strip()}")
     lines.append(
-        "Goodput and ETTR are upper bounds: checkpoint stalls, slow spells and idle GPUs of jobs are not seen yet."
+        "Goodput and ETTR are upper bounds: stalls of saves count as far as trainers report them, slow spells and idle "
+        "GPUs of jobs are not seen yet."
     )
     mean = found["mttf"]
     lines.append(
@@ -80,8 +81,19 @@ def _lines(found: dict[str, Any]) -> list[str]:
     )
     return [
         *lines,
+        *(
+            f"GPUs of model {_told(one['model'] or 'unknown', one)}"
+            for one in found["mttf_by_model"]
+            if one["failures"]
+        ),
+        *(f"node {_told(one['node'], one)}" for one in found["mttf_by_node"][:10]),
         *(f"lost to {accounting.spoken(one['cause'])}: {one['gpu_hours']:,.2f}" for one in found["lost"]),
     ]
+
+
+def _told(name: str, one: dict[str, Any]) -> str:
+    between = f"{_number(one['low'])} and {_number(one['high'])}"
+    return f"{name}: {one['failures']} faults of machines, one in {_number(one['mean'])} GPU-hours ({between})"
 
 
 def _part(value: float | None) -> str:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from scheduling.intervals import advised_s
+from jobs.intervals import advice, advised_s
 
 HOUR = 3600.0
 
@@ -38,3 +38,37 @@ def test_no_other_interval_wastes_noticeably_less(mttf_h, stall_s):
 def test_without_both_figures_there_is_no_advice(mttf_s, stall_s):
     with pytest.raises(ValueError, match="above 0"):
         advised_s(mttf_s=mttf_s, stall_s=stall_s)
+
+
+def told(**more):
+    usual = {"failures": 2, "ran_s": 27 * HOUR, "stalls_s": (2.0, 2.0, 40.0), "saved_s": (0.0, 1800.0, 3600.0)}
+    return advice(**(usual | more))
+
+
+def test_advice_takes_the_median_stall_and_the_jobs_own_failures():
+    one = told()
+
+    assert (one.stall_s, one.mttf_s, one.usual_s) == (2.0, 10 * HOUR, 1800.0)
+    assert one.every_s == pytest.approx(advised_s(mttf_s=10 * HOUR, stall_s=2.0))
+    assert one.worth > 0 and one.waste < one.usual_waste
+
+
+def test_a_job_that_never_failed_is_advised_to_save_more_seldom_the_longer_it_ran():
+    every = [told(failures=0, ran_s=hours * HOUR).every_s for hours in (1, 10, 100)]
+
+    assert every == sorted(every)
+
+
+@pytest.mark.parametrize("lack", [{"stalls_s": ()}, {"stalls_s": (0.0,)}, {"ran_s": 0.0}])
+def test_where_nobody_knows_what_a_save_costs_nothing_is_advised(lack):
+    assert told(**lack) is None
+
+
+def test_a_job_that_saves_as_advised_is_not_told_that_it_loses_anything():
+    every = told().every_s
+
+    assert "costs" not in told(saved_s=(0.0, every, 2 * every)).why
+
+
+def test_one_failure_is_written_in_the_singular():
+    assert told(failures=1).why.startswith("1 failure in 27.0 h")

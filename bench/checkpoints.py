@@ -1,0 +1,127 @@
+"""What a save costs a training, torch.save beside AsyncCheckpointer:  python bench/checkpoints.py [--mb N] [--json F]
+
+A model of so many megabytes on the best device there is (a GPU, else the CPU) trains in steps of matrix products; every
+so many steps it is saved, by torch.save as most loops do it (written, synced, renamed) and by AsyncCheckpointer. Both
+run in one process, in turns, on one disk. The stall is the time for which `save` does not return; what training itself
+loses while a background writer shares the machine is the difference of the whole run's time. Needs torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "client"))
+if os.environ.get("TORCH_AT"):
+    sys.path.append(os.environ["TORCH_AT"])
+
+import torch
+import torch.distributed as dist
+from acme_client.checkpointing import AsyncCheckpointer
+
+LAYERS = 16
+
+
+def state_of(megabytes, device):
+    side = int((megabytes * 1e6 / 4 / LAYERS) ** 0.5)
+    return {f"layer {n}": torch.randn(side, side, device=device) for n in range(LAYERS)}
+
+
+def train(state, device):
+    """A step: it reads and changes all of the state."""
+    some = torch.randn(16, state["layer 0"].shape[0], device=device)
+    for weights in state.values():
+        some = torch.tanh(some @ weights)
+        weights.mul_(0.999)
+    if device != "cpu":
+        torch.accelerator.synchronize()
+
+
+def plainly(home):
+    def save(state, step):
+        began = time.perf_counter()
+        path = home / f"step_{step}.pt"
+        with open(path.with_suffix(".new"), "wb") as file:
+            torch.save(state, file)
+            os.fsync(file.fileno())
+        path.with_suffix(".new").rename(path)
+        (home / f"step_{step - 2}.pt").unlink(missing_ok=True)
+        return time.perf_counter() - began
+
+    return save
+
+
+def measured(save, state, device, saves, steps):
+    stalls, began = [], time.perf_counter()
+    for number in range(saves):
+        for _ in range(steps):
+            train(state, device)
+        if save:
+            stalls.append(save(state, number))
+    return stalls, time.perf_counter() - began
+
+
+def compare(megabytes, saves, steps, rounds):
+    device = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"
+    state = state_of(megabytes, device)
+    rows = {"torch.save": ([], []), "AsyncCheckpointer": ([], []), "no save": ([], [])}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_AT")) as home:
+            (Path(home) / "plain").mkdir()
+            with AsyncCheckpointer(Path(home) / "async") as saving:
+                saving.save(state, 10_000_000)  # makes its buffers, as the first save of a run does
+                saving.wait()
+                ways = {"no save": None, "torch.save": plainly(Path(home) / "plain"), "AsyncCheckpointer": saving.save}
+                for name, save in ways.items():
+                    stalls, whole = measured(save, state, device, saves, steps)
+                    rows[name][0].extend(stalls)
+                    rows[name][1].append(whole)
+    return device, [told(name, *row) for name, row in rows.items()]
+
+
+def told(name, stalls, wholes):
+    return {
+        "way": name,
+        "stall_s": {"p50": statistics.median(stalls), "max": max(stalls)} if stalls else {"p50": 0.0, "max": 0.0},
+        "run_s": statistics.median(wholes),
+    }
+
+
+def main():
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--mb", type=int, default=100)
+    asked.add_argument("--saves", type=int, default=3)
+    asked.add_argument("--steps", type=int, default=10, help="between two saves")
+    asked.add_argument("--rounds", type=int, default=2)
+    asked.add_argument("--json", metavar="FILE")
+    given = asked.parse_args()
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+    if not torch.accelerator.is_available():
+        torch.set_num_threads(1)  # a GPU's trainer leaves the processor to others; here it must be told to
+    with tempfile.TemporaryDirectory() as meeting:  # a world of one, so that a process writes as it does for many ranks
+        dist.init_process_group("gloo", init_method=f"file://{meeting}/meet", rank=0, world_size=1)
+        device, rows = compare(given.mb, given.saves, given.steps, given.rounds)
+        dist.destroy_process_group()
+    plain, ours = (next(row for row in rows if row["way"] == way) for way in ("torch.save", "AsyncCheckpointer"))
+    ratio = plain["stall_s"]["p50"] / ours["stall_s"]["p50"]
+    machine = f"{platform.machine()}, {os.cpu_count()} CPUs, torch {torch.__version__} on {device}"
+    print(f"{given.mb} MB, {given.saves} saves of {given.steps} steps, {given.rounds} rounds; {machine}")
+    for row in rows:
+        stall = row["stall_s"]
+        print(f"{row['way']:20} stall p50 {stall['p50']:8.3f} s  max {stall['max']:8.3f} s   run {row['run_s']:8.2f} s")
+    print(f"the stall is {ratio:.1f} times shorter")
+    if given.json:
+        document = {"machine": machine, "mb": given.mb, "device": device, "rows": rows, "stall_ratio": ratio}
+        Path(given.json).write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Checkpoints that hold a training up only for as long as a copy of its state to host memory takes.
+
+    with Run() as run, AsyncCheckpointer("checkpoints", run) as saving:
+        step = saving.restore(state) or 0          # the newest that is whole, or the one that recovery has chosen
+        ...
+        saving.save(state, step)                   # returns when the state may change again
+
+The copy goes to pinned (and, between processes, shared) memory; torch.distributed.checkpoint writes it from a process
+of its own, so that no Python of the trainer's waits for a disk. Without torch.distributed a thread writes.
+
+Killed at any moment, the newest checkpoint that was durable stays whole: one is written beside the others under a name
+that nobody takes for a checkpoint, synced, and then renamed; one that is pruned is renamed away before it is deleted.
+A save that fails is said once and counted; training goes on, and the one before it stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+log = logging.getLogger("acme")
+
+CHOSEN = "ACME_CHECKPOINT"  # the path that a recovery has chosen
+NAME = re.compile(r"step_(\d+)")
+UNDONE = re.compile(r"\.step_\d+\.(?:saving|gone)")
+
+
+class Reports(Protocol):
+    """What of a `Run` is used here."""
+
+    def checkpoint_saved(
+        self, path: Any, step: int | None = None, *, durable: bool = False, stall_s: float | None = None
+    ) -> None: ...
+
+
+class AsyncCheckpointer:
+    """One for each process of a training; all of them call `save` with their part of the state, in the same order.
+
+    `keep` whole checkpoints stay. `processes=False` writes from a thread also where torch.distributed runs.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], run: Reports | None = None, *, keep: int = 2, processes: bool = True
+    ) -> None:
+        if keep < 1:
+            raise ValueError("keep: at least one checkpoint must stay")
+        self.directory = Path(directory)
+        self.run = run
+        self.keep = keep
+        self.saves = self.failed = 0
+        self.stall_s = 0.0  # of the last save
+        self.stalled_s = 0.0  # of all
+        self._together = dist.is_available() and dist.is_initialized()
+        self._first = not self._together or dist.get_rank() == 0
+        self._group = dist.new_group(backend="gloo") if self._together else None
+        self._by_process = processes and self._together
+        gpu = torch.accelerator.is_available()
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=gpu,
+                use_shared_memory=self._by_process,
+                use_async_staging=False,
+                use_non_blocking_copy=gpu,
+            )
+        )
+        self._writing: Future[Any] | None = None
+        self._done = threading.Event()
+        self._done.set()
+        if self._first:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._tidy()
+
+    def __enter__(self) -> AsyncCheckpointer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # --- what a trainer calls
+
+    def save(self, state: dict[str, Any], step: int) -> float:
+        """Seconds for which it held the training up. The one before it is waited for: a store that is too slow for
+        its interval shows as a stall, and never as a heap of copies in memory."""
+        began = time.perf_counter()
+        self.wait()
+        self._done.clear()
+        writing = self.directory / f".step_{step}.saving"
+        try:
+            found = dcp.async_save(
+                state,
+                checkpoint_id=writing,
+                process_group=self._group,
+                async_checkpointer_type=AsyncCheckpointerType.PROCESS
+                if self._by_process
+                else AsyncCheckpointerType.THREAD,
+                async_stager=self._stager,
+                no_dist=not self._together,
+            )
+        except BaseException:
+            self._done.set()
+            raise
+        self._writing = found if isinstance(found, Future) else found.upload_completion
+        self.saves += 1
+        self.stall_s = time.perf_counter() - began
+        self.stalled_s += self.stall_s
+        if self._first and self.run is not None:
+            self.run.checkpoint_saved(self._path(step), step, stall_s=self.stall_s)
+        self._writing.add_done_callback(lambda done: self._written(done, writing, step))
+        return self.stall_s
+
+    def wait(self) -> Path | None:
+        """Until what was begun is durable, or has failed. The newest that is durable."""
+        self._done.wait()
+        return self.newest()
+
+    def newest(self) -> Path | None:
+        """The whole checkpoint of the highest step."""
+        found = self._whole()
+        return found[-1][1] if found else None
+
+    def restore(self, state: dict[str, Any], path: str | os.PathLike[str] | None = None) -> int | None:
+        """Load into `state`, from this path, the one that recovery has chosen, or the newest. Its step; None: there is
+        none, and the training begins."""
+        chosen = path or os.environ.get(CHOSEN) or self.newest()
+        if chosen is None:
+            return None
+        dcp.load(state, checkpoint_id=chosen, process_group=self._group, no_dist=not self._together)
+        match = NAME.fullmatch(Path(chosen).name)
+        return int(match[1]) if match else None
+
+    def close(self) -> None:
+        self._done.wait()
+        self._stager.close()
+
+    # --- when it is written
+
+    def _written(self, done: Future[Any], writing: Path, step: int) -> None:
+        """In the thread that waited for the writer."""
+        try:
+            done.result()
+            if self._first:
+                self._publish(writing, step)
+        except BaseException as error:
+            self.failed += 1
+            log.warning("the checkpoint of step %s was not saved: %r", step, error)
+            if self._first:
+                shutil.rmtree(writing, ignore_errors=True)
+        finally:
+            self._done.set()
+
+    def _publish(self, writing: Path, step: int) -> None:
+        path = self._path(step)
+        if path.exists():  # saved before, by an attempt that was sent back behind it
+            self._remove(path)
+        _sync(writing)
+        writing.rename(path)
+        _sync(self.directory)
+        if self.run is not None:
+            self.run.checkpoint_saved(path, step, durable=True)
+        for _, old in self._whole()[: -self.keep]:
+            self._remove(old)
+
+    def _remove(self, path: Path) -> None:
+        gone = path.with_name(f".{path.name}.gone")
+        shutil.rmtree(gone, ignore_errors=True)
+        path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def _tidy(self) -> None:
+        """What an earlier process was killed over."""
+        for path in self.directory.iterdir():
+            if UNDONE.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _path(self, step: int) -> Path:
+        return self.directory / f"step_{step}"
+
+    def _whole(self) -> list[tuple[int, Path]]:
+        """Oldest first. The metadata is what torch writes last."""
+        if not self.directory.is_dir():
+            return []
+        named = ((NAME.fullmatch(path.name), path) for path in self.directory.iterdir())
+        return sorted((int(match[1]), path) for match, path in named if match and (path / ".metadata").is_file())
+
+
+def _sync(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,54 @@
+"""A plain torch loop whose checkpoints cost it only the copy to host memory.
+
+    acme submit --wrap "torchrun --nproc-per-node 8 async_checkpoints.py" --gpus-per-node 8 --time 4:00:00
+
+It goes on from the checkpoint that a recovery has chosen, else from the newest that is whole. With Lightning, do the
+same in a callback: `save` in `on_train_batch_end`, `restore` in `on_fit_start`, `close` in `on_fit_end`.
+"""
+
+import os
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from acme_client import Run
+from acme_client.checkpointing import AsyncCheckpointer
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+STEPS = int(os.environ.get("STEPS", "1000"))
+EVERY = int(os.environ.get("CHECKPOINT_EVERY", "50"))
+HOME = os.environ.get("CHECKPOINT_DIR", "checkpoints")
+
+
+def now(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    return {"model": model_state, "optimizer": optimizer_state}
+
+
+def main() -> None:
+    if "RANK" in os.environ:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    model = torch.nn.Linear(256, 256)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with Run() as run, AsyncCheckpointer(HOME, run) as saving:
+        state = now(model, optimizer)
+        last = saving.restore(state) or 0
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        for step in range(last + 1, STEPS + 1):
+            began = time.perf_counter()
+            loss = model(torch.randn(32, 256)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            run.step(step, loss=loss, step_time_s=time.perf_counter() - began)
+            if step % EVERY == 0 or run.stop_as:
+                saving.save(now(model, optimizer), step)
+            if run.stop_as:
+                saving.wait()  # what was asked for is durable before it leaves
+                return
+    print(f"{saving.saves} saves held it up for {saving.stalled_s:.3f} s in all", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""AsyncCheckpointer, with the real torch on CPUs: what is durable stays whole whatever is killed; stalls are told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Where `.ci/run` has put the CPU build, beside the packages that all others use
+TORCH_AT = os.environ.get("TORCH_AT", "")
+if TORCH_AT:
+    sys.path.append(TORCH_AT)
+torch = pytest.importorskip("torch", reason="torch is not installed; `.ci/run` installs its CPU build")
+
+from acme_client.checkpointing import AsyncCheckpointer  # noqa: E402 - torch must be there
+
+from failures import checkpoints, shelves  # noqa: E402
+from tests.patience import until  # noqa: E402
+
+LONG_S = 800  # four processes, each of which imports torch
+# What torch says of every save by a single process; it is what was asked for
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+
+
+WITH_TORCH = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+class Said(list):
+    """A Run that only listens."""
+
+    def checkpoint_saved(self, path, step=None, *, durable=False, stall_s=None):
+        self.append((Path(path).name, step, durable, stall_s))
+
+
+def state(value=1.0, size=64):
+    return {"model": {"w": torch.full((size, size), value)}, "step": 7}
+
+
+def found(directory):
+    """As recovery sees it, by the convention of torch DCP."""
+    return checkpoints.find(shelves.listing(str(directory), "."))
+
+
+def test_what_was_saved_is_there_again_and_recovery_takes_it_for_whole(tmp_path):
+    with AsyncCheckpointer(tmp_path) as saving:
+        saving.save(state(3.0), 40)
+        saving.wait()
+    fresh = state(0.0)
+
+    with AsyncCheckpointer(tmp_path) as other:
+        step = other.restore(fresh)
+
+    assert step == 40 and fresh["model"]["w"].eq(3.0).all()
+    assert [(one.step, one.kind, one.trouble) for one in found(tmp_path)] == [(40, "torch DCP", "")]
+
+
+def test_a_first_start_finds_nothing(tmp_path):
+    with AsyncCheckpointer(tmp_path / "new") as saving:
+        assert saving.restore(state()) is None and saving.newest() is None
+
+
+def test_the_state_may_change_as_soon_as_save_returns(tmp_path):
+    mine = state(1.0, size=1024)
+    with AsyncCheckpointer(tmp_path) as saving:
+        saving.save(mine, 1)
+        mine["model"]["w"].fill_(9.0)
+        saving.wait()
+        again = state(0.0, size=1024)
+        saving.restore(again)
+
+    assert again["model"]["w"].eq(1.0).all()
+
+
+def test_the_newest_stay_and_the_older_ones_are_pruned(tmp_path):
+    with AsyncCheckpointer(tmp_path, keep=2) as saving:
+        for step in range(5):
+            saving.save(state(float(step)), step)
+        saving.wait()
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_3", "step_4"]
+
+
+def test_a_step_that_is_saved_again_takes_the_place_of_the_old_one(tmp_path):
+    with AsyncCheckpointer(tmp_path) as saving:
+        saving.save(state(1.0), 5)
+        saving.save(state(2.0), 5)
+        saving.wait()
+        fresh = state(0.0)
+        saving.restore(fresh)
+
+    assert fresh["model"]["w"].eq(2.0).all()
+
+
+def test_the_stall_is_told_when_it_is_over_and_durability_when_it_is_reached(tmp_path):
+    said = Said()
+    with AsyncCheckpointer(tmp_path, said) as saving:
+        stall_s = saving.save(state(), 3)
+        saving.wait()
+
+    assert said == [("step_3", 3, False, stall_s), ("step_3", 3, True, None)]
+    assert stall_s > 0 and saving.stalled_s == stall_s and saving.saves == 1
+
+
+def test_the_one_that_recovery_chose_is_loaded(tmp_path, monkeypatch):
+    with AsyncCheckpointer(tmp_path) as saving:
+        for step in (1, 2):
+            saving.save(state(float(step)), step)
+        saving.wait()
+        monkeypatch.setenv("ACME_CHECKPOINT", str(tmp_path / "step_1"))
+        fresh = state(0.0)
+
+        assert saving.restore(fresh) == 1 and fresh["model"]["w"].eq(1.0).all()
+
+
+def test_a_save_that_fails_is_said_and_the_one_before_it_stays(tmp_path, caplog):
+    with AsyncCheckpointer(tmp_path) as saving:
+        saving.save(state(1.0), 1)
+        saving.wait()
+        (tmp_path / ".step_2.saving").write_text("a file where a directory must be")
+        saving.save(state(2.0), 2)
+
+        assert saving.wait() == tmp_path / "step_1" and saving.failed == 1
+    assert "step 2 was not saved" in caplog.text
+
+
+def test_what_a_killed_attempt_left_half_written_is_cleared_away(tmp_path):
+    for name in (".step_9.saving", ".step_8.gone"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "notes").mkdir()
+
+    AsyncCheckpointer(tmp_path).close()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_at_least_one_must_stay(tmp_path):
+    with pytest.raises(ValueError, match="keep"):
+        AsyncCheckpointer(tmp_path, keep=0)
+
+
+ENDLESS = """
+import sys, torch
+from acme_client.checkpointing import AsyncCheckpointer
+saving, step = AsyncCheckpointer(sys.argv[1]), 0
+while True:
+    step += 1
+    saving.save({"w": torch.full((512, 512), float(step)), "more": [torch.zeros(4096) for _ in range(40)]}, step)
+"""
+
+
+def test_killed_at_any_moment_the_newest_durable_one_is_whole(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", ENDLESS, str(tmp_path)], env=WITH_TORCH)
+    try:
+        until(lambda: len(found(tmp_path)) >= 2 and list(tmp_path.glob(".step_*.saving")), what="a save under way")
+    finally:
+        process.kill()
+        process.wait()
+
+    [newest, *_] = found(tmp_path)
+    fresh = {"w": torch.zeros(512, 512), "more": [torch.ones(4096) for _ in range(40)]}
+    with AsyncCheckpointer(tmp_path) as saving:
+        step = saving.restore(fresh)
+
+    assert all(one.is_whole for one in found(tmp_path)) and step == newest.step
+    assert fresh["w"].eq(float(step)).all() and not list(tmp_path.glob(".*"))
+
+
+TOGETHER = """
+import sys, torch, torch.distributed as dist
+from acme_client.checkpointing import AsyncCheckpointer
+if __name__ == "__main__":
+    rank = int(sys.argv[2])
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/meet", rank=rank, world_size=2)
+    with AsyncCheckpointer(sys.argv[1] + "/saved") as saving:
+        assert saving._by_process
+        for step in (1, 2):
+            saving.save({"same": torch.full((8,), float(step)), f"of {rank}": torch.full((8,), float(rank))}, step)
+        saving.wait()
+        dist.barrier()
+        fresh = {"same": torch.zeros(8), f"of {rank}": torch.full((8,), -1.0)}
+        assert saving.restore(fresh) == 2
+        assert fresh["same"].eq(2).all() and fresh[f"of {rank}"].eq(rank).all()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.timeout(900)
+def test_two_ranks_write_one_checkpoint_from_processes_of_their_own(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(TOGETHER)
+    environment = {**WITH_TORCH, "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path), str(rank)], env=environment, stderr=subprocess.PIPE, text=True
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        told = [rank.communicate(timeout=LONG_S)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.send_signal(signal.SIGKILL)
+            rank.wait()
+
+    assert [rank.returncode for rank in ranks] == [0, 0], told
+    assert [(one.step, one.trouble) for one in found(tmp_path / "saved")] == [(2, ""), (1, "")]
