@@ -207,7 +207,7 @@ def test_now_asks_as_often_with_many_jobs_as_with_one(ada, django_assert_num_que
         submitted(by="ada", name=f"job-{number}")
     make.running(Job.objects.first())
 
-    with django_assert_num_queries(19):
+    with django_assert_num_queries(20):
         ada.get("/")
 
 
@@ -342,7 +342,7 @@ def test_a_job_page_asks_as_often_after_many_attempts(ada, django_assert_num_que
     for _ in range(3):
         make.ended(job, State.NODE_FAIL)
 
-    with django_assert_num_queries(10):
+    with django_assert_num_queries(12):
         ada.get(f"/jobs/{job}/")
 
 
