@@ -1,6 +1,7 @@
 """The trainings that run, as far as the viewer may see them: how far, how it goes, what would be lost.
 
-Five statements for all of them together; each reads a bounded number of rows for each training shown.
+Six statements for all of them together. The first goes through what is live; each of the others reads a bounded number
+of rows for each training shown.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import Q
+from django.db.models import F
 
 from jobs import sparks
 from jobs.lifecycle import Kind
@@ -19,6 +20,7 @@ from jobs.models import Attempt, Job, Pulse
 from scheduling import accounting
 
 MOST_SHOWN = 12
+MOST_LOOKED_AT = 48  # the widest, whether they report or not: who does not is no training to show
 POINTS_READ = 600
 LARGE = (Kind.PRETRAIN, Kind.SFT, Kind.MLLM)
 
@@ -44,10 +46,14 @@ class Training:
 
 def trainings(visible: Any, now: datetime) -> list[Training]:
     """The widest first: there most is lost."""
-    live = Attempt.objects.filter(ended_at__isnull=True, pulse__isnull=False, job__in=visible.live())
-    found = live.filter(Q(job__kind__in=LARGE)).select_related("pulse", "job__user", "job__team", "job__cluster")
+    wide = visible.live().filter(kind__in=LARGE).order_by((F("nodes") * F("gpus_per_node")).desc(), "-pk")
+    jobs = list(wide.values_list("pk", flat=True)[:MOST_LOOKED_AT])
+    if not jobs:
+        return []
+    found = Attempt.objects.filter(job__in=jobs, ended_at__isnull=True, pulse__isnull=False)
+    found = found.select_related("pulse", "job__user", "job__team", "job__cluster")
     found = found.defer("job__command", "job__environment", "job__labels", "job__comment")
-    shown = sorted(found.order_by("-pk")[:200], key=lambda one: -one.job.gpus)[:MOST_SHOWN]
+    shown = sorted(found, key=lambda one: (-one.job.gpus, -one.job_id))[:MOST_SHOWN]
     if not shown:
         return []
     lines = _losses([one.pk for one in shown])
