@@ -19,6 +19,7 @@ from django.shortcuts import redirect
 from django.templatetags.static import static
 from django.views.decorators.http import require_safe
 
+from acmeweb.trainings import trainings
 from failures import rights
 from failures.grouping import Scope
 from failures.models import Incident, Standing
@@ -89,9 +90,10 @@ def home(request: HttpRequest) -> HttpResponse:
         "trouble": cache(lambda: _trouble(request, now)),
         "clusters": cache(lambda: glances(now)),
         "queue": cache(lambda: _queue(request)),
+        "trainings": cache(lambda: trainings(Job.objects.visible_to(request.user), now)),
         "recent": cache(lambda: list(Job.objects.visible_to(request.user).finished_last().in_rows()[:MOST_RECENT])),
     }
-    fragments = {"exceptions": "_exceptions.html", "capacity": "_capacity.html", "queue": "_queue.html"}
+    fragments = {part: f"_{part}.html" for part in ("exceptions", "capacity", "queue", "trainings")}
     return answer(request, "home.html", context, fragments)
 
 

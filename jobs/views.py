@@ -14,7 +14,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from jobs import actions, clock, forms, logs, masking, progress_views, saving, timeline
+from jobs import actions, clock, forms, log_reading, logs, masking, progress_views, saving, timeline
 from jobs.actions import JobError
 from jobs.hostlist import compress
 from jobs.journal import Author
@@ -120,10 +120,34 @@ def log(request: HttpRequest, public_id: str) -> HttpResponse:
     context = {"now": clock.now(), "job": row, "topic": topic_of(row), **_log(row, attempt)}
     if attempt and "attempt" in request.GET:
         context["log_url"] += f"?attempt={attempt.number}"
+    if attempt and context["tail"] and (asked := _reading(request)):
+        context |= asked | _read(row, attempt, asked)
+        return answer(request, "jobs/reading.html", context)
     line = request.GET.get("line", "")
     if attempt and context["tail"] and line.isdecimal() and 0 < len(line) < 16:
         context["window"] = logs.window(row.cluster.log_root, attempt.log_path, int(line))
     return answer(request, "jobs/log.html", context, {"log": "jobs/_log.html"})
+
+
+def _reading(request: HttpRequest) -> dict[str, Any]:
+    """A place in the log, words to look for, or a rank; empty for its end."""
+    asked = {name: request.GET.get(name, "").replace("\x00", "").strip()[:200] for name in ("at", "find", "rank")}
+    if not any(asked.values()):
+        return {}
+    return {"at": _whole(asked["at"], 16) or 0, "find": asked["find"], "rank": _whole(asked["rank"], 7)}
+
+
+def _whole(written: str, digits: int) -> int | None:
+    return int(written) if written.isascii() and written.isdecimal() and len(written) < digits else None
+
+
+def _read(row: Job, attempt: Attempt, asked: dict[str, Any]) -> dict[str, Any]:
+    where = (row.cluster.log_root, attempt.log_path)
+    if not asked["find"] and asked["rank"] is None:
+        return {"part": log_reading.part(*where, asked["at"])}
+    rank = asked["rank"]
+    wanted = log_reading.words(asked["find"]) if rank is None else log_reading.rank(rank)
+    return {"hits": log_reading.search(*where, wanted, asked["at"])}
 
 
 def _attempt(request: HttpRequest, row: Job) -> Attempt | None:

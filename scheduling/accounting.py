@@ -296,6 +296,36 @@ def _lives(attempts: Mapping[int, Sequence[Attempt]], live: Mapping[int, Attempt
     return lives
 
 
+def ettr_of_jobs(jobs: Sequence[int], now: datetime) -> dict[int, float | None]:
+    """Of each, from its first promise until now or its end; an upper bound, as all of the ledger's are."""
+    attempts, end = _attempts(jobs), us(now)
+    live = {one.pk: one for tries in attempts.values() for one in tries}
+    lives = _lives(attempts, live)
+    found: dict[int, float | None] = {}
+    for job, tries in attempts.items():
+        over = max(us(one.ended_at) if one.ended_at else end for one in tries)
+        wall = max(0, min(over, end) - us(tries[0].promised_at))
+        productive = sum(_productive(one, lives[one.pk], end) for one in tries)
+        found[job] = productive / wall if wall else None
+    return found
+
+
+def _productive(one: Attempt, life: Sequence[Spell], end: int) -> int:
+    """What of its time no spell claims; spells may overlap."""
+    start, over = us(one.promised_at), min(us(one.ended_at) if one.ended_at else end, end)
+    left, at = 0, start
+    for spell in sorted(life):
+        left += max(0, min(spell.start, over) - at)
+        at = max(at, spell.end)
+    return left + max(0, over - at)
+
+
+def saved_of_jobs(jobs: Sequence[int]) -> dict[int, datetime]:
+    """When the newest checkpoint of each was saved that reached remote storage and was not judged bad."""
+    good = Checkpoint.objects.filter(job__in=jobs, durable_at__isnull=False).exclude(verdict=Verdict.BAD)
+    return dict(good.order_by().values_list("job").annotate(Max("saved_at")))
+
+
 def _first_steps(attempts: Sequence[int]) -> dict[int, datetime]:
     with connection.cursor() as cursor:
         cursor.execute(FIRST_STEPS, [list(attempts)])

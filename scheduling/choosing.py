@@ -9,7 +9,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
 
+from jobs.notation import format_duration
 from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import POLICIES, rules_of
 from scheduling.engine.policies.acme import ORDERS
@@ -17,8 +19,8 @@ from scheduling.engine.settings import AcmeSettings, BadSettings, parse
 
 WORDS = {
     "order": "order among equals",
-    "aging_s": "nobody is passed by who came later than (s)",
-    "class_s": "one step of priority is worth a wait of (s)",
+    "aging_s": "nobody is passed by who came so much later",
+    "class_s": "one step of priority is worth a wait of",
     "backfill": "backfilling",
     "reserve": "quotas kept free for",
 }
@@ -34,7 +36,7 @@ class Choice:
         """Every line of it in words, those that were left to their defaults too. Raises BadSettings."""
         said = {"policy": self.policy, "placement": self.placement}
         return (
-            said | {WORDS[name]: _word(value) for name, value in asdict(in_full(self)).items()}
+            said | {WORDS[name]: _word(name, value) for name, value in asdict(in_full(self)).items()}
             if self.is_acme
             else said
         )
@@ -90,7 +92,12 @@ def _told(choice: Choice) -> dict[str, str]:
         return {"policy": choice.policy, "placement": choice.placement, **plain}
 
 
-def _word(value: object) -> str:
+LONGEST_S = 10**10  # longer ones are no length that a calendar has
+
+
+def _word(name: str, value: object) -> str:
+    if name.endswith("_s") and isinstance(value, int | float) and value < LONGEST_S and float(value).is_integer():
+        return format_duration(timedelta(seconds=value))
     if isinstance(value, frozenset):
         return ", ".join(sorted(value)) or "nobody"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from datetime import datetime, timedelta
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,20 @@ def _report(request: HttpRequest, period: Period, by: str) -> dict[str, Any]:
         "measured_by": usage.resolution(period.since, period.until).label.lower().replace("_", " "),
         "sees_all": rights.teams_counted(caller) is None,
     }
+
+
+@require_safe
+def bar(request: HttpRequest) -> HttpResponse:
+    """The last day of all clusters in one bar, for the first page, which asks for it after it is shown. It names
+    nobody, so it is the same for everyone."""
+    return answer(request, "reports/_bar.html", {"whole": _day(clock.now().replace(second=0, microsecond=0))})
+
+
+@lru_cache(maxsize=1)
+def _day(now: datetime) -> Row:
+    """Once a minute at most in each process, however many look."""
+    found = accounting.table("cluster", now - timedelta(days=1), now)
+    return reporting.row("all", found.gpu_us, found.goodput)
 
 
 @require_safe

@@ -14,6 +14,7 @@ urlpatterns = [
     path("settings/clusters/add/", cluster_views.add, name="cluster-add"),
     path("settings/clusters/of/<slug:name>/", cluster_views.cluster, name="cluster"),
     path("reports/", report_views.reports, name="reports"),
+    path("reports/bar/", report_views.bar, name="ledger-bar"),
     path("reports/gpu-hours.csv", report_views.as_csv, name="report-csv"),
     path("reports/export/", report_views.export, name="report-export"),
     path("what-if/", replay_views.replays, name="replays"),

@@ -64,6 +64,11 @@ def age(duration: timedelta) -> str:
 
 
 @register.filter
+def since(moment: datetime, now: datetime) -> str:
+    return age(now - moment)
+
+
+@register.filter
 def duration(value: timedelta | None) -> str:
     """`D-HH:MM:SS`; nothing set is UNLIMITED."""
     return notation.format_duration(value)

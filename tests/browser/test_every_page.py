@@ -22,6 +22,7 @@ ONLY = os.environ.get("ACME_PAGES", "").split()  # names from the table below; n
 # Every combination for the pictures; for the rules of axe the two that differ most
 LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 1024, 390)]
 LOOKS = LOOKS if SHOTS else [("light", 1440), ("dark", 390)]
+COMES_LATER = {"now": "#ledger .aside", "job": "#plots[data-drawn='3']"}
 VIOLATIONS = """async (only) => {
   const rules = only ? {runOnly: {type: "rule", values: only}} : {};
   const found = await axe.run(document, {...rules, resultTypes: ["violations"]});
@@ -31,14 +32,19 @@ VIOLATIONS = """async (only) => {
 
 
 @pytest.fixture
-def site():
+def site(tmp_path):
     """A cluster at work: what runs, waits, failed and is drained."""
-    seren = make.cluster()
+    (tmp_path / "a.log").write_text("".join(f"[rank{n % 8}]: step {n} | loss 2.3\n" for n in range(3000)))
+    seren = make.cluster(log_root=str(tmp_path))
     make.team("pretraining", ada=Role.ADMIN, ben=Role.RESEARCHER)
     may = ("operate_cluster", "add_cluster", "change_cluster", "view_cluster", "add_team")
     make.user("ada").user_permissions.add(*Permission.objects.filter(codename__in=may))
     make.ended(make.job(by="ben", name="broken", gpus_per_node=4), state="FAILED", exit_code=1)
-    one = make.running(make.job(by="ada", name="pretrain-7b", kind="pretrain", gpus_per_node=8), on=["seren-001"])
+    one = make.running(
+        make.job(by="ada", name="pretrain-7b", kind="pretrain", gpus_per_node=8),
+        on=["seren-001"],
+        log_path=str(tmp_path / "a.log"),
+    )
     reports(one)
     make.jobs({"name": "sweep", "array": "1-3"}, by="ada", gpus_per_node=8)
     node = Node.objects.get(name="seren-004")
@@ -67,7 +73,10 @@ def pages(job) -> dict[str, str]:
         "jobs": "/jobs/",
         "job": f"/jobs/{job}/",
         "log": f"/jobs/{job}/log/",
+        "log-part": f"/jobs/{job}/log/?at=9000",
+        "log-found": f"/jobs/{job}/log/?rank=3",
         "submit": "/jobs/new/",
+        "search": "/search/?q=pre",
         "queue": "/queue/",
         "policy": "/queue/seren/policy/",
         "nodes": "/nodes/",
@@ -75,6 +84,7 @@ def pages(job) -> dict[str, str]:
         "failures": "/failures/",
         "rules": "/failures/rules/",
         "what-if": "/what-if/",
+        "evaluations": "/evaluations/",
         "reports": "/reports/?by=team",
         "account": "/account/",
         "teams": "/settings/teams/",
@@ -98,8 +108,8 @@ def test_every_page_fits_is_accessible_and_complains_about_nothing(visit, site, 
         if ONLY and name not in ONLY:
             continue
         ada.open(path)
-        if name == "job":
-            ada.page.wait_for_selector("#plots[data-drawn='3']")
+        if name in COMES_LATER:
+            ada.page.wait_for_selector(COMES_LATER[name])
         if SHOTS:
             ada.page.screenshot(path=Path(SHOTS) / f"{name}-{scheme}-{width}.png", full_page=True)
         if ada.page.evaluate("document.documentElement.scrollWidth") > width:

@@ -207,7 +207,7 @@ def test_now_asks_as_often_with_many_jobs_as_with_one(ada, django_assert_num_que
         submitted(by="ada", name=f"job-{number}")
     make.running(Job.objects.first())
 
-    with django_assert_num_queries(19):
+    with django_assert_num_queries(20):
         ada.get("/")
 
 

@@ -166,7 +166,7 @@ def test_quotas_name_the_readers_teams_and_to_operators_all_of_them():
 
     hers, all_of_them = text(browser("ada").get("/queue/")), text(operator().get("/queue/"))
 
-    assert "of 16 owned" in hers and "evaluation" not in hers and "of 8 owned" in hers
+    assert "of 16 owned" in hers and "evaluation" not in hers.split("<main")[1] and "of 8 owned" in hers
     assert "evaluation" in all_of_them
 
 
@@ -297,3 +297,12 @@ def test_a_live_cluster_takes_only_what_it_can_be_driven_by(choice):
 
     with pytest.raises(BadSettings):
         checked(Choice(policy=policy, placement=placement, settings=settings))
+
+
+def test_lengths_of_time_are_written_as_everywhere_and_small_changes_still_show():
+    day, half, less = (
+        Choice(policy="acme", placement="consolidate", settings={"aging_s": s}) for s in (86400, 0.5, 0.4)
+    )
+
+    assert "1-00:00:00" in day.amounts_to().values()
+    assert [(one.before, one.after) for one in differences(half, less)] == [("0.5", "0.4")]

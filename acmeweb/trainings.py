@@ -1,0 +1,80 @@
+"""The trainings that run, as far as the viewer may see them: how far, how it goes, what would be lost.
+
+Six statements for all of them together. The first goes through what is live; each of the others reads a bounded number
+of rows for each training shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+from django.db.models import F
+
+from jobs import sparks
+from jobs.lifecycle import Kind
+from jobs.models import Attempt, Job, Pulse
+from scheduling import accounting
+
+MOST_SHOWN = 12
+MOST_LOOKED_AT = 48  # the widest, whether they report or not: who does not is no training to show
+POINTS_READ = 600
+LARGE = (Kind.PRETRAIN, Kind.SFT, Kind.MLLM)
+
+# The end of each attempt's range in the table's own key
+LOSSES = """
+SELECT a.id, ARRAY(SELECT loss FROM jobs_progress WHERE attempt_id = a.id AND loss IS NOT NULL
+  ORDER BY at DESC LIMIT %s) FROM unnest(%s::bigint[]) AS a (id)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    job: Job
+    pulse: Pulse
+    line: str  # of the loss
+    saved_at: datetime | None
+    ettr: float | None
+
+    @property
+    def at_risk_since(self) -> datetime | None:
+        return self.saved_at or self.job.started_at
+
+
+def trainings(visible: Any, now: datetime) -> list[Training]:
+    """The widest first: there most is lost."""
+    wide = visible.live().filter(kind__in=LARGE).order_by((F("nodes") * F("gpus_per_node")).desc(), "-pk")
+    jobs = list(wide.values_list("pk", flat=True)[:MOST_LOOKED_AT])
+    if not jobs:
+        return []
+    found = Attempt.objects.filter(job__in=jobs, ended_at__isnull=True, pulse__isnull=False)
+    found = found.select_related("pulse", "job__user", "job__team", "job__cluster")
+    found = found.defer("job__command", "job__environment", "job__labels", "job__comment")
+    shown = sorted(found, key=lambda one: (-one.job.gpus, -one.job_id))[:MOST_SHOWN]
+    if not shown:
+        return []
+    lines = _losses([one.pk for one in shown])
+    ettr = accounting.ettr_of_jobs([one.job_id for one in shown], now)
+    saved = accounting.saved_of_jobs([one.job_id for one in shown])
+    return [_training(one, lines, saved, ettr) for one in shown]
+
+
+def _training(
+    one: Attempt, lines: Mapping[int, str], saved: Mapping[int, datetime], ettr: Mapping[int, float | None]
+) -> Training:
+    return Training(
+        job=one.job,
+        pulse=one.pulse,
+        line=lines.get(one.pk, ""),
+        saved_at=saved.get(one.job_id),
+        ettr=ettr.get(one.job_id),
+    )
+
+
+def _losses(attempts: Sequence[int]) -> dict[int, str]:
+    with connection.cursor() as cursor:
+        cursor.execute(LOSSES, [POINTS_READ, list(attempts)])
+        return {attempt: sparks.line(losses[::-1]) for attempt, losses in cursor.fetchall()}

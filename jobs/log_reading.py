@@ -1,0 +1,141 @@
+"""Reading a log of any size by pieces: a screenful from any place, and what is found in it.
+
+A question costs one piece or, when something is looked for, at most `MOST_SCANNED` bytes; the answer says how far it
+came, so that a log of any length is searched by asking again. What people type is looked for as it is written: no
+pattern of theirs reaches the matcher.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from jobs.logs import CHUNK_BYTES, TAIL_BYTES, clean, open_beneath
+
+MOST_SCANNED = 64 * 1024 * 1024
+MOST_HITS = 200
+LONGEST_LINE = 500
+OVERLAP = 4096  # longer than what may be looked for, so that nothing is lost between two pieces
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Whole lines with the byte at which each begins."""
+
+    lines: list[tuple[int, str]]
+    start: int
+    stop: int
+    size: int
+
+    @property
+    def earlier(self) -> int | None:
+        return max(0, self.start - TAIL_BYTES) if self.start else None
+
+    @property
+    def later(self) -> int | None:
+        return self.stop if self.stop < self.size else None
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.start / self.size if self.size else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hits:
+    lines: list[tuple[int, str]]
+    until: int  # the byte up to which it was looked for
+    size: int
+
+    @property
+    def more(self) -> bool:
+        return self.until < self.size
+
+
+def part(root: str, path: str, at: int) -> Part:
+    """From the line in which byte `at` lies; of a shorter log its last piece."""
+    fd = open_beneath(root, path)
+    try:
+        size = os.fstat(fd).st_size
+        start = _line_begin(fd, min(at, max(0, size - 1)))
+        raw = os.pread(fd, TAIL_BYTES, start)
+    finally:
+        os.close(fd)
+    if start + len(raw) < size and b"\n" in raw:
+        raw = raw[: raw.rfind(b"\n") + 1]
+    return Part(lines=_lines(raw, start), start=start, stop=start + len(raw), size=size)
+
+
+def _line_begin(fd: int, at: int) -> int:
+    """A line longer than a piece begins where we stand: nobody reads it from its beginning."""
+    low = max(0, at - TAIL_BYTES)
+    before = os.pread(fd, at - low, low)
+    newline = before.rfind(b"\n")
+    return low + newline + 1 if newline >= 0 else (0 if low == 0 else at)
+
+
+def _lines(raw: bytes, start: int) -> list[tuple[int, str]]:
+    found, at = [], start
+    for line in raw.removesuffix(b"\n").split(b"\n") if raw else ():
+        found.append((at, clean(line)))
+        at += len(line) + 1
+    return found
+
+
+Look = Callable[[bytes, int], Iterator[int]]  # where it stands in these bytes, before this one
+
+
+def words(text: str) -> Look:
+    """Without regard to case. Some times faster than the same as a pattern, which folds each byte by itself."""
+    wanted = text.encode().lower()
+
+    def look(raw: bytes, stop: int) -> Iterator[int]:
+        lowered, at = raw.lower(), -1
+        while (at := lowered.find(wanted, at + 1, stop)) >= 0:
+            yield at
+            at = lowered.find(b"\n", at, stop)  # a line is told once, however often it stands in it
+            if at < 0:
+                return
+
+    return look
+
+
+def rank(number: int) -> Look:
+    """As trainers and launchers write it: [rank3], rank=3, `3:` before a line."""
+    found = _rank(number)
+    return lambda raw, stop: (match.start() for match in found.finditer(raw, 0, stop))
+
+
+def _rank(rank: int) -> re.Pattern[bytes]:
+    return re.compile(rb"\[rank ?%d\]|\brank[ =:]{1,2}%d\b|^ *%d: " % (rank, rank, rank), re.IGNORECASE | re.MULTILINE)
+
+
+def search(root: str, path: str, wanted: Look, at: int) -> Hits:
+    """Lines in which it stands, from byte `at` on, each once."""
+    fd = open_beneath(root, path)
+    try:
+        size = os.fstat(fd).st_size
+        return _searched(fd, wanted, _line_begin(fd, min(at, size)), size)
+    finally:
+        os.close(fd)
+
+
+def _searched(fd: int, wanted: Look, at: int, size: int) -> Hits:
+    found: list[tuple[int, str]] = []
+    stop = min(size, at + MOST_SCANNED)
+    while at < stop and (raw := os.pread(fd, CHUNK_BYTES + OVERLAP, at)):
+        # Whole lines, where there are any: the rest is read again with what follows it
+        whole = len(raw) if at + len(raw) >= size else raw.rfind(b"\n") + 1 or CHUNK_BYTES
+        told = -1
+        for place in wanted(raw, whole):
+            begin = raw.rfind(b"\n", 0, place) + 1
+            if begin == told:
+                continue
+            told, end = begin, raw.find(b"\n", place)
+            line = raw[begin : end if end >= 0 else whole]
+            found.append((at + begin, clean(line[:LONGEST_LINE])))
+            if len(found) == MOST_HITS:
+                return Hits(lines=found, until=at + begin + len(line) + 1, size=size)
+        at += whole
+    return Hits(lines=found, until=min(at, size), size=size)

@@ -1,0 +1,104 @@
+"""Trainings on the first page: who sees which, how much of their time counted, and since when nothing is saved."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from acmeweb.trainings import trainings
+from jobs import clock
+from jobs.models import Attempt, Checkpoint, Cluster, Job, Progress, Pulse, Role
+from scheduling import accounting, report_views
+from tests import make
+
+pytestmark = pytest.mark.django_db
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def people():
+    make.team("pretraining", ada=Role.RESEARCHER)
+    make.team("speech", ben=Role.RESEARCHER)
+
+
+def training(by="ada", name="pretrain", on="seren-001", hours=4, **fields):
+    one = make.running(make.job(by=by, name=name, gpus_per_node=8, **{"kind": "pretrain"} | fields), on=[on])
+    now = clock.now()
+    Attempt.objects.filter(pk=one.pk).update(promised_at=now - hours * HOUR, confirmed_at=now - hours * HOUR)
+    for step in range(5):
+        Progress.objects.create(attempt=one, at=now - timedelta(minutes=60 - step), step=step, loss=3 - step / 5)
+    Pulse.objects.create(attempt=one, at=now, step=4, loss=2.2)
+    return one
+
+
+def seen(name="ada"):
+    return trainings(Job.objects.visible_to(make.user(name)), clock.now())
+
+
+def test_a_training_shows_its_loss_as_a_line_and_its_share_of_useful_time():
+    training()
+
+    (one,) = seen()
+
+    assert len(one.line.split()) == 5
+    assert one.ettr == pytest.approx(0.25, abs=0.01)  # its first step came an hour ago, it began four hours ago
+
+
+def test_others_do_not_see_it_and_evaluations_are_none():
+    training()
+    training(name="evaluate", on="seren-002", kind="evaluation")
+
+    assert [one.job.name for one in seen()] == ["pretrain"]
+    assert seen("ben") == []
+
+
+def test_what_is_at_risk_counts_from_the_last_good_checkpoint():
+    one, now = training(), clock.now()
+    for step, hours, verdict in ((1, 3, ""), (2, 2, ""), (3, 1, "bad")):
+        at = now - hours * HOUR
+        Checkpoint.objects.create(
+            job=one.job, attempt=one, step=step, path=f"/c/{step}", saved_at=at, durable_at=at, verdict=verdict
+        )
+
+    assert seen()[0].saved_at == now - 2 * HOUR
+
+
+def test_a_failed_try_takes_its_lost_work_from_the_share():
+    one, now = training(hours=2), clock.now()
+    Attempt.objects.filter(pk=one.pk).update(ended_at=now - HOUR, state="NODE_FAIL")
+    Attempt.objects.create(job=one.job, number=2, key="again", promised_at=now - HOUR, confirmed_at=now - HOUR / 2)
+
+    # two hours on the wall; the first try saved nothing, the second began to run half an hour ago
+    assert accounting.ettr_of_jobs([one.job_id], now)[one.job_id] == pytest.approx(0.25, abs=0.01)
+
+
+def test_the_first_page_tells_them_and_asks_as_often_for_many():
+    client = Client()
+    client.force_login(make.user("ada"))
+    training()
+    client.get("/")
+    with CaptureQueriesContext(connection) as few:
+        assert "Trainings that run" in client.get("/").content.decode()
+    training(name="second", on="seren-002")
+
+    with CaptureQueriesContext(connection) as more:
+        assert "second" in client.get("/").content.decode()
+
+    assert len(more) == len(few)
+
+
+def test_the_day_in_one_bar_names_nobody_and_sums_to_the_whole():
+    report_views._day.cache_clear()
+    training(by="ben", name="secret")
+    Cluster.objects.update(created_at=clock.now() - 48 * HOUR)
+    client = Client()
+    client.force_login(make.user("ada"))
+
+    answer = client.get("/reports/bar/")
+
+    assert sum(part.share for part in answer.context["whole"].parts) == pytest.approx(100)
+    assert "secret" not in answer.content.decode() and "speech" not in answer.content.decode()

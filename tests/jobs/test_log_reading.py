@@ -1,0 +1,143 @@
+"""Reading a log by pieces: offsets are true, nothing is lost between two pieces, and what is typed is no pattern."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from django.test import Client
+
+from jobs import log_reading
+from jobs.log_reading import words
+from jobs.models import Role
+from tests import make
+
+
+@pytest.fixture
+def log(tmp_path):
+    def written(content: bytes):
+        (tmp_path / "job.log").write_bytes(content)
+        return str(tmp_path), "job.log"
+
+    return written
+
+
+def searched(content: bytes, wanted, at=0):
+    fd = os.memfd_create("log")
+    try:
+        os.write(fd, content)
+        return log_reading._searched(fd, wanted, at, len(content))
+    finally:
+        os.close(fd)
+
+
+def test_parts_follow_each_other_and_hold_every_line_once(log, monkeypatch):
+    monkeypatch.setattr(log_reading, "TAIL_BYTES", 100)
+    content = b"".join(b"line %d %s\n" % (number, b"x" * (number % 40)) for number in range(50))
+    where, at, lines = log(content), 0, []
+
+    while at is not None:
+        part = log_reading.part(*where, at)
+        lines += part.lines
+        at = part.later
+
+    assert [text for _, text in lines] == content.decode().splitlines()
+    assert all(content[at:].startswith(text.encode()) for at, text in lines)
+
+
+def test_a_place_in_the_middle_of_a_line_is_its_beginning(log):
+    part = log_reading.part(*log(b"first\nsecond\nthird"), 8)
+
+    assert part.lines == [(6, "second"), (13, "third")]
+    assert (part.start, part.earlier, part.later) == (6, 0, None)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"x" * 300_000, b"\xff\xfe\x00\n\x1b[31mred\x1b[0m"])
+def test_odd_logs_are_read(log, content):
+    part = log_reading.part(*log(content), 10**14)
+
+    assert part.stop <= part.size == len(content)
+    assert not any("\x1b" in text for _, text in part.lines)
+
+
+def test_lines_are_found_without_regard_to_case_each_once():
+    found = searched(b"Error: error\nfine\nan ERROR\n", words("error"))
+
+    assert found.lines == [(0, "Error: error"), (18, "an ERROR")]
+    assert not found.more
+
+
+@pytest.mark.parametrize("text", ["(a+)+$", ".*", "[rank", "\\"])
+def test_what_is_typed_is_no_words(text):
+    assert [line for _, line in searched(b"plain\n" + text.encode() + b"\n", words(text)).lines] == [text]
+
+
+def test_a_rank_is_found_as_it_is_written_and_no_other():
+    content = b"[rank3]: a\n[rank13]: b\nrank=3 c\n3: d\n33: e\nstep 3: f\n"
+
+    found = [line[-1] for _, line in searched(content, log_reading.rank(3)).lines]
+
+    assert found == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_the_size_of_pieces_every_line_is_found(monkeypatch, seed):
+    monkeypatch.setattr(log_reading, "CHUNK_BYTES", 50)
+    monkeypatch.setattr(log_reading, "OVERLAP", 20)
+    lines = random.Random(seed).choices([b"needle", b"hay", b"x" * 30, b""], k=seed)
+    content = b"\n".join(lines)
+
+    found = searched(content, words("needle"))
+
+    assert len(found.lines) == lines.count(b"needle")
+    assert all(content[at:].startswith(b"needle") for at, _ in found.lines)
+
+
+def test_a_long_search_goes_on_where_it_stopped(monkeypatch):
+    monkeypatch.setattr(log_reading, "MOST_HITS", 3)
+    content = b"needle\n" * 8
+    told, at = [], 0
+
+    while at < len(content):
+        found = searched(content, words("needle"), at)
+        told += [where for where, _ in found.lines]
+        at = found.until
+
+    assert told == [7 * number for number in range(8)]
+
+
+# --- the page
+
+
+@pytest.fixture
+def attempt(db, tmp_path):
+    (tmp_path / "a.log").write_text("[rank0]: start\n<b>needle</b>\n[rank1]: end\n")
+    make.team("pretraining", ada=Role.RESEARCHER)
+    make.team("speech", ben=Role.RESEARCHER)
+    make.cluster(log_root=str(tmp_path))
+    return make.running(make.job(by="ada", gpus_per_node=1), log_path=str(tmp_path / "a.log"))
+
+
+def page(attempt, name="ada", **asked):
+    client = Client()
+    client.force_login(make.user(name))
+    return client.get(f"/jobs/{attempt.job}/log/", asked)
+
+
+def test_the_page_finds_and_leads_to_the_place(attempt):
+    text = page(attempt, find="NEEDLE").content.decode()
+
+    assert "&lt;b&gt;needle&lt;/b&gt;" in text and "<b>needle" not in text
+    assert "at=15" in text
+    assert "[rank1]: end" in page(attempt, at="15").content.decode()
+    assert "start" not in page(attempt, rank="1").content.decode().split("<pre")[1]
+
+
+@pytest.mark.parametrize("asked", [{"at": "-1"}, {"at": "9" * 30}, {"rank": "x"}, {"find": "\x00"}, {"at": "²"}])
+def test_odd_questions_are_answered(attempt, asked):
+    assert page(attempt, **asked).status_code == 200
+
+
+def test_others_read_nothing(attempt):
+    assert page(attempt, "ben", find="needle").status_code == 404
