@@ -21,7 +21,8 @@ JOBS = """
 SELECT j.public_id, j.state, count(a.id), count(a.id) FILTER (WHERE a.ended_at IS NULL)
 FROM jobs_job j LEFT JOIN jobs_attempt a ON a.job_id = j.id GROUP BY j.id
 """
-# Everything that a turn may write about jobs at rest; who waits is told anew, which is an answer and not a change
+# Everything that a turn may write about jobs at rest; who waits is told anew, which is an answer and not a change. Why
+# a job failed, and what is to be done about it, other loops say after its end; what they do to a job is in here, too.
 DIGEST = """
 SELECT md5(string_agg(t, '|' ORDER BY t)) FROM (
     SELECT format('job %s %s %s', id, state, flags) t FROM jobs_job WHERE name LIKE 'storm-%'
@@ -30,7 +31,7 @@ SELECT md5(string_agg(t, '|' ORDER BY t)) FROM (
     UNION ALL SELECT format('held %s %s %s', h.id, h.gpu, h.released_at) FROM jobs_allocation h
         JOIN jobs_attempt a ON a.id = h.attempt_id JOIN jobs_job j ON j.id = a.job_id AND j.name LIKE 'storm-%'
     UNION ALL SELECT format('event %s', e.id) FROM jobs_event e
-        JOIN jobs_job j ON j.id = e.job_id AND j.name LIKE 'storm-%'
+        JOIN jobs_job j ON j.id = e.job_id AND j.name LIKE 'storm-%' WHERE e.what LIKE 'job.%'
 ) rows
 """
 
