@@ -24,7 +24,7 @@ from tests.backends.real_slurm import RealSlurm, missing_programs
 from tests.cluster.running import ClusterProcess
 from tests.patience import until
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(2700)]
 
 # The model knows one number, by which it multiplies; a dataset asks for products, and the metric counts what is right
 ANSWER = """\
@@ -103,7 +103,7 @@ def carried_out(asked_for: Campaign, connect) -> None:
         left = Staging.objects.exclude(state__in=("REMOVED", "FAILED")).exists()
         return asked_for.state not in ("PENDING", "RUNNING") and not left
 
-    until(over, within_s=800, what="the campaign's end")
+    until(over, within_s=2400, what="the campaign's end")
 
 
 def judge(asked_for: Campaign, shared: Path) -> None:
