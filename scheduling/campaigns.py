@@ -73,8 +73,11 @@ def model_of(cluster: Cluster) -> str:
 
 
 def slots_per_node(campaign: Campaign) -> int:
-    most = Node.objects.filter(cluster=campaign.cluster).aggregate(Max("gpus"))["gpus__max"] or 0
-    return max(1, most // campaign.suite.gpus)
+    """How many trials fit on the largest node when it is empty."""
+    nodes = Node.objects.filter(cluster=campaign.cluster)
+    most = nodes.aggregate(gpus=Max("gpus"), cpus=Max("cpus"))
+    by_cpu = (most["cpus"] or 0) // campaign.suite.cpus
+    return max(1, (most["gpus"] or 0) // campaign.suite.gpus if campaign.suite.gpus else by_cpu)
 
 
 def ready_s(campaign: Campaign) -> float:
@@ -201,7 +204,7 @@ def _rooms(campaign: Campaign, at_work: Mapping[str, str], failed: set[str]) -> 
         on, (gpus, cpus, memory_mb) = held[node.pk], coming.get(node.name, (0, 0, 0))
         taken = len(on.gpus.union(node.foreign_gpus))
         slots = min(
-            (node.gpus - taken - gpus) // suite.gpus,
+            (node.gpus - taken - gpus) // suite.gpus if suite.gpus else node.cpus,
             (node.cpus - on.cpus - cpus) // suite.cpus,
             (node.memory_mb - on.memory_mb - memory_mb) // suite.memory_mb if suite.memory_mb else 10**6,
         )

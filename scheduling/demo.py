@@ -19,6 +19,9 @@ from jobs.journal import Author
 from jobs.lifecycle import Kind
 from jobs.models import Allocation, Cluster, Job, Membership, Node, Quota, Role, Team
 from jobs.wishes import want_turn
+from scheduling import evaluation_actions
+from scheduling.evaluation import asked
+from scheduling.models import Campaign, Suite
 from scheduling.simulator import workload
 from scheduling.simulator.workload import Place, Wish
 
@@ -100,6 +103,42 @@ def first_morning(dice: Random, place: Place) -> Iterator[Wish]:
         yield workload.lasting(workload.wish_of(Kind.PRETRAIN, dice, wide), dice.uniform(900, 3600))
     for _ in range(60):
         yield workload.wish(dice, place)
+
+
+DATASETS = (
+    *("humaneval", "gsm8k", "mbpp", "piqa", "boolq", "winogrande", "arc_challenge", "openbookqa", "commonsenseqa"),
+    *("truthfulqa", "race_middle", "ceval"),
+)
+SAMPLES = 150  # of each: a whole one takes longer than who looks at a demo stays
+CHECKPOINT_EVERY_S = 900.0
+
+
+def suite() -> Suite:
+    """What the evaluation team measures; the same again is the same version."""
+    spec = asked.suite(
+        {
+            "name": "core",
+            "title": "A little of everything",
+            "framework": "lm-eval",
+            "output_root": "/shared/evaluations",
+            "stage_root": "/dev/shm",  # noqa: S108 - memory of the node, for the length of a campaign
+            "datasets": [{"name": name, "samples": SAMPLES} for name in DATASETS],
+        }
+    )
+    return evaluation_actions.define(spec, team=Team.objects.get(name="evaluation"), author=_donald())
+
+
+def evaluate(cluster: Cluster, step: int, now: datetime) -> Campaign:
+    """A pretraining run has saved a checkpoint, and somebody wants to know what it can do."""
+    names = [f"/checkpoints/pretrain-7b/step-{step + more}" for more in (0, 1000)]
+    spec = asked.campaign({"checkpoints": names, "nodes": 2})
+    of = suite()
+    return evaluation_actions.ask(spec, suite=of, cluster=cluster, team=of.team, author=_donald(), now=now)
+
+
+def _donald() -> Author:
+    person = get_user_model().objects.get(username="donald")
+    return Author(by=person.get_username(), user_id=person.pk)
 
 
 def submit(cluster: Cluster, wish: Wish, dice: Random, now: datetime) -> Job:

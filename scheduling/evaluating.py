@@ -208,6 +208,7 @@ def _trials(campaign: Campaign, now: datetime) -> list[Placed]:
     found = list(rows.select_related("job"))
     places = _places([trial.job_id for trial in found])
     parts = _parts([trial.pk for trial in found])
+    at_it = set(Shard.objects.filter(trial__in=[trial.pk for trial in found]).values_list("trial_id", flat=True))
     drawn: list[Placed] = []
     for trial in found:
         begin_s = (trial.job.started_at - campaign.started_at).total_seconds()
@@ -218,10 +219,14 @@ def _trials(campaign: Campaign, now: datetime) -> list[Placed]:
             phase = "trial" if infers else "score"
             drawn.append((lane, Drawn(phase=phase, name=str(trial.job), begin_s=begin_s, end_s=end_s)))
             if infers:
-                drawn += [
-                    (lane, Drawn(phase="infer", name=name, begin_s=begin_s + at - took, end_s=begin_s + at))
-                    for name, at, took in parts.get(trial.pk, ())
-                ]
+                done = parts.get(trial.pk, [])
+                for name, at, took in done:
+                    drawn.append(
+                        (lane, Drawn(phase="infer", name=name, begin_s=begin_s + at - took, end_s=begin_s + at))
+                    )
+                if done and trial.pk in at_it and trial.job.ended_at is None:
+                    since_s = begin_s + max(at for _, at, _ in done)
+                    drawn.append((lane, Drawn(phase="infer", name="under way", begin_s=since_s, end_s=end_s)))
     return drawn
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -100,9 +101,7 @@ def run(what: dict[str, Any]) -> int:
 
 
 def serve(what: dict[str, Any]) -> subprocess.Popen[bytes]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     os.environ.update(ACME_PORT=str(port), ACME_MODEL=what["model"])
     server = subprocess.Popen(["/bin/sh", "-c", what["serve"]], start_new_session=True)  # noqa: S603
     patience = time.time() + SERVER_PATIENCE_S
@@ -117,6 +116,16 @@ def serve(what: dict[str, Any]) -> subprocess.Popen[bytes]:
                 end(server)
                 raise Failed("what serves the model does not listen at $ACME_PORT") from None
             time.sleep(0.2)
+
+
+def free_port() -> int:
+    """Below those that the kernel gives to whoever connects: nobody takes it meanwhile, and a knock at it that nobody
+    hears cannot be answered by its own echo."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def end(server: subprocess.Popen[bytes]) -> None:

@@ -102,7 +102,7 @@ SUITE_READERS: dict[str, readers.Reader] = {
     "metric": COMMAND,
     "output_root": directory,
     "stage_root": directory,
-    "gpus": readers.whole(1, 64),
+    "gpus": readers.whole(0, 64),
     "cpus": readers.whole(1, 1024),
     "memory": readers.memory,
     "metric_jobs": readers.whole(1, 1000),

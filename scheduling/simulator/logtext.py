@@ -81,13 +81,25 @@ def script_of(job: Job, play: Play) -> Script:
 
 def lines(script: Script, first: int, until_s: float) -> list[str]:
     """The lines from index `first` on whose moment, in seconds from the beginning, has come."""
-    return list(_lines(script, first, min(until_s, script.play.duration_s)))
+    until_s = min(until_s, script.play.duration_s)
+    return list((_known if script.play.said else _lines)(script, first, until_s))
 
 
 def next_due_s(script: Script, index: int) -> float:
     """When line `index` is due, in seconds from the beginning; never, for what comes after the end."""
-    at = _moment_s(script, index)
+    said = script.play.said
+    if said and index >= len(said):
+        return inf
+    at = script.play.stretched(said[index][0]) if said else _moment_s(script, index)
     return at if at < script.ends_s else inf
+
+
+def _known(script: Script, first: int, until_s: float) -> Iterator[str]:
+    """Of a job whose lines are known beforehand; where it was struck, with its last words."""
+    lived = [text for at, text in script.play.said if script.play.stretched(at) < script.ends_s]
+    yield from (text for at, text in script.play.said[first : len(lived)] if script.play.stretched(at) <= until_s)
+    if until_s >= script.play.duration_s and script.play.state != State.COMPLETED:
+        yield from _tail(script)[max(first - len(lived), 0) :]
 
 
 def _moment_s(script: Script, index: int) -> float:

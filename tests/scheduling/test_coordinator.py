@@ -300,7 +300,7 @@ SUITE = {
         ({"framework": "helm"}, "framework: 'helm' is none of plain, lm-eval, opencompass"),
         ({"infer": ""}, "infer: is missing, and dataset 1 (gsm8k) has none of its own"),
         ({"colour": "red"}, "colour: is no field of a suite"),
-        ({"gpus": 0}, "gpus: 0 is not between 1 and 64"),
+        ({"gpus": 65}, "gpus: 65 is not between 0 and 64"),
     ],
 )
 def test_a_suite_that_cannot_be_is_refused_with_one_sentence(wish, sentence):

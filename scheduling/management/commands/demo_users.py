@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -15,6 +16,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from jobs import clock
 from jobs.models import Cluster, Job
 from scheduling import demo
+from scheduling.models import Campaign
 from scheduling.simulator import workload
 
 
@@ -41,8 +43,12 @@ class Command(BaseCommand):
         if demo.is_quiet(cluster, place):
             for wish in demo.first_morning(dice, place):
                 demo.submit(cluster, wish, dice, clock.now())
+        next_checkpoint = clock.now()
         for gap in workload.arrivals_s(dice, place, load):
             if stopped.wait(gap):
                 return
+            if clock.now() >= next_checkpoint and not Campaign.objects.unfinished().exists():
+                demo.evaluate(cluster, 1000 * (1 + 2 * Campaign.objects.count()), clock.now())
+                next_checkpoint = clock.now() + timedelta(seconds=demo.CHECKPOINT_EVERY_S)
             if Job.objects.waiting().filter(cluster=cluster).count() < demo.MOST_WAITING:
                 demo.submit(cluster, workload.wish(dice, place), dice, clock.now())

@@ -1,0 +1,83 @@
+"""How a job of an evaluation campaign plays: it says in its log what the real program would, at the times it would.
+
+What it is to do stands in its environment, as for the program (`checks/evaluate.py`). How long a shard takes does not
+come from what the coordinator expects but from the cost model and the dice of the dataset's name, so that expectations
+can be wrong. Times are those of the wall. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from scheduling.evaluation import priors
+from scheduling.evaluation.priors import Known
+
+VARIABLE = "ACME_EVALUATION"
+COPY_S = 4.5  # 14 GB over 25 Gb/s
+LOAD_S = 1.4  # the same from the host's memory
+REMOVE_S = 0.5
+SPREAD = 0.15  # of one shard's time around what its dataset usually takes
+ODDNESS = 0.3  # of a dataset around the cost model
+
+Said = tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """What it says and when, in seconds since it began, and when it ends."""
+
+    said: Said
+    ends_s: float
+
+
+def course(environment: Mapping[str, str], has_gpus: bool, dice: str) -> Course | None:
+    """None for a job that is none of a campaign."""
+    try:
+        what = json.loads(environment[VARIABLE])
+        said = tuple(_lines(what, has_gpus, Random(dice)))
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+    return Course(said=said, ends_s=said[-1][0] + 0.3) if said else None
+
+
+def _lines(what: Mapping[str, Any], has_gpus: bool, dice: Random) -> Iterator[tuple[float, str]]:
+    match what["do"]:
+        case "stage":
+            at = COPY_S * dice.uniform(1.0, 1.6)
+            yield _line(what, at, staged=what["to"], gb=14.0)
+        case "remove":
+            yield _line(what, REMOVE_S, removed=what["to"])
+        case "run":
+            yield from _parts(what, has_gpus, dice)
+
+
+def _parts(what: Mapping[str, Any], has_gpus: bool, dice: Random) -> Iterator[tuple[float, str]]:
+    at = priors.phases().start + LOAD_S if has_gpus else 0.5
+    yield _line(what, at, ready=True)
+    for part in what["parts"]:
+        took = _took(str(part["dataset"]), int(part["samples"]), has_gpus) * dice.lognormvariate(0, SPREAD)
+        at += took
+        scores = _scores(str(what["model"]), part) if part["scores"] else None
+        yield _line(what, at, part=part["id"], code=0, took=round(took, 3), scores=scores, why="")
+
+
+def _took(dataset: str, samples: int, has_gpus: bool) -> float:
+    cost = priors.guess(Known(name=dataset, samples=samples), priors.phases().weights_gb)
+    odd = Random(f"pace of {dataset}").lognormvariate(0, ODDNESS)
+    return (cost.on_gpu if has_gpus else cost.score) * odd
+
+
+def _scores(model: str, part: Mapping[str, Any]) -> dict[str, float]:
+    """A checkpoint is somewhat better at everything or somewhat worse; shards of a dataset scatter around it."""
+    usual = Random(f"level of {part['dataset']}").uniform(0.25, 0.75)
+    better = Random(f"quality of {model}").uniform(-0.08, 0.08)
+    near = Random(f"{model}:{part['dataset']}:{part['start']}").gauss(0, 0.01)
+    return {"accuracy": round(min(1.0, max(0.0, usual + better + near)), 4)}
+
+
+def _line(what: Mapping[str, Any], at: float, **values: Any) -> tuple[float, str]:
+    return at, f"acme:{what['nonce']} {json.dumps({**values, 'at': round(at, 3)})}"

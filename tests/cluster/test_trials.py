@@ -1,0 +1,95 @@
+"""Jobs of evaluation campaigns, as a simulated cluster plays them: their logs say what the real program would."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from scheduling.evaluation.told import hear
+from scheduling.simulator import logtext, trials
+from scheduling.simulator.play import play_of
+from scheduling.simulator.troubles import Blow, Breakage
+from scheduling.simulator.values import Job
+from tests.cluster.make import NOW, request
+
+
+def what(do: str = "run", *, scores: bool = False, parts: int = 3, **more) -> dict:
+    listed = [
+        {"id": n, "dataset": "gsm8k", "start": 10 * n, "samples": 10, "scores": scores, "expected_s": 1.0}
+        for n in range(parts)
+    ]
+    return {"do": do, "nonce": "word", "model": "/m", "parts": listed, "from": "/a", "to": "/dev/shm/b", **more}
+
+
+def job(asked: dict, **changed) -> Job:
+    plain = request("seren-001", gpus_per_node=1)
+    environment = {"ACME_EVALUATION": json.dumps(asked), "ACME_KIND": "evaluation"}
+    made = Job(id=7, request=replace(plain, environment=environment, comment="key"), submitted_at=NOW)
+    return replace(made, began_at=NOW, nodes=("seren-001",), gpus={"seren-001": (0,)}, **changed)
+
+
+def told(of: Job, until_s: float = 1e9):
+    script = logtext.script_of(of, play_of(of, seed=1, speed=60))
+    return hear(logtext.lines(script, 0, until_s), "word")
+
+
+def test_a_trial_says_each_part_once_at_growing_times_and_ends_well():
+    of = job(what())
+    said = told(of)
+
+    assert [part.part for part in said.parts] == [0, 1, 2]
+    assert [part.at_s for part in said.parts] == sorted(part.at_s for part in said.parts)
+    assert said.ready
+    assert play_of(of, seed=1, speed=60).state == "COMPLETED"
+
+
+def test_a_part_is_said_when_it_is_done_and_not_before():
+    whole = told(job(what()))
+    first, second, _ = whole.parts
+
+    assert [part.part for part in told(job(what()), (first.at_s + second.at_s) / 2).parts] == [0]
+
+
+def test_what_it_takes_is_not_what_was_expected():
+    modest, bold = what(), what()
+    for part in bold["parts"]:
+        part["expected_s"] = 1000.0
+
+    assert told(job(modest)).parts == told(job(bold)).parts
+
+
+def test_a_metric_brings_a_result_that_is_the_same_at_every_look():
+    (one, *_), (again, *_) = told(job(what(scores=True))).parts, told(job(what(scores=True))).parts
+
+    assert one.scores == again.scores
+    assert 0 <= one.scores["accuracy"] <= 1
+
+
+def test_copies_arrive_and_go():
+    assert told(job(what("stage"))).gb == 14.0
+    assert told(job(what("remove"))).removed
+
+
+def test_what_befalls_a_trial_cuts_its_log_and_what_it_said_before_counts():
+    whole = told(job(what()))
+    at = whole.parts[1].at_s - 0.01
+    struck = job(what(), blows=(Blow(kind=Breakage.OFF_BUS, at=NOW + at, until=NOW + at, node="seren-001", gpu=0),))
+
+    assert [part.part for part in told(struck).parts] == [0]
+    assert play_of(struck, seed=1, speed=60).state == "FAILED"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"do": "run"}', '{"do": "fly"}', '{"do": "run", "parts": [1]}'])
+def test_a_variable_that_is_nonsense_is_played_like_any_other_job(text):
+    assert trials.course({"ACME_EVALUATION": text}, True, "dice") is None
+
+
+def test_lines_are_due_one_after_the_other_and_then_never():
+    of = job(what())
+    script = logtext.script_of(of, play_of(of, seed=1, speed=60))
+    due = [logtext.next_due_s(script, index) for index in range(6)]
+
+    assert due[:4] == sorted(due[:4])
+    assert due[4:] == [float("inf")] * 2
