@@ -7,6 +7,7 @@ prefixes are peeled one by one until none is left. Peeling stops at eight: a lin
 from __future__ import annotations
 
 import re
+import string
 from dataclasses import dataclass, field
 
 from .values import Line
@@ -17,36 +18,50 @@ STAMP = r"(?P<time>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\
 LEVELS = (
     r"(?P<level>DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|FATAL|CRITICAL|err(?:or)?|warning|info|debug|crit|emerg|alert)"
 )
-PREFIXES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"@\d+(?: x\d+)? \| ",  # a row of our own bundle
-        r"\[rank:? ?(?P<rank>\d+)\](?::| |$)",
-        r"\[[a-zA-Z_]\w*?(?P<local>\d+)\]:",  # elastic's [default3]:
-        r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err)>)?:",  # mpirun --tag-output
-        r"[Rr]ank ?(?P<rank>\d+)(?:/\d+)? ?[:|]",
-        r"\[[Rr]ank (?P<rank>\d+)\]",
-        r"\[PG [^\]]*?Rank (?P<rank>\d+)\]",
-        r"(?P<rank>\d{1,5}): (?=\S)",  # srun --label
-        r"\(?(?P<tag>[A-Za-z]\w*) (?:rank=(?P<rank>\d+),? ?)?pid=\d+(?:, ?ip=(?P<host>[\w.:-]+))?\)?",  # Ray, vLLM
-        r"\[[^\]]{0,60}\bTP(?P<rank>\d+)[^\]]{0,20}\]",
-        rf"\[?{STAMP}\]?:?",
-        r"\[(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?)\]",
-        r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.-]+) (?=[\w./-]+(?:\[\d+\])?:)",  # syslog
-        r"\[ *(?P<uptime>\d+\.\d{3,6})\]",  # dmesg
-        r"(?P<tag>kernel|systemd|slurmd|slurmctld|slurmstepd|srun|nvidia-persistenced|journal)(?:\[\d+\])?:",
-        r"kern: *",
+DIGITS, LOWER, UPPER = string.digits, string.ascii_lowercase, string.ascii_uppercase
+LETTERS = LOWER + UPPER
+# What a prefix may begin with, and the prefix; the first that fits is taken
+PREFIXES: tuple[tuple[str, str], ...] = (
+    ("@", r"@\d+(?: x\d+)? \| "),  # a row of our own bundle
+    ("[", r"\[rank:? ?(?P<rank>\d+)\](?::| |$)"),
+    ("[", r"\[[a-zA-Z_]\w*?(?P<local>\d+)\]:"),  # elastic's [default3]:
+    ("[", r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err)>)?:"),  # mpirun --tag-output
+    ("Rr", r"[Rr]ank ?(?P<rank>\d+)(?:/\d+)? ?[:|]"),
+    ("[", r"\[[Rr]ank (?P<rank>\d+)\]"),
+    ("[", r"\[PG [^\]]*?Rank (?P<rank>\d+)\]"),
+    (DIGITS, r"(?P<rank>\d{1,5}): (?=\S)"),  # srun --label
+    (
+        "(" + LETTERS,
+        r"\(?(?P<tag>[A-Za-z]\w*) (?:rank=(?P<rank>\d+),? ?)?pid=\d+(?:, ?ip=(?P<host>[\w.:-]+))?\)?",
+    ),  # Ray, vLLM
+    ("[", r"\[[^\]]{0,60}\bTP(?P<rank>\d+)[^\]]{0,20}\]"),
+    ("[" + DIGITS, rf"\[?{STAMP}\]?:?"),
+    ("[", r"\[(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?)\]"),
+    (UPPER, r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.-]+) (?=[\w./-]+(?:\[\d+\])?:)"),  # syslog
+    ("[", r"\[ *(?P<uptime>\d+\.\d{3,6})\]"),  # dmesg
+    ("ksnj", r"(?P<tag>kernel|systemd|slurmd|slurmctld|slurmstepd|srun|nvidia-persistenced|journal)(?:\[\d+\])?:"),
+    ("k", r"kern: *"),
+    (
+        "[IWEF",
         r"\[?(?P<glog>[IWEF])\d{3,4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?)(?: +\d+)? (?P<src>[\w./-]+:\d+)\] ?",
-        r"\[(?P<glog>[IWEF]) (?P<src>[\w./-]+:\d+)\] ?",
-        r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<gpu>\d+)\](?: [\w./-]+:\d+)?",  # NCCL
+    ),
+    ("[", r"\[(?P<glog>[IWEF]) (?P<src>[\w./-]+:\d+)\] ?"),
+    (LETTERS, r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<gpu>\d+)\](?: [\w./-]+:\d+)?"),  # NCCL
+    (
+        "[DINWEFCewidca",
         rf"\[?{LEVELS}\]?(?=[\s:\]|])(?: \d\d-\d\d (?P<time>\d\d:\d\d:\d\d))?(?: \[[^\]]{{0,60}}\])?:?",
-        r"\[(?:[\w./-]+:\d+:?\w*|[\w.]+)\]",
-        r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}|[a-z][\w-]*-\d[\w.-]*): (?=\S)",  # pdsh, DeepSpeed
-        r"\| ?",
-        r"NCCL (?P<level>WARN|INFO)",
-        r"-+ ",
-    )
+    ),
+    ("[", r"\[(?:[\w./-]+:\d+:?\w*|[\w.]+)\]"),
+    (DIGITS + LOWER, r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}|[a-z][\w-]*-\d[\w.-]*): (?=\S)"),  # pdsh, DeepSpeed
+    ("|", r"\| ?"),
+    ("N", r"NCCL (?P<level>WARN|INFO)"),
+    ("-", r"-+ "),
 )
+# A line is asked only for prefixes that may begin with its first character: a plain line for three of them, not for all
+STARTS: dict[str, tuple[re.Pattern[str], ...]] = {
+    letter: tuple(re.compile(pattern) for starts, pattern in PREFIXES if letter in starts)
+    for letter in {letter for starts, _ in PREFIXES for letter in starts}
+}
 GLOG = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
 MUTED = frozenset({"DEBUG", "INFO", "NOTICE", "WARNING"})
 ANY_RANK = re.compile(r"\b[Rr]ank[ :=]{1,3}(\d{1,6})\b")
@@ -86,15 +101,22 @@ def parse(number: int, text: str) -> Line:
     seen, rest = _Seen(), text
     for _ in range(DEEPEST):
         bare = rest.lstrip()
-        match = next((match for prefix in PREFIXES if (match := prefix.match(bare))), None)
+        match = _prefix(bare)
         if match is None or match.end() == 0:
             break
         seen.take(match.groupdict())
         rest = bare[match.end() :]
     message = rest[1:] if rest is not text and rest.startswith(" ") else rest
-    if seen.rank is None and (named := ANY_RANK.search(text)):
+    if seen.rank is None and "ank" in text and (named := ANY_RANK.search(text)):
         seen.rank = int(named[1])
     return Line(
         number=number, text=text.strip(), message=message, rank=seen.rank, host=seen.host, gpu=seen.gpu,
         time=seen.time, level=seen.level,
     )  # fmt: skip
+
+
+def _prefix(bare: str) -> re.Match[str] | None:
+    for prefix in STARTS.get(bare[:1], ()):
+        if match := prefix.match(bare):
+            return match
+    return None

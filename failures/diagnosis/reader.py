@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import catalogue, cleaning, gpu_events, lines
+from .frames import IGNORED, traceback_above
 from .scan import Scanner, shipped
 from .signatures import DCGM, GENERIC, SXID, XID, Signature
 from .table import exceptions
@@ -351,8 +352,6 @@ class Reader:
 
 
 MENTIONED = "mentioned"
-IGNORED = "(ignored)"
-OVERLOOKED = re.compile(r"Exception ignored in|Error in atexit|Error in sys\.excepthook")
 CODES = frozenset({XID, SXID, DCGM})
 HEALTH_CODE = re.compile(r"DCGM_FR_[A-Z0-9_]+")
 # lines of source that tracebacks quote: they name errors that were not raised there
@@ -366,7 +365,6 @@ REPORTED = re.compile(
 )
 NCCL_PLACE = re.compile(r"\brank (\d+) nranks \d+ cudaDev \d+ (?:nvmlDev \d+ )?busId ([0-9a-fA-F:]+)")
 TEST_PLACE = re.compile(r"Rank +(\d+) .*? on +(\S+) +device +\d+ \[([^\]]*)\]")
-FRAME = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
 
 
 def _end(text: bytes, at: int) -> int:
@@ -383,27 +381,6 @@ def place_of(line: Line) -> Place | None:
     if match := TEST_PLACE.search(line.text):
         return Place(rank=int(match[1]), host=match[2], pci=match[3].lower())
     return None
-
-
-def traceback_above(rows: list[str], line: Line) -> list[str]:
-    """Frames as `file:function`, innermost last. Lines of other ranks in between are stepped over.
-
-    A traceback that Python itself ignored (in a destructor, at exit) begins with the frame IGNORED.
-    """
-    frames: list[str] = []
-    header = False
-    for row in reversed(rows[-200:]):
-        above = lines.parse(0, row)
-        if above.rank != line.rank and line.rank is not None and above.rank is not None:
-            continue
-        if header:
-            return [*([IGNORED] if OVERLOOKED.search(above.message) else []), *frames[::-1]]
-        if match := FRAME.search(above.message):
-            frames.append(f"{match[1]}:{match[2]}")
-        header = "Traceback (most recent" in above.message
-        if not header and (not above.message.startswith((" ", "\t")) or len(frames) > 60):
-            break
-    return frames[::-1]
 
 
 def read(chunks: Iterable[bytes], scanner: Scanner | None = None) -> Reading:

@@ -82,7 +82,7 @@ def test_bytes_that_would_make_another_object_make_none() -> None:
 def test_bytes_that_unfold_without_end_are_refused() -> None:
     stamp = set_down(Follower())[:32]
 
-    assert thawed(stamp + zlib.compress(bytes(200 << 20), 1)) is None
+    assert thawed(stamp + zlib.compress(bytes(70 << 20), 1)) is None
 
 
 def test_what_was_known_under_other_rules_is_not_used() -> None:

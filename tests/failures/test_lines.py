@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from failures.diagnosis import lines
+from tests.failures.samples import SAMPLES
 
 TABLE = [
     ("[rank12]: boom", {"rank": 12, "message": "boom"}),
@@ -51,3 +54,19 @@ def test_any_text_is_a_line(text: str) -> None:
 
     assert line.number == 3
     assert len(line.text) <= lines.LONGEST
+
+
+def every_prefix(bare: str) -> re.Match[str] | None:
+    """What `lines` would do if it did not look at the first character."""
+    return next((match for _, pattern in lines.PREFIXES if (match := re.match(pattern, bare))), None)
+
+
+ROWS = [text for text, _ in TABLE] + [row for sample in SAMPLES for row in sample.log.splitlines()]
+
+
+@given(st.one_of(st.sampled_from(ROWS), st.text(alphabet="@[]()|-:., 019aIkNrRWE/\\t", max_size=40)))
+def test_whatever_a_line_begins_with_the_same_prefix_is_found(bare: str) -> None:
+    bare = bare.lstrip()
+    found, meant = lines._prefix(bare), every_prefix(bare)
+
+    assert (found and found.re.pattern, found and found.span()) == (meant and meant.re.pattern, meant and meant.span())

@@ -10,7 +10,7 @@ import re
 from ..signatures import GENERIC, Signature, cause
 
 ROWS: tuple[Signature, ...] = (
-    cause(GENERIC, "", 50, r"[a-zA-Z](?:Error|Exception|Interrupted|Failure|Fault)\b|\bStopIteration\b|\bArrowInvalid\b|\bDistributionNotFound\b|(?:[a-z_]\w{0,60}\.){1,8}[A-Z]\w{2,60}(?::|$)|\bException: ",
+    cause(GENERIC, "", 50, r"[a-zA-Z](?:Error|Exception|Interrupted|Failure|Fault)\b|\bStopIteration\b|\bArrowInvalid\b|\bDistributionNotFound\b|\w\.[A-Z]\w{2,60}(?::|$)|\bException: ",
           "AssertionError: heads must be divisible by tensor parallel size"),
 )  # fmt: skip
 

@@ -100,6 +100,7 @@ ROWS: tuple[Signature, ...] = (
                 r"errors? on link)"
             ),
             r"NVSwitch.{0,40}(?:fatal|fail)",
+            r"\bLink [0-9]+: (?:CRC|Replay|Recovery)(?: FLIT| Data)? Errors?: [1-9][0-9]{2}",
         ),
         "fabricmanager: NVLink 7 of GPU 3 is down after training error",
         caseless=True,

@@ -30,6 +30,11 @@ ROWS: tuple[Signature, ...] = (
         ),
     ),
     benign(
+        "cuda-probe",
+        r"misc/cudawrap\.cc:[0-9]+ NCCL WARN Cuda failure 3 'initialization error'",
+        "heron-2:81:81 [0] misc/cudawrap.cc:36 NCCL WARN Cuda failure 3 'initialization error'",
+    ),
+    benign(
         "fabric-news",
         r"[Aa]sync event ?: ?(?:client reregistration|SM change|LID change|P_?[Kk]ey change|port active)",
         "heron-2:81:95 [3] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : client reregistration",

@@ -35,6 +35,8 @@ ROWS: tuple[Signature, ...] = (
                 r"gone down|powered off|dead|unresponsive)"
             ),
             r"lost contact with .{0,30}\b(?:host|node)|\bhost \S+ has been blacklisted",
+            r"\bheartbeat (?:expired|timed out|was lost)|lost connection to .{0,30}\b(?:agent|host|node|executor)\b",
+            r"unable to reach .{0,40}\bnodes?\b|terminated by the host\b|\bnode .{0,20}out of service",
             r"stopped posting node status|NodeStatusUnknown|stateDown|SISTER_EOF",
             r"TaintManagerEviction.{0,40}Marking for deletion",
             r"agent heartbeat lost|left the rendezvous unexpectedly",
@@ -50,9 +52,10 @@ ROWS: tuple[Signature, ...] = (
         42,
         (
             (
-                r"\b(?:InfiniBand|RoCE|RDMA|EFA|HCA|irdma|mlx[45]\w*|OpenIB|verbs|"
+                r"\b(?:InfiniBand|RoCE|RDMA|EFA|HCA|irdma|mlx[45]\w*|OpenIB|verbs|OFI|libfabric|UCX|PSM[23]|"
                 r"subnet manager)\b.{0,120}(?:error|fail|fatal|lost|down|exceeded|timed? ?out|unreachable)"
             ),
+            r"(?:fail(?:ed|ure)|error)\b.{0,60}\b(?:OFI|libfabric|UCX|verbs|RDMA|InfiniBand|RoCE)\b",
             r"\bport [0-9]+ link lost|got completion with error",
         ),
         "fleet: RDMA device 3 failed its loopback",
@@ -90,7 +93,7 @@ ROWS: tuple[Signature, ...] = (
                 r"(?:wall ?clock|wall ?time|time|run ?time) ?(?:limit|time)? (?:limit )?(?:was |is |"
                 r"has been )?(?:reached|exceeded|exhausted|expired)"
             ),
-            r"exceeded .{0,20}(?:wall ?clock|wall ?time|time limit)",
+            r"exceeded .{0,20}(?:wall ?clock|wall ?time|time limit|time (?:budget|quota|allowance))",
             r"TERMINATE_ON_HOST_MAINTENANCE|maintenance event",
         ),
         "broker: the job was evicted to make room for queue gold",
@@ -129,7 +132,7 @@ ROWS: tuple[Signature, ...] = (
                 r"\b(?:task|job|rank|process|worker|collective)\b.{0,40}"
                 r"\b(?:hung|is hanging|hangs|stalled|deadlock(?:ed)?|makes no progress)\b"
             ),
-            r"\bdumping (?:py-spy )?stacks\b|py-spy dump|flight recorder dump",
+            r"\bdumping (?:py-spy )?stacks\b|py-spy dump|\bpresumed (?:hung|deadlock|hang)|flight recorder dump",
             r"\bno heartbeat (?:of|from) (?:rank|worker|task|process|node)\b",
             r"\bwait(?:s|ed|ing)? .{0,60}\bfor [0-9]{3,} ?s(?:ec(?:onds)?)?\b",
         ),
@@ -144,7 +147,7 @@ ROWS: tuple[Signature, ...] = (
         41,
         (
             r"(?:cannot|could not|couldn't|unable to|failed to) (?:connect|reach|fetch url|resolve)\b|"
-            r"connection (?:error|failed|lost|closed)\b"
+            r"connection (?:error|failed|lost|closed)\b|\b(?:UNAVAILABLE|DEADLINE_EXCEEDED): "
         ),
         "sidecar: could not reach the parameter server",
         caseless=True,

@@ -194,7 +194,7 @@ ROWS: tuple[Signature, ...] = (
             r"Watchdog caught collective operation timeout",
             r"collective operation timeout: WorkNCCL",
             r"[Ss]ome NCCL operations have failed or timed out",
-            r"NCCL (?:operation|collective|communicator).{0,60}timed? ?out",
+            r"(?i:NCCL (?:operation|collective|communicator).{0,60}timed? ?out)",
             r"WorkNCCL\(.{0,300}(?:ran for|timed out)",
             r"\bALLREDUCE\b.{0,60}timed out",
             r"Timeout\(ms\)=[0-9]+.{0,40}ran for",

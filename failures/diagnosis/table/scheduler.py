@@ -73,6 +73,18 @@ ROWS: tuple[Signature, ...] = (
         unless=r"Cancelling deletion",
     ),
     symptom(
+        "slurm-prolog",
+        "SlurmNodeFail",
+        47,
+        (
+            r"(?i:\bprolog (?:launch )?(?:failed|failure|error)\b)",
+            r"launch failed requeued held|JobLaunchFailure",
+            r"drain_nodes: node \S+",
+        ),
+        "slurmctld: error: Prolog launch failure, JobId=7009",
+        blame=Blame.NODE,
+    ),
+    symptom(
         "slurm-cancelled",
         "Preempted/TimeLimit",
         30,
