@@ -13,5 +13,7 @@ compile() {
 }
 
 compile requirements.lock pyproject.toml
-compile requirements-dev.lock --all-extras pyproject.toml client/pyproject.toml
+# every extra of ours, and none of the client's: torch is gigabytes, and comes from the trainer's own environment
+extras="--extra embedded --extra traces --extra exact --extra plots --extra prediction --extra dev"
+compile requirements-dev.lock $extras pyproject.toml client/pyproject.toml
 echo uv | compile requirements-uv.lock -
