@@ -20,7 +20,7 @@ from jobs.journal import Author
 from jobs.lifecycle import USABLE_NODE
 from jobs.models import Allocation, Cluster, DrainMode, Node
 from jobs.node_actions import NodeError
-from scheduling.models import NodeTest, Purpose, TestWorld
+from scheduling.models import NodeTest, TestWorld
 
 RECOVERY = Author(by="recovery")
 PASSED = "It passed beside a partner."
@@ -39,7 +39,6 @@ def begin(
     why: str,
     now: datetime,
     decision: Decision | None = None,
-    purpose: str = Purpose.SUSPECTS,
     author: Author = RECOVERY,
     reopen: Collection[str] = (),
 ) -> NodeTest:
@@ -53,14 +52,14 @@ def begin(
     able = [node for node in rows if node.name not in away and node.name not in busy]
     partners = _partners(cluster, able, names) if len(able) == 1 else []
     test = NodeTest.objects.create(
-        cluster=cluster, decision=decision, purpose=purpose, nodes=[node.name for node in able],
+        cluster=cluster, decision=decision, nodes=[node.name for node in able],
         partners=[node.name for node in partners], faulty=sorted(away), began_at=now, closed=sorted(reopen),
         unjudged=dict.fromkeys(sorted(busy), "other jobs run on it"),
     )  # fmt: skip
     _close(test, [*able, *partners], why, now, author)
     _worlds(test, 1, [nodetest.first_round(test.nodes, test.partners)])
     for node in able:
-        detail = {"test": test.pk, "with": test.partners, "purpose": purpose}
+        detail = {"test": test.pk, "with": test.partners}
         journal.of_node("node.test_asked", author, node, why=why, detail=detail).save()
     return test
 
@@ -161,14 +160,13 @@ def _tell_nodes(test: NodeTest) -> None:
     for node in Node.objects.filter(cluster=test.cluster_id, name__in=test.nodes):
         passed = True if node.name in test.good else False if node.name in test.faulty else None
         why = test.unjudged.get(node.name, "") if passed is None else PASSED if passed else FAILED
-        detail = {"test": test.pk, "passed": passed, "purpose": test.purpose}
+        detail = {"test": test.pk, "passed": passed}
         journal.of_node("node.tested", RECOVERY, node, why=why, detail=detail).save()
 
 
 def _open(test: NodeTest, node: Node, now: datetime) -> None:
     """Not what a person closed, or closed anew, while the test went on."""
-    wanted = test.purpose == Purpose.SUSPECTS or node.name in test.good or node.name in test.partners
-    if not wanted or not node.drain_asked or node.reason_by != RECOVERY.by:
+    if not node.drain_asked or node.reason_by != RECOVERY.by:
         return
     try:
         node_actions.resume(node, author=RECOVERY, why=f"{test}: {test.sentence}", now=now)

@@ -17,12 +17,6 @@ class Migration(migrations.Migration):
             name="NodeTest",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                (
-                    "purpose",
-                    models.CharField(
-                        choices=[("suspects", "Suspects"), ("burn-in", "Burn In")], default="suspects", max_length=8
-                    ),
-                ),
                 ("nodes", models.JSONField(help_text="Names of those under test.")),
                 ("partners", models.JSONField(default=list, help_text="Known good, and closed for the test as well.")),
                 (

@@ -15,7 +15,7 @@ from .evaluation import (
     TrialKind,
 )
 from .lease import Lease
-from .nodetest import NodeTest, Purpose, TestWorld
+from .nodetest import NodeTest, TestWorld
 from .simulation import SILENT_AFTER, UNFINISHED, Simulation, SimulationState
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "Lead",
     "Lease",
     "NodeTest",
-    "Purpose",
     "Shard",
     "ShardState",
     "Simulation",

@@ -11,11 +11,6 @@ from failures.models import Decision
 from jobs.models import Cluster
 
 
-class Purpose(models.TextChoices):
-    SUSPECTS = "suspects"  # who of them is broken?
-    BURN_IN = "burn-in"  # is a repaired one good again?
-
-
 class NodeTestQuerySet(models.QuerySet["NodeTest"]):
     def open(self) -> Self:
         return self.filter(ended_at__isnull=True)
@@ -24,7 +19,6 @@ class NodeTestQuerySet(models.QuerySet["NodeTest"]):
 class NodeTest(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="node_tests")
     decision = models.OneToOneField(Decision, null=True, on_delete=models.PROTECT, related_name="node_test")
-    purpose = models.CharField(max_length=8, choices=Purpose, default=Purpose.SUSPECTS)
     nodes = models.JSONField(help_text="Names of those under test.")
     partners = models.JSONField(default=list, help_text="Known good, and closed for the test as well.")
     closed = models.JSONField(default=list, help_text="Those that the test itself closed, and opens again.")
