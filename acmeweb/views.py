@@ -20,15 +20,16 @@ from django.templatetags.static import static
 from django.views.decorators.http import require_safe
 
 from acmeweb.trainings import trainings
-from failures import rights
+from failures import decision_actions, rights
 from failures.grouping import Scope
-from failures.models import Incident, Standing
+from failures.models import Decision, Incident, Standing
 from failures.models.diagnosis import look
 from jobs import clock
 from jobs.capacity import Capacity, Load, capacity
 from jobs.lifecycle import USABLE_NODE, NodeFlag
 from jobs.models import Allocation, Cluster, Deed, Job, Node
 from jobs.pages import answer
+from jobs.rights import Caller
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class Trouble:
     """What needs a person. Lists are cut; the counts are whole."""
 
     silent: list[Cluster]
+    proposals: list[Decision]
     incidents: list[Incident]
     more_incidents: bool
     nodes: list[Node]
@@ -110,15 +112,17 @@ class Trouble:
     hanging: list[Job]
 
     def __bool__(self) -> bool:
-        return bool(self.silent or self.incidents or self.nodes or self.held or self.hanging)
+        return bool(self.silent or self.proposals or self.incidents or self.nodes or self.held or self.hanging)
 
 
 def _trouble(request: HttpRequest, now: datetime) -> Trouble:
     mine = Job.objects.visible_to(request.user)
     nodes = list(Node.objects.troubled().select_related("cluster").order_by("-since"))
-    incidents = _untaken(request)
+    caller = rights.of_user(request.user)
+    incidents = _untaken(caller)
     return Trouble(
         silent=list(Cluster.objects.silent(now)),
+        proposals=_proposals(caller, now),
         incidents=incidents[:MOST_TROUBLE],
         more_incidents=len(incidents) > MOST_TROUBLE,
         nodes=nodes[:MOST_TROUBLE],
@@ -128,9 +132,18 @@ def _trouble(request: HttpRequest, now: datetime) -> Trouble:
     )
 
 
-def _untaken(request: HttpRequest) -> list[Incident]:
+def _proposals(caller: Caller, now: datetime) -> list[Decision]:
+    """What recovery would do if somebody said yes; the first to expire first."""
+    rows = rights.decisions(caller).waiting_for_a_yes(now)
+    found = list(rows.select_related("attempt__job__team").order_by("expires_at")[:MOST_TROUBLE])
+    for decision in found:
+        decision.sentence = decision_actions.sentence(decision)
+    return found
+
+
+def _untaken(caller: Caller) -> list[Incident]:
     """Incidents that nobody has taken on; those that somebody acknowledged are in good hands."""
-    rows = rights.incidents(rights.of_user(request.user)).filter(state=Standing.OPEN, scope__in=OF_THE_PLATFORM)
+    rows = rights.incidents(caller).filter(state=Standing.OPEN, scope__in=OF_THE_PLATFORM)
     found = list(rows.select_related("cluster").order_by("-pk")[: MOST_TROUBLE + 1])
     for incident in found:
         incident.look = look(incident.root_cause, incident.category)

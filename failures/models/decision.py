@@ -56,6 +56,9 @@ class DecisionQuerySet(models.QuerySet["Decision"]):
         """Somebody said yes, and there is a step to make."""
         return self.filter(course__in=(Course.APPROVED, Course.ACTING), due_at__lte=now)
 
+    def waiting_for_a_yes(self, now: datetime) -> Self:
+        return self.filter(course=Course.PROPOSED, expires_at__gt=now)
+
     def carried_out(self, since: datetime) -> Self:
         return self.filter(course__in=CARRIED_OUT, began_at__gt=since)
 

@@ -79,6 +79,15 @@ def test_a_stranger_sees_no_incident_and_decides_nothing(proposed):
     assert proposed.course == "proposed"
 
 
+def test_the_first_page_asks_for_a_yes_those_who_may_see_the_job(proposed):
+    assert "waits for a yes" in client("ada").get("/").content.decode()
+    assert "waits for a yes" not in client("mallory").get("/").content.decode()
+
+    decision_actions.approve(proposed, author=decision_actions.RECOVERY, now=clock.now())
+
+    assert "waits for a yes" not in client("ada").get("/").content.decode()
+
+
 def test_approved_by_one_click_and_not_twice(proposed):
     ada = client("ada")
 

@@ -131,8 +131,8 @@ def test_a_fragment_asks_for_its_own_queries_only(ada, django_assert_num_queries
     submitted(by="ada")
 
     with django_assert_num_queries(
-        3 + 4 + 4
-    ):  # session, user, clock; clusters, nodes, held and hanging jobs; rights, incidents
+        3 + 4 + 5
+    ):  # session, user, clock; clusters, nodes, held and hanging jobs; rights, incidents, proposals
         htmx(ada, "/", "exceptions")
 
 
@@ -207,7 +207,7 @@ def test_now_asks_as_often_with_many_jobs_as_with_one(ada, django_assert_num_que
         submitted(by="ada", name=f"job-{number}")
     make.running(Job.objects.first())
 
-    with django_assert_num_queries(20):
+    with django_assert_num_queries(21):
         ada.get("/")
 
 
@@ -535,7 +535,7 @@ def test_the_command_reaches_the_shell_with_unix_line_ends(ada):
         ("environment", "A=1\nA=2", "is given twice"),
         ("dependencies", "afterok:01k3v9q2m7t", "the team has no job"),
         ("begin_at", "tomorrow", "is no ISO 8601 time"),
-        ("array", "9-1", "is empty"),
+        ("array", "9-1", "counts down; write 1-9"),
         ("cluster", "999", "Select a valid choice"),
     ],
 )
