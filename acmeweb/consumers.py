@@ -11,9 +11,11 @@ import asyncio
 import re
 from typing import Any
 
+from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.conf import settings
+from django.contrib.sessions.backends.db import SessionStore
 from redis import asyncio as valkey
 from redis.exceptions import RedisError
 
@@ -105,13 +107,10 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         teams = Team.objects.where(self.scope["user"], Role.VIEWER)
         return Campaign.objects.filter(public_id=public_id, team__in=teams).exists()
 
-    @database_sync_to_async
-    def _still_logged_in(self) -> bool:
-        session = self.scope["session"]
-        return (
-            session.exists(session.session_key)
-            and type(self.scope["user"]).objects.filter(pk=self.scope["user"].pk, is_active=True).exists()
-        )
+    async def _still_logged_in(self) -> bool:
+        """Read anew: who signed out, was switched off or has another password by now is nobody any more."""
+        session = SessionStore(self.scope["session"].session_key)
+        return bool((await get_user({"session": session})).is_authenticated)
 
     async def _recheck(self) -> None:
         while True:

@@ -204,7 +204,8 @@ def on_many(request: HttpRequest) -> HttpResponse:
     if verb is None:
         raise Http404("no such verb")
     caller = Caller(user=request.user)
-    ids = [*request.POST.getlist("id"), *request.POST.get("ids", "").split()][: MOST_VERBS + 1]
+    named = " ".join([*request.POST.getlist("id"), request.POST.get("ids", "")])
+    ids = named.replace("\x00", " ").split()[: MOST_VERBS + 1]
     everything = request.POST.get("all") == "1"
     rows = _found(request.user, _asked(request.POST)) if everything else many.called(caller.jobs(), ids)
     jobs = many.in_turn(rows.select_related("user", "team", "cluster"))

@@ -59,7 +59,7 @@ def carry_out(verb: Verb, job: Job, wish: Wish, caller: Caller) -> None:
 def _why_not(job: Job, caller: Caller) -> str:
     if job.user_id == caller.user.pk:
         return "A viewer changes nothing; this needs the role researcher or above."
-    return f"{job} is somebody else's: this needs the role operator in its team, and a token of scope operate."
+    return "It is somebody else's job: this needs the role operator in its team, and a token of scope operate."
 
 
 def _hold(job: Job, wish: Wish, operator: bool) -> None:

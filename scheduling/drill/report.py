@@ -107,10 +107,10 @@ def _kinds(by_kind: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _goals(told: Mapping[str, Any]) -> Iterator[str]:
-    part = told["recovered_without_human"] / told["recoverable"] if told["recoverable"] else 1.0
+    part = f"{told['recovered_without_human'] / told['recoverable']:.1%}" if told["recoverable"] else "no fault"
     beyond = told["beyond_restart_s"]["p50"]
     reached = (
-        f"{part:.1%}",
+        part,
         str(told["wrong_stops"]),
         f"{told['false_cordons_per_node_day']:.5f}",
         "-" if beyond is None else f"{beyond:.0f} s",

@@ -1,7 +1,6 @@
 """The websocket of a page: who may listen, to what, and what it hears."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
@@ -9,10 +8,13 @@ from channels.db import database_sync_to_async  # it gives the connection of its
 from channels.layers import get_channel_layer
 from django.contrib.auth.models import AnonymousUser
 
+from acmeweb import consumers
+from acmeweb.asgi import application
 from acmeweb.consumers import MOST_TOPICS, LiveConsumer
 from acmeweb.live import group_of
 from tests import make
 from tests.failures import make as failures
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -28,8 +30,13 @@ class Socket(ApplicationCommunicator):
     """A browser's end. (channels.testing has one, but wants another web server to be installed.)"""
 
     def __init__(self, user):
-        session = SimpleNamespace(session_key="x", exists=lambda key: True)
-        super().__init__(LiveConsumer.as_asgi(), {"type": "websocket", "user": user, "session": session})
+        super().__init__(LiveConsumer.as_asgi(), {"type": "websocket", "user": user})
+
+    async def receive_output(self, timeout=PATIENCE_S):
+        return await super().receive_output(timeout)
+
+    async def wait(self, timeout=PATIENCE_S):
+        await super().wait(timeout)
 
     async def say(self, *, text=None, data=None):
         await self.send_input({"type": "websocket.receive", "text": text, "bytes": data})
@@ -52,6 +59,15 @@ async def opened(user):
     return socket
 
 
+class SignedIn(Socket):
+    """By the cookie of a browser, through the whole stack."""
+
+    def __init__(self, cookie):
+        headers = [(b"cookie", f"sessionid={cookie}".encode()), (b"host", b"testserver")]
+        scope = {"type": "websocket", "path": "/live/", "headers": headers, "query_string": b"", "subprotocols": []}
+        ApplicationCommunicator.__init__(self, application, scope)
+
+
 async def ada():
     return await database_sync_to_async(make.user)("ada")
 
@@ -62,6 +78,36 @@ async def tell(topic, number):
 
 async def test_somebody_who_is_not_signed_in_hears_that_and_nothing_else():
     socket = await opened(AnonymousUser())
+
+    assert await socket.receive_output() == {"type": "websocket.close", "code": 4401}
+
+
+def signs_out(client, user):
+    client.logout()
+
+
+def is_switched_off(client, user):
+    user.is_active = False
+    user.save()
+
+
+def has_another_password(client, user):
+    user.set_password("another of her own")
+    user.save()
+
+
+@pytest.mark.parametrize("leave", [signs_out, is_switched_off, has_another_password])
+async def test_who_is_nobody_any_more_is_cut_off_at_the_next_look(monkeypatch, client, leave):
+    monkeypatch.setattr(consumers, "RECHECK_S", 0.01)
+    user = await ada()
+    await database_sync_to_async(client.force_login)(user)
+    socket = SignedIn(client.cookies["sessionid"].value)
+    await socket.send_input({"type": "websocket.connect"})
+    assert (await socket.receive_output())["type"] == "websocket.accept"
+    await socket.join("queue")
+    assert (await socket.hear())["topic"] == "queue"
+
+    await database_sync_to_async(leave)(client, user)
 
     assert await socket.receive_output() == {"type": "websocket.close", "code": 4401}
 

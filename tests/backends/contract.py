@@ -215,8 +215,8 @@ class BackendContract:
         drained = self._node(site, node)
         assert ("DRAIN" in drained.flags, drained.reason) == (True, "fan is loud")
         site.backend.resume(node)
-        until(lambda: not self._node(site, node).flags, what="resumed")
-        assert self._node(site, node).state == NodeState.IDLE
+        resumed = NodeState.IDLE, ()  # who ran there may only now be leaving
+        until(lambda: (self._node(site, node).state, tuple(self._node(site, node).flags)) == resumed, what="resumed")
 
     def test_draining_an_unknown_node_is_refused(self, site: Site):
         with pytest.raises(Refused):

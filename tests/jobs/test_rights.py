@@ -7,16 +7,18 @@ from django.urls import URLPattern, URLResolver
 
 from acmeweb import api
 from failures.loops.diagnose import diagnose_once
-from failures.models import Diagnosis, Incident, LearnedRule, Origin, RuleState
+from failures.models import Channel, Decision, Diagnosis, Incident, LearnedRule, Order, Origin, RuleState
 from jobs import actions, clock
 from jobs.door.endpoint import Endpoint, Nowhere
 from jobs.ending import Ended
 from jobs.journal import SYNC
 from jobs.lifecycle import State
-from jobs.models import Event, Job, Membership, Node, Role, Scope
-from scheduling.models import Simulation
+from jobs.models import Cluster, Event, Job, Membership, Node, Role, Scope
+from scheduling.loops.recover import recover_once
+from scheduling.models import Campaign, Simulation, Suite
 from tests.jobs import api_make as make
 from tests.jobs.api_make import Caller
+from tests.scheduling import campaign_make as campaigns
 
 pytestmark = pytest.mark.django_db
 
@@ -62,6 +64,24 @@ BODIES = {
     "incidents/<incident_number:incident>/resolve/": {},
     "simulations/": {"trace": "acme:kalos", "policies": ["fifo"], "jobs": 10, "team": "speech"},
     "simulations/<public_id:id>/cancel/": {},
+    "suites/": {
+        "name": "more",
+        "team": "speech",
+        "output_root": "/out",
+        "infer": "x",
+        "datasets": [{"name": "alpha", "samples": 1}],
+    },
+    "campaigns/": {"checkpoints": ["/checkpoints/b"], "suite": "core", "team": "speech", "nodes": 1},
+    "campaigns/<public_id:id>/cancel/": {},
+    "campaigns/<public_id:id>/retry/": {},
+    "incidents/<incident_number:incident>/decisions/<incident_number:decision>/approve/": {},
+    "incidents/<incident_number:incident>/decisions/<incident_number:decision>/decline/": {},
+    "incidents/<incident_number:incident>/decisions/<incident_number:decision>/undo/": {},
+    "orders/<incident_number:order>/lift/": {},
+    "channels/": {"kind": "email", "target": "more@example.org", "team": "speech"},
+    "channels/<incident_number:channel>/": {"is_on": False},
+    "channels/<incident_number:channel>/remove/": {},
+    "recovery/modes/": {"team": "speech", "mode": "observe"},
 }
 CHANGES_NOTHING = ("diagnose/",)
 
@@ -69,6 +89,10 @@ CHANGES_NOTHING = ("diagnose/",)
 def address_of(pattern, job):
     for part, value in {
         "simulations/<public_id:id>": f"simulations/{simulation_of(job)}",
+        "campaigns/<public_id:id>": f"campaigns/{campaign_of(job)}",
+        "<incident_number:decision>": str(Decision.objects.get().pk),
+        "<incident_number:order>": str(Order.objects.latest("pk").pk),
+        "<incident_number:channel>": str(channel_of(job).pk),
         "<public_id:id>": str(job),
         "<node_name:cluster>": "seren",
         "<node_name:name>": "gpu001",
@@ -88,6 +112,15 @@ def simulation_of(job):
     return known or make.simulation(job.user, job.team.name)
 
 
+def campaign_of(job):
+    known = Campaign.objects.filter(team=job.team).first()
+    return (known or campaigns.campaign(job.cluster, of=campaigns.suite(team=job.team))).public_id
+
+
+def channel_of(job):
+    return Channel.objects.get_or_create(team=job.team, kind="email", target="speech@example.org")[0]
+
+
 def send(caller, method, pattern, job):
     body = () if method == "get" else (BODIES[pattern],)
     return getattr(caller, method)(address_of(pattern, job), *body)
@@ -97,10 +130,13 @@ def send(caller, method, pattern, job):
 def theirs():
     """A job of grace, who is in another team than ada. It waits for its second try: the first one failed."""
     make.cluster()
+    Cluster.objects.update(log_root="/nonexistent")  # a campaign's results come through logs
     job = make.running(make.job(make.person("grace", in_team="speech"), in_team="speech"))
     how_it_ended = Ended(state=State.NODE_FAIL, at=clock.now(), reason="node gpu001 died under grace")
     actions.finish(job.attempts.get(), how_it_ended, author=SYNC)
     diagnose_once(clock.now())
+    recover_once(clock.now())
+    Order.objects.create(cluster=job.cluster, job=job, by="grace", why="mine")
     LearnedRule.objects.create(
         name="grace-1",
         label="NodeFailure",
@@ -119,7 +155,10 @@ def untouched(job):
     job.refresh_from_db()
     judged = Diagnosis.objects.exclude(review="").exists() or Incident.objects.exclude(state="open").exists()
     learned = LearnedRule.objects.exclude(state=RuleState.SHADOW).exists()
-    return (job.state, job.hold, job.priority) == before and Job.objects.count() == 1 and not judged and not learned
+    decided = Decision.objects.exclude(said_by="").exists() or Order.objects.filter(lifted_at=None).count() != 1
+    asked = Campaign.objects.exclude(state="RUNNING").exists() or Suite.objects.count() > 1
+    changed = judged or learned or decided or asked or Channel.objects.exclude(pk=channel_of(job).pk).exists()
+    return (job.state, job.hold, job.priority) == before and Job.objects.count() == 1 and not changed
 
 
 def test_every_endpoint_says_who_may_use_it():
@@ -192,7 +231,7 @@ POSTS = [one for one in METHODS if one[1] != "get" and one[0] not in CHANGES_NOT
 @pytest.mark.parametrize(("address", "method", "view"), POSTS, ids=[f"{one[1]} {one[0]}" for one in POSTS])
 def test_a_viewer_changes_nothing(address, method, view, theirs):
     viewer = Caller(make.person("vera", in_team="speech", role=Role.VIEWER))
-    simulation_of(theirs)
+    simulation_of(theirs), campaign_of(theirs), channel_of(theirs)
     events = Event.objects.count()
 
     answer = send(viewer, method, address, theirs)

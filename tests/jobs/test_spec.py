@@ -109,7 +109,7 @@ def test_null_is_as_good_as_leaving_it_out():
         ({"environment": {"A": 1}}, "environment.A", "is a number, not text"),
         ({"environment": ["A=1"]}, "environment", "is a list"),
         ({"labels": {str(i): "" for i in range(65)}}, "labels", "has 65 entries"),
-        ({"array": "0-9999"}, "array", "more than 5000 tasks"),
+        ({"array": "0-9999"}, "array", "has 10000 tasks, more than the 5000 allowed"),
         ({"dependencies": "afterok"}, "dependencies", "names no job"),
         ({"dependencies": "after:1"}, "dependencies", "'after' is none of afterok"),
         ({"dependencies": "afterok:1:1"}, "dependencies", "names the same job twice"),
