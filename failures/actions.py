@@ -37,6 +37,7 @@ MOST_RESOLVED = 200
 RECOVERY = timedelta(days=30)
 MOST_BUNDLE = 64 << 10
 SUSPECT_KEPT = timedelta(minutes=30)  # its bundle is made when its log has more to say
+NOTHING_DONE = (Course.PROPOSED, Course.OBSERVED)
 SURE_OF_SYMPTOM = 0.9  # no step for three times the longest usual: seen, not guessed
 OPEN_LOCK = 0x0E11  # "who opens incidents of this cluster", for pg_advisory_xact_lock
 
@@ -139,8 +140,9 @@ def acquit(row: Diagnosis, why: str, now: datetime) -> bool:
     """The symptom passed before anything was done about it: what fails later is judged for itself."""
     if row.engine != DETECTOR or not Attempt.objects.filter(pk=row.attempt_id, ended_at=None, stop_as="").exists():
         return False
-    waiting = Decision.objects.filter(diagnosis=row)
-    if waiting.exclude(course__in=(Course.PROPOSED, Course.OBSERVED)).exists():
+    # Locked: whoever says yes meanwhile finds it gone, or was first and keeps it
+    waiting = Decision.objects.select_for_update(of=("self",)).filter(diagnosis=row)
+    if any(one.course not in NOTHING_DONE for one in waiting):
         return False
     incident = row.incident
     if incident is not None:
@@ -149,7 +151,7 @@ def acquit(row: Diagnosis, why: str, now: datetime) -> bool:
             if incident.state != Standing.RESOLVED:
                 resolve(incident, author=ENGINE, now=now, why=why)
             Incident.objects.filter(pk=incident.pk).update(lead=None)
-    waiting.delete()
+    waiting.filter(course__in=NOTHING_DONE).delete()
     _event("diagnosis.withdrawn", ENGINE, row, from_state=row.root_cause, why=why)
     _tell(row)
     row.delete()

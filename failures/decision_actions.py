@@ -205,6 +205,13 @@ def claim(decision: Decision, now: datetime) -> Decision | None:
     return decision
 
 
+def still_ours(decision: Decision) -> None:
+    """Locked until the step is written: who takes the decision back waits for that, or was first and it is not made."""
+    rows = Decision.objects.select_for_update(of=("self",)).only("pk")
+    if rows.filter(pk=decision.pk, tries=decision.tries, course=Course.ACTING).first() is None:
+        raise Moved(f"decision {decision.pk} was taken back, or is carried out by somebody else")
+
+
 @transaction.atomic
 def finish(decision: Decision, course: str, outcome: str, now: datetime) -> bool:
     ended = {"course": course, "outcome": storable(outcome), "ended_at": now}
@@ -233,7 +240,8 @@ def wait(decision: Decision, until: datetime, outcome: str) -> None:
 
 def name_faulty(decision: Decision, names: Sequence[str]) -> None:
     """The test found them: they count among the nodes that were closed."""
-    Decision.objects.filter(pk=decision.pk, tries=decision.tries).update(drain=sorted({*decision.drain, *names}))
+    mine = Decision.objects.filter(pk=decision.pk, tries=decision.tries, course=Course.ACTING)
+    mine.update(drain=sorted({*decision.drain, *names}))
     decision.refresh_from_db()
 
 

@@ -141,7 +141,7 @@ def _orders(row: Diagnosis, facts: Facts) -> tuple[Said, ...]:
 
 
 def policy_of(attempt: Attempt) -> Policy:
-    """Rows of one cluster overrule those of all; `Policy.mode` puts the team before the action."""
+    """Rows of one cluster overrule those of all; `Policy.mode` takes the least of a team's and the operators'."""
     rows = list(RecoveryMode.objects.for_job(attempt.job).select_related("team"))
     modes: dict[tuple[str, str], Mode] = {}
     for row in sorted(rows, key=lambda row: row.cluster_id is not None):

@@ -24,7 +24,7 @@ from jobs.ending import Ended
 from jobs.hostlist import expand
 from jobs.journal import SYNC, Author
 from jobs.ledgers import Try, cause_of, crash_loop
-from jobs.lifecycle import FINAL, LIVE, Flag, State
+from jobs.lifecycle import FINAL, LIVE, RECOVERING, Flag, State
 from jobs.models import Allocation, Attempt, Hold, Job, Mode, RecoveryMode
 from jobs.promise_actions import Place as Place
 from jobs.promise_actions import promise as promise
@@ -168,10 +168,13 @@ def work_of(job: Job) -> ending.Work:
 
 
 def _recovery_modes(job: Job) -> set[str]:
-    """All that may come of it for this job; nothing said about everything: propose."""
+    """All that may come of it for this job. About everything: the least of its team's and the operators' word, that
+    of the cluster before that of all; nothing said: propose."""
     rows = list(RecoveryMode.objects.for_job(job).values_list("team", "cluster", "action", "mode"))
-    whole = max((row for row in rows if not row[2]), key=lambda row: (bool(row[0]), bool(row[1])), default=None)
-    return {str(mode) for _, _, action, mode in rows if action} | {str(whole[3] if whole else "propose")}
+    whole = sorted((row for row in rows if not row[2]), key=lambda row: bool(row[1]))
+    said = {team: str(mode) for team, _, _, mode in whole}.values()
+    least = min(said, key=RecoveryMode.Reach.values.index, default="propose")
+    return {str(mode) for _, _, action, mode in rows if action} | {least}
 
 
 @transaction.atomic
@@ -314,7 +317,7 @@ def _waiting_fields(job: Job, becomes: ending.Next) -> dict[str, Any]:
         "requeues": job.requeues + becomes.spends_budget,
         # Its owner may release it, once the cause is mended
         "hold": Hold.USER if held else Hold.NONE,
-        "reason": "JobHeldUser" if held else "None",
+        "reason": RECOVERING if recovering else "JobHeldUser" if held else "None",
         "recover_by": clock.now() + MUST_DECIDE if recovering else None,
     }
 

@@ -124,6 +124,7 @@ MOVES: dict[tuple[State, State], str] = {
 }
 
 FINAL = frozenset(State) - {source for source, _ in MOVES}
+RECOVERING = "Recovering"  # the word of a job that waits for recovery, as Slurm's JobHeldUser is of a held one
 LIVE = frozenset({State.RUNNING, State.SUSPENDED})  # an attempt exists and GPUs are held
 
 # Ends that are the platform's doing: they may consume the requeue budget instead of ending the job.

@@ -53,12 +53,12 @@ def notify_once(now: datetime, send: Send | None = None) -> int:
 
 def _note_wanted(now: datetime) -> None:
     """Two statements for each channel, one for each incident that moved."""
-    digests: dict[int, str] = {}
+    digests: dict[tuple[int, int | None], str] = {}
     for channel in Channel.objects.filter(is_on=True):
         known = dict(channel.notices.filter(incident__last_symptom_at__gte=now - DAY).values_list("incident", "wanted"))
         for incident in _concerning(channel, now):
-            digest = digests.get(incident.pk) or message_of(incident).digest
-            digests[incident.pk] = digest
+            digest = digests.get((incident.pk, channel.team_id)) or message_of(incident, channel.team_id).digest
+            digests[incident.pk, channel.team_id] = digest
             if known.get(incident.pk) != digest:
                 notice_actions.want(channel.pk, incident.pk, digest, now)
 
@@ -81,8 +81,12 @@ def _whole(rows: QuerySet[Incident]) -> QuerySet[Incident]:
     return rows.select_related("cluster").prefetch_related("nodes")
 
 
-def message_of(incident: Incident) -> Message:
-    newest = Decision.objects.filter(incident=incident).select_related("attempt").order_by("-pk").first()
+def message_of(incident: Incident, team_id: int | None) -> Message:
+    """A team is told what is decided about its own jobs; a channel without a team is the operators'."""
+    decisions = Decision.objects.filter(incident=incident)
+    if team_id is not None:
+        decisions = decisions.filter(attempt__job__team=team_id)
+    newest = decisions.select_related("attempt").order_by("-pk").first()
     return Message(
         incident=incident.pk,
         state=incident.state,
@@ -98,7 +102,7 @@ def message_of(incident: Incident) -> Message:
 
 def _sent(row: Notice, now: datetime, send: Send) -> bool:
     """The row boundary: whatever one receiver does, the next one is told."""
-    message = message_of(_whole(Incident.objects.all()).get(pk=row.incident_id))
+    message = message_of(_whole(Incident.objects.all()).get(pk=row.incident_id), row.channel.team_id)
     try:
         send(row, message)
     except (NotSent, outbound.ForbiddenTarget, httpx.HTTPError, OSError) as error:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from failures.diagnosis.values import Category, Restart
 from failures.grouping import SERVICE_CAUSES
-from failures.recovery.remedies import Action, Mode
+from failures.recovery.remedies import CORDONING, Action, Mode
 from jobs.ledgers import Try
 
 Limit = tuple[Mode, str]  # what a mode was taken down to, and why
@@ -110,7 +110,11 @@ class Breaker:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Modes by team and action; the more exact entry wins, the team before the action. Nothing said: propose."""
+    """Modes by team and action; an action's own entry counts before that for everything.
+
+    What is said for every team is the operators' word, and a team's can only take away from it. Where operators are
+    silent, a team says what becomes of its jobs, but nodes belong to no team: they are proposed to be closed or tested.
+    """
 
     modes: Mapping[tuple[str, str], Mode] = field(default_factory=dict)
     breaker: Breaker = Breaker()
@@ -121,10 +125,13 @@ class Policy:
     skip_after: int = 100  # and behind it
 
     def mode(self, team: str, action: Action) -> Mode:
-        for key in ((team, action.value), (team, ANY), (ANY, action.value), (ANY, ANY)):
-            if key in self.modes:
-                return self.modes[key]
-        return Mode.PROPOSE
+        said = [word for word in (self._said(ANY, action), self._said(team, action)) if word is not None]
+        if not said or (action in CORDONING and self._said(ANY, action) is None):
+            said.append(Mode.PROPOSE)
+        return min(said, key=lambda one: one.rank)
+
+    def _said(self, team: str, action: Action) -> Mode | None:
+        return self.modes.get((team, action.value), self.modes.get((team, ANY)))
 
 
 @dataclass(frozen=True, kw_only=True)

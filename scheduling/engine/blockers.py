@@ -12,6 +12,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from jobs.lifecycle import RECOVERING
+
 if TYPE_CHECKING:
     from scheduling.engine.cluster import WaitingJob
 
@@ -65,7 +67,8 @@ def gates(job: WaitingJob, now: datetime) -> Iterator[Blocker]:
     if job.hold == "admin":
         yield Blocker(kind=BlockerKind.HOLD, reason="JobHeldAdmin", why=job.why or "An operator holds it.")
     elif job.hold:
-        yield Blocker(kind=BlockerKind.HOLD, reason="JobHeldUser", why=job.why or "Its owner holds it.")
+        reason = RECOVERING if job.reason == RECOVERING else "JobHeldUser"
+        yield Blocker(kind=BlockerKind.HOLD, reason=reason, why=job.why or "Its owner holds it.")
     if job.begin_at and job.begin_at > now:
         why = f"It may begin at {job.begin_at:%Y-%m-%d %H:%M:%S} UTC."
         yield Blocker(kind=BlockerKind.BEGIN, reason="BeginTime", why=why)

@@ -8,7 +8,9 @@ What a turn does  decides (values only, no transaction), writes each decision wi
 Failure story     One decision for each failed attempt, one row for each step, each in the transaction of what it tells
                   of: killed anywhere, the next turn finds what is left, and two at once do nothing twice. A step that
                   raises is tried again by the next claim, five times; then the decision has failed, with the reason. A
-                  decision that is late has expired and never acts; a person who was faster wins, and is not an error.
+                  decision that is late has expired and never acts; a person who was faster wins, and is not an error:
+                  each step locks the decision and is made only while it is ours, so an undo stops what is left. What
+                  cannot be decided takes nobody's place: others are looked at in its stead.
                   Nothing waits for this loop for ever: the turns of its cluster give a job that waits too long back to
                   what its end says, whether this loop lives or not.
 """
@@ -16,14 +18,15 @@ Failure story     One decision for each failed attempt, one row for each step, e
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from failures import decision_actions, situation
+from failures.actions import Moved
 from failures.decision_actions import RECOVERY
 from failures.models import Course, Decision, Diagnosis, Step
 from failures.recovery import decide
@@ -43,6 +46,7 @@ log = logging.getLogger(__name__)
 
 LATELY = timedelta(hours=1)
 MOST_AT_ONCE = 50
+MOST_LOOKED_AT = 500  # of which all the others could not be decided
 MOST_ERRORS = 5
 AGAIN = timedelta(seconds=2)
 CLEARED_BY_A_TEST = frozenset({"NodeFailure", "SlurmNodeFail", "NetworkError", "CUDAError"})
@@ -50,7 +54,7 @@ CLEARED_BY_A_TEST = frozenset({"NodeFailure", "SlurmNodeFail", "NetworkError", "
 
 def recover_once(now: datetime) -> int:
     """How many decisions were made or carried a step further."""
-    done = sum(_decided(row, now) for row in _undecided(now))
+    done = _decide(now)
     due = Decision.objects.due(now).select_related("attempt__job__cluster", "cluster").order_by("due_at")
     for decision in due[:MOST_AT_ONCE]:
         done += _carried_on(decision, now)
@@ -61,11 +65,19 @@ def recover_once(now: datetime) -> int:
 # --- decide
 
 
-def _undecided(now: datetime) -> Iterable[Diagnosis]:
+def _decide(now: datetime) -> int:
+    done, seen = 0, set[int]()
+    while len(seen) < MOST_LOOKED_AT and (rows := _undecided(now).exclude(pk__in=seen)[: MOST_AT_ONCE - done]):
+        seen.update(row.pk for row in rows)
+        done += sum(_decided(row, now) for row in rows)
+    return done
+
+
+def _undecided(now: datetime) -> QuerySet[Diagnosis]:
     rows = Diagnosis.objects.judged().filter(failed_at__gte=now - LATELY, incident__isnull=False, decision=None)
     driven = rows.filter(cluster__mode=ClusterMode.DRIVE, attempt__job__foreign_id="")
     wanted = driven.select_related("attempt__job__team", "attempt__job__cluster").defer("bundle")
-    return wanted.order_by("failed_at")[:MOST_AT_ONCE]
+    return wanted.order_by("failed_at")
 
 
 def _decided(row: Diagnosis, now: datetime) -> bool:
@@ -97,6 +109,9 @@ def _carried_on(decision: Decision, now: datetime) -> bool:
         return False
     try:
         return carry_out(mine, now)
+    except Moved as first:
+        log.info("%s is left as it is: %s", mine, first)
+        return False
     except Exception as error:
         log.exception("%s could not be carried out", mine)
         said = f"{type(error).__name__}: {error}"[:1000]
@@ -133,6 +148,7 @@ def _tested(decision: Decision, now: datetime) -> NodeTest | None:
         return None
     why = f"Recovery of incident {decision.incident_id}: {decision.why}"
     with transaction.atomic():
+        decision_actions.still_ours(decision)
         test = nodetest_actions.begin(
             decision.cluster, decision.test, why=why, now=now, decision=decision, reopen=_cleared_by_a_test(decision)
         )
@@ -140,14 +156,16 @@ def _tested(decision: Decision, now: datetime) -> NodeTest | None:
             words = f"In pairs: {', '.join([*test.nodes, *test.partners]) or 'none of them can be tested'}."
             decision_actions.step(decision, Step.Kind.TESTED, words)
             transaction.on_commit(lambda: want_turn(decision.cluster_id))
-    return nodetest_actions.go_on(test, now) if not test.worlds.exists() else test
+        return nodetest_actions.go_on(test, now) if not test.worlds.exists() else test
 
 
 def _end_attempt(decision: Decision, now: datetime) -> bool:
     """It runs still, and must end before anything else. Its cluster has the last word on when."""
     attempt = decision.attempt
     if not attempt.stop_as:
-        stop_actions.recover(attempt, author=RECOVERY, why=f"{decision.facts['cause']}: {decision.why}.")
+        with transaction.atomic():
+            decision_actions.still_ours(decision)
+            stop_actions.recover(attempt, author=RECOVERY, why=f"{decision.facts['cause']}: {decision.why}.")
         want_turn(decision.cluster_id)
     elif attempt.stop_as != State.FAILED:
         said = f"Somebody else ends it: {attempt.stop_why}"
@@ -159,6 +177,7 @@ def _end_attempt(decision: Decision, now: datetime) -> bool:
 @transaction.atomic
 def _close(decision: Decision, node: Node, now: datetime) -> None:
     """Once: who opens it again has decided."""
+    decision_actions.still_ours(decision)
     if decision.steps.filter(kind=Step.Kind.DRAINED, node=node).exists():
         return
     evidence = next(iter(decision.pro), "")
@@ -174,6 +193,7 @@ def _close(decision: Decision, node: Node, now: datetime) -> None:
 @transaction.atomic
 def _act_on_job(decision: Decision, now: datetime) -> str:
     """The step and the row that says so are one transaction."""
+    decision_actions.still_ours(decision)
     if decision.steps.filter(kind__in=(Step.Kind.RESTARTED, Step.Kind.ENDED)).exists():
         return decision.outcome
     try:

@@ -19,11 +19,12 @@ from django.test import Client
 
 from failures import actions, notice_actions, telling
 from failures.loops.notify import NotSent, notify_once
-from failures.models import Channel, Incident, Notice
+from failures.models import Channel, Decision, Incident, Notice
 from failures.telling import Message
 from jobs import clock
 from jobs.models import Event
 from jobs.readers import BadSpec
+from scheduling.loops.recover import recover_once
 from tests import make as rows
 from tests.failures import make
 
@@ -92,6 +93,27 @@ def test_a_team_is_told_of_what_touches_its_jobs_only(tmp_path):
     notify_once(clock.now(), box)
 
     assert [entry[0] for entry in box] == ["https://a.example.com"]
+
+
+def test_a_team_is_told_what_is_decided_about_its_own_jobs_and_operators_of_all(tmp_path):
+    """Two teams in one outage; the newest decision is about a job of the second."""
+    first = make.diagnosed(tmp_path, make.STORAGE, kind="pretrain")
+    recover_once(clock.now())
+    second = make.diagnosed(tmp_path, make.STORAGE, kind="pretrain", on=("seren-002",), by="ben")
+    assert first.incident_id == second.incident_id
+    Decision.objects.filter(diagnosis=first).update(why="of the first")
+    recover_once(clock.now())
+    Decision.objects.filter(diagnosis=second).update(why="of the second")
+    channel("https://a.example.com", team=first.attempt.job.team)
+    channel("https://b.example.com", team=second.attempt.job.team)
+    channel("https://all.example.com")
+    told = {}
+
+    notify_once(clock.now(), lambda row, message: told.update({row.channel.target: message.decision}))
+
+    assert "of the first" in told["https://a.example.com"] and "second" not in told["https://a.example.com"]
+    assert "of the second" in told["https://b.example.com"] and "of the second" in told["https://all.example.com"]
+    assert notify_once(clock.now(), Box()) == 0
 
 
 def test_what_was_before_the_channel_is_not_told(tmp_path):

@@ -10,9 +10,12 @@ from failures import decision_actions, replay
 from failures.actions import Moved
 from failures.loops.diagnose import diagnose_once
 from failures.models import Course, Decision, Diagnosis, Order, Step
+from failures.recovery.remedies import Action
+from failures.situation import policy_of
 from jobs import actions, clock, node_actions, recovery_actions
 from jobs.lifecycle import Flag, State
 from jobs.models import Deed, Event, Job, Node, RecoveryMode
+from scheduling.loops import recover
 from scheduling.loops.limits import limits_once
 from scheduling.loops.recover import recover_once
 from scheduling.loops.submitting import resuming
@@ -110,7 +113,7 @@ def test_a_job_that_goes_on_by_itself_is_held_up_only_where_recovery_acts(tmp_pa
 
 def test_who_waits_for_recovery_is_started_by_nobody_and_let_go_by_a_release(tmp_path):
     job = failed(tmp_path).job
-    assert job.hold == "user"
+    assert (job.hold, job.reason) == ("user", "Recovering")
 
     actions.release(job, author=rows.author())
 
@@ -200,6 +203,17 @@ def test_oldest_first_and_one_that_blows_up_leaves_the_others_alone(tmp_path, ca
     assert "nothing could be decided" in caplog.text
 
 
+def test_however_many_blow_up_who_failed_later_is_decided_about(tmp_path, monkeypatch):
+    monkeypatch.setattr(recover, "MOST_AT_ONCE", 2)
+    for _ in range(3):
+        Diagnosis.objects.filter(attempt=diagnosed(tmp_path)).update(category="nonsense")
+    healthy = diagnosed(tmp_path, make.STORAGE)
+
+    recover_once(clock.now())
+
+    assert [one.attempt_id for one in Decision.objects.all()] == [healthy.pk]
+
+
 def test_on_a_cluster_that_is_not_driven_nothing_is_decided(tmp_path):
     diagnosed(tmp_path)
     rows.cluster(mode="observe")
@@ -280,6 +294,51 @@ def test_an_old_attempt_is_nobody_to_recover(tmp_path):
 
     with pytest.raises(actions.Moved, match="waits for no recovery"):
         recovery_actions.restart(attempt, author=rows.LOOP, why="late")
+
+
+# --- taken back while it is carried out
+
+
+def taken_back(monkeypatch, before: str) -> None:
+    """Somebody clicks Undo when the decision is claimed and this step is next."""
+    step = getattr(recover, before)
+
+    def late(decision, *args):
+        decision_actions.undo(Decision.objects.get(), author=rows.author("ben"), now=clock.now(), why="no")
+        return step(decision, *args)
+
+    monkeypatch.setattr(recover, before, late)
+
+
+@pytest.mark.parametrize("before", ["carry_out", "_close", "_tested", "_act_on_job"])
+def test_an_undo_stops_every_step_that_is_not_made_yet(tmp_path, monkeypatch, before):
+    mode("act")
+    attempt = sick_node(tmp_path)
+    taken_back(monkeypatch, before)
+
+    assert recover_once(clock.now()) == 1  # it was decided
+
+    decision, node = Decision.objects.get(), Node.objects.get(name="seren-001")
+    assert (decision.course, decision.errors, node.drain_asked) == (Course.UNDONE, 0, False)
+    assert not decision.steps.filter(kind=Step.Kind.RESTARTED).exists()
+    assert (job_of(attempt).flags, job_of(attempt).resume) == ([Flag.REQUEUED], {})  # as its end says
+    assert recover_once(clock.now() + HOUR / 2) == 0
+
+
+def test_who_slept_past_his_claim_makes_no_step(tmp_path, monkeypatch):
+    mode("act")
+    sick_node(tmp_path)
+    real = recover.carry_out
+
+    def overtaken(decision, now):
+        decision_actions.claim(Decision.objects.get(), now + 2 * decision_actions.CLAIM)
+        return real(decision, now)
+
+    monkeypatch.setattr(recover, "carry_out", overtaken)
+    recover_once(clock.now())
+
+    assert not Step.objects.exists()
+    assert not Node.objects.filter(drain_asked=True).exists()
 
 
 # --- what people say
@@ -391,7 +450,18 @@ def test_what_it_was_told_holds_until_it_has_saved_something_newer(tmp_path):
     assert job_of(attempt).resume == {}
 
 
-def test_a_mode_of_the_team_counts_before_one_of_everybody_and_its_change_is_told():
+def test_a_team_does_not_overrule_what_the_operators_said_of_their_cluster(tmp_path):
+    mode("act", team_id=rows.team("team-of-ada", ada="researcher").pk)
+    mode("act")
+    mode("observe", cluster_id=make.cluster(tmp_path).pk)
+
+    attempt = failed(tmp_path)
+
+    assert attempt.job.state == State.FAILED
+    assert {policy_of(attempt).mode("team-of-ada", action).value for action in Action} == {"observe"}
+
+
+def test_a_mode_is_told_when_it_changes_and_the_same_word_again_is_no_change():
     team = rows.team("pretraining", ada="admin")
     mode("act")
     mode("observe", team_id=team.pk)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from failures.diagnosis.labels import FRAMEWORK, LABELS, SCRIPT
 from failures.diagnosis.values import Category, Restart
 from failures.recovery import decide
-from failures.recovery.remedies import REMEDIES, RESTARTING, TERMS, Action, Mode
+from failures.recovery.remedies import CORDONING, REMEDIES, RESTARTING, TERMS, Action, Mode
 from failures.recovery.restraint import tripped
 from failures.recovery.values import Breaker, Done, Facts, History, Order, Policy, Saved
 from jobs.ledgers import Try
@@ -223,13 +223,23 @@ def test_a_signature_that_rules_a_restart_out_is_believed():
         ({}, Mode.PROPOSE),
         ({("*", "*"): Mode.ACT}, Mode.ACT),
         ({("*", "*"): Mode.ACT, ("*", "restart elsewhere"): Mode.OBSERVE}, Mode.OBSERVE),
-        ({("llm", "*"): Mode.ACT, ("*", "restart elsewhere"): Mode.OBSERVE}, Mode.ACT),
-        ({("llm", "restart elsewhere"): Mode.PROPOSE, ("llm", "*"): Mode.ACT}, Mode.PROPOSE),
+        ({("llm", "*"): Mode.ACT, ("*", "restart elsewhere"): Mode.OBSERVE}, Mode.OBSERVE),
+        ({("llm", "restart elsewhere"): Mode.ACT, ("*", "*"): Mode.PROPOSE}, Mode.PROPOSE),
+        ({("llm", "*"): Mode.OBSERVE, ("*", "*"): Mode.ACT}, Mode.OBSERVE),
+        ({("llm", "restart elsewhere"): Mode.PROPOSE, ("llm", "*"): Mode.ACT, ("*", "*"): Mode.ACT}, Mode.PROPOSE),
+        ({("llm", "*"): Mode.ACT}, Mode.PROPOSE),
         ({("others", "*"): Mode.ACT}, Mode.PROPOSE),
     ],
 )
-def test_the_more_exact_mode_wins_and_silence_means_propose(modes, mode):
+def test_the_least_of_the_operators_and_the_teams_word_counts_and_silence_means_propose(modes, mode):
     assert decided(failed(suspects=frozenset({"n2"})), policy=Policy(modes=modes)).mode is mode
+
+
+@pytest.mark.parametrize("action", Action)
+def test_where_operators_are_silent_a_team_lets_its_jobs_be_started_but_no_node_be_closed(action):
+    allowed = Policy(modes={("llm", "*"): Mode.ACT}).mode("llm", action)
+
+    assert allowed is (Mode.PROPOSE if action in CORDONING else Mode.ACT)
 
 
 @pytest.mark.parametrize(

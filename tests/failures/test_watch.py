@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from failures import decision_actions
 from failures.models import Course, Decision, Diagnosis, Incident
@@ -12,7 +14,7 @@ from jobs import actions, clock, recovery_actions
 from jobs.ending import Ended
 from jobs.lifecycle import Flag, State
 from jobs.models import Attempt, Deed, Event, Job, Progress, Pulse
-from scheduling.loops import watch
+from scheduling.loops import recover, watch
 from scheduling.loops.recover import recover_once
 from scheduling.loops.watch import watch_once
 from tests import make as rows
@@ -115,6 +117,24 @@ def test_in_propose_mode_it_runs_on_until_somebody_says_yes(tmp_path):
     assert attempt.stop_as == State.FAILED
 
 
+def test_an_undo_between_the_claim_and_the_stop_lets_it_run_on(tmp_path, monkeypatch):
+    recovery_actions.set_mode("act", author=rows.LOOP)
+    now, real = clock.now(), recover.carry_out
+    attempt = training(tmp_path)
+    reports(attempt, now - 2 * MINUTE)
+    watch_once(now)
+
+    def late(decision, at):
+        decision_actions.undo(Decision.objects.get(), author=rows.author(), now=at)
+        return real(decision, at)
+
+    monkeypatch.setattr(recover, "carry_out", late)
+    recover_once(now)
+
+    attempt.refresh_from_db()
+    assert (Decision.objects.get().course, attempt.stop_as) == (Course.UNDONE, "")
+
+
 def test_a_hang_that_passes_before_anything_was_done_is_taken_back(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)
@@ -128,6 +148,22 @@ def test_a_hang_that_passes_before_anything_was_done_is_taken_back(tmp_path):
     assert not Decision.objects.exists() and not Diagnosis.objects.exists()
     assert Incident.objects.get().state == "resolved"
     assert Event.objects.filter(what="diagnosis.withdrawn").count() == 1
+
+
+def test_a_yes_that_came_first_keeps_verdict_and_decision(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now - 2 * MINUTE)
+    watch_once(now)
+    recover_once(now)
+    decision_actions.approve(Decision.objects.get(), author=rows.author(), now=now)
+    Pulse.objects.update(at=now + MINUTE, step=61, heard_at=now + MINUTE)
+
+    with CaptureQueriesContext(connection) as asked:
+        assert watch_once(now + MINUTE) == 0
+
+    assert Decision.objects.get().course == Course.APPROVED
+    assert any("failures_decision" in one["sql"] and "FOR UPDATE" in one["sql"] for one in asked)
 
 
 def test_a_loss_that_jumps_and_stays_goes_back_behind_it_and_leaves_out_the_data(tmp_path):

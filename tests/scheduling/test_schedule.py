@@ -6,7 +6,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs import actions, clock, ending, node_actions
-from jobs.lifecycle import Flag, State
+from jobs.lifecycle import RECOVERING, Flag, State
 from jobs.models import Allocation, Attempt, Job, Quota
 from scheduling import snapshot
 from scheduling.engine.policies import POLICIES
@@ -48,6 +48,14 @@ def test_who_may_not_start_yet_is_told_why(cluster, asked, reason):
 
     assert schedule(cluster) == 0
     assert state_of(job).reason == reason
+
+
+def test_of_who_waits_for_recovery_nobody_says_that_it_is_held(cluster):
+    job = make.job()
+    Job.objects.filter(pk=job.pk).update(hold="user", reason=RECOVERING, why="It is decided what to do.")
+
+    assert schedule(cluster) == 0
+    assert (state_of(job).reason, state_of(job).why) == ("Recovering", "It is decided what to do.")
 
 
 def test_a_dependent_job_waits_until_the_other_ended_well(cluster):
