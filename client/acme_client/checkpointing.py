@@ -9,8 +9,12 @@ The copy goes to pinned (and, between processes, shared) memory; torch.distribut
 of its own, so that no Python of the trainer's waits for a disk. Without torch.distributed a thread writes.
 
 Killed at any moment, the newest checkpoint that was durable stays whole: one is written beside the others under a name
-that nobody takes for a checkpoint, synced, and then renamed; one that is pruned is renamed away before it is deleted.
+that nobody takes for a checkpoint, synced, and then renamed; one that is pruned is renamed away before it is deleted;
+one that is saved again is put aside until the new one has its name, and the next start puts it back if none has it.
 A save that fails is said once and counted; training goes on, and the one before it stays.
+
+The newest is the one saved last, not the one of the highest step: each holds its number in the order of saving. Sent
+back to step 900, a training has abandoned its step 1000, also while that still lies there.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ log = logging.getLogger("acme")
 
 CHOSEN = "ACME_CHECKPOINT"  # the path that a recovery has chosen
 NAME = re.compile(r"step_(\d+)")
-UNDONE = re.compile(r"\.step_\d+\.(?:saving|gone)")
+UNDONE = re.compile(r"\.(step_\d+)\.(saving|gone|aside)")
+ORDER = ".order"  # in a checkpoint: its number in the order of saving
 
 
 class Reports(Protocol):
@@ -82,6 +87,8 @@ class AsyncCheckpointer:
         if self._first:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._tidy()
+        if self._together:
+            dist.barrier(group=self._group)  # all see the same checkpoints
 
     def __enter__(self) -> AsyncCheckpointer:
         return self
@@ -127,7 +134,7 @@ class AsyncCheckpointer:
         return self.newest()
 
     def newest(self) -> Path | None:
-        """The whole checkpoint of the highest step."""
+        """The whole checkpoint that was saved last, or that recovery has sent the training back to since."""
         found = self._whole()
         return found[-1][1] if found else None
 
@@ -138,6 +145,8 @@ class AsyncCheckpointer:
         if chosen is None:
             return None
         dcp.load(state, checkpoint_id=chosen, process_group=self._group, no_dist=not self._together)
+        if self._first and str(chosen) == os.environ.get(CHOSEN):
+            self._go_on_from(Path(chosen))
         match = NAME.fullmatch(Path(chosen).name)
         return int(match[1]) if match else None
 
@@ -157,17 +166,20 @@ class AsyncCheckpointer:
             self.failed += 1
             log.warning("the checkpoint of step %s was not saved: %r", step, error)
             if self._first:
-                shutil.rmtree(writing, ignore_errors=True)
+                self._tidy()
         finally:
             self._done.set()
 
     def _publish(self, writing: Path, step: int) -> None:
         path = self._path(step)
+        self._number_last(writing)
+        aside = path.with_name(f".{path.name}.aside")
         if path.exists():  # saved before, by an attempt that was sent back behind it
-            self._remove(path)
-        _sync(writing)
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
         writing.rename(path)
         _sync(self.directory)
+        shutil.rmtree(aside, ignore_errors=True)
         if self.run is not None:
             self.run.checkpoint_saved(path, step, durable=True)
         for _, old in self._whole()[: -self.keep]:
@@ -180,20 +192,58 @@ class AsyncCheckpointer:
         shutil.rmtree(gone, ignore_errors=True)
 
     def _tidy(self) -> None:
-        """What an earlier process was killed over."""
-        for path in self.directory.iterdir():
-            if UNDONE.fullmatch(path.name):
+        """What an earlier process was killed over, or a save has failed over."""
+        for path in list(self.directory.iterdir()):
+            match = UNDONE.fullmatch(path.name)
+            if match and match[2] == "aside" and not path.with_name(match[1]).exists():
+                path.rename(path.with_name(match[1]))
+            elif match:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def _go_on_from(self, path: Path) -> None:
+        """What was saved after it is abandoned from here on, also for a start that is not told of the choice."""
+        newest = self.newest()
+        if newest is None or not path.is_dir() or not path.parent.samefile(self.directory) or path.samefile(newest):
+            return
+        try:
+            self._number_last(path)
+        except OSError as error:
+            log.warning("%s could not be marked as the one to go on from: %s", path, error)
+
+    def _number_last(self, path: Path) -> None:
+        number = 1 + max((_number(other) for _, other in self._whole()), default=0)
+        coming = path / f"{ORDER}.coming"
+        with coming.open("w") as file:
+            file.write(str(number))
+            file.flush()
+            os.fsync(file.fileno())
+        coming.replace(path / ORDER)
+        _sync(path)
 
     def _path(self, step: int) -> Path:
         return self.directory / f"step_{step}"
 
     def _whole(self) -> list[tuple[int, Path]]:
-        """Oldest first. The metadata is what torch writes last."""
+        """Those that are needed least first. The metadata is what torch writes last.
+
+        One of a higher step than one saved after it was abandoned: it comes before all that led to the newest."""
         if not self.directory.is_dir():
             return []
         named = ((NAME.fullmatch(path.name), path) for path in self.directory.iterdir())
-        return sorted((int(match[1]), path) for match, path in named if match and (path / ".metadata").is_file())
+        whole = ((int(match[1]), path) for match, path in named if match and (path / ".metadata").is_file())
+        line: list[tuple[int, Path]] = []
+        abandoned: list[tuple[int, Path]] = []
+        for step, path in sorted(whole, key=lambda one: (_number(one[1]), one[0]), reverse=True):
+            (abandoned if line and step > line[-1][0] else line).append((step, path))
+        return [*reversed(abandoned), *reversed(line)]
+
+
+def _number(path: Path) -> int:
+    """Without one, as from before there were numbers, the steps alone tell."""
+    try:
+        return int((path / ORDER).read_text())
+    except (OSError, ValueError):
+        return 0
 
 
 def _sync(directory: Path) -> None:

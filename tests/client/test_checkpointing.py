@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,6 +115,120 @@ def test_the_one_that_recovery_chose_is_loaded(tmp_path, monkeypatch):
         fresh = state(0.0)
 
         assert saving.restore(fresh) == 1 and fresh["model"]["w"].eq(1.0).all()
+
+
+def saved(directory):
+    return {path.name for path in directory.iterdir()}
+
+
+@pytest.fixture
+def sent_back(tmp_path, monkeypatch):
+    """Recovery has chosen step 900 while 1000 and 1100 lie there."""
+    with AsyncCheckpointer(tmp_path, keep=9) as saving:
+        for step in (800, 900, 1000, 1100):
+            saving.save(state(float(step)), step)
+    monkeypatch.setenv("ACME_CHECKPOINT", str(tmp_path / "step_900"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("keep", "first", "second"),
+    [
+        (1, {910}, {920}),
+        (2, {900, 910}, {910, 920}),
+        (3, {800, 900, 910}, {900, 910, 920}),
+        (4, {1100, 800, 900, 910}, {800, 900, 910, 920}),
+    ],
+)
+def test_sent_back_it_keeps_what_it_saves_and_its_base_before_what_was_abandoned(sent_back, keep, first, second):
+    with AsyncCheckpointer(sent_back, keep=keep) as saving:
+        assert saving.restore(state()) == 900
+        assert saved(sent_back) == {f"step_{step}" for step in (800, 900, 1000, 1100)}  # nothing new is durable yet
+        for step, left in ((910, first), (920, second)):
+            saving.save(state(float(step)), step)
+
+            assert saving.wait() == sent_back / f"step_{step}"
+            assert saved(sent_back) == {f"step_{step}" for step in left}
+
+
+@pytest.mark.parametrize("saves", [(), (910,)])
+def test_a_restart_that_is_not_told_of_the_choice_does_not_go_on_from_what_was_abandoned(sent_back, monkeypatch, saves):
+    with AsyncCheckpointer(sent_back, keep=9) as saving:
+        saving.restore(state())
+        for step in saves:
+            saving.save(state(float(step)), step)
+    monkeypatch.delenv("ACME_CHECKPOINT")
+    fresh, last = state(0.0), (*saves, 900)[0]
+
+    with AsyncCheckpointer(sent_back, keep=9) as other:
+        assert other.restore(fresh) == last and fresh["model"]["w"].eq(last).all()
+    assert {one.step for one in found(sent_back) if one.is_whole} == {800, 900, 1000, 1100, *saves}
+
+
+def test_a_look_at_an_older_one_by_its_path_abandons_nothing(tmp_path):
+    with AsyncCheckpointer(tmp_path) as saving:
+        for step in (1, 2):
+            saving.save(state(float(step)), step)
+        saving.wait()
+
+        assert saving.restore(state(), tmp_path / "step_1") == 1 and saving.newest() == tmp_path / "step_2"
+
+
+def test_those_saved_before_there_was_an_order_go_by_their_steps(sent_back, monkeypatch):
+    for order in sent_back.glob("step_*/.order"):
+        order.unlink()
+    with AsyncCheckpointer(sent_back) as saving:
+        assert saving.newest() == sent_back / "step_1100"
+        saving.restore(state())
+
+        assert saving.newest() == sent_back / "step_900"
+
+
+def test_killed_at_any_rename_or_removal_a_step_that_is_saved_again_is_there(tmp_path, monkeypatch):
+    home, moments = tmp_path / "home", []
+
+    def watched(deed):
+        def with_a_copy(path, *args, **kwargs):
+            done = deed(path, *args, **kwargs)
+            if Path(path).parent == home:
+                moments.append(shutil.copytree(home, tmp_path / f"moment {len(moments)}"))
+            return done
+
+        return with_a_copy
+
+    with AsyncCheckpointer(home, keep=1) as saving:
+        saving.save(state(1.0), 5)
+        saving.wait()
+        with monkeypatch.context() as watching:
+            watching.setattr(Path, "rename", watched(Path.rename))
+            watching.setattr(shutil, "rmtree", watched(shutil.rmtree))
+            saving.save(state(2.0), 5)
+            saving.wait()
+
+    assert len(moments) >= 3
+    for moment in moments:
+        fresh = state(0.0)
+        with AsyncCheckpointer(moment) as other:
+            assert other.restore(fresh) == 5 and float(fresh["model"]["w"][0, 0]) in (1.0, 2.0)
+        assert saved(moment) == {"step_5"}
+
+
+def test_one_that_was_put_aside_is_back_when_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    rename = Path.rename
+
+    def refused(path, target):
+        if path.name.endswith(".saving"):
+            raise OSError("the store says no")
+        return rename(path, target)
+
+    with AsyncCheckpointer(tmp_path) as saving:
+        saving.save(state(1.0), 5)
+        saving.wait()
+        monkeypatch.setattr(Path, "rename", refused)
+        saving.save(state(2.0), 5)
+
+        assert saving.wait() == tmp_path / "step_5" and saving.failed == 1
+    assert saved(tmp_path) == {"step_5"}
 
 
 def test_a_save_that_fails_is_said_and_the_one_before_it_stays(tmp_path, caplog):
