@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from django.core.exceptions import ValidationError
 from django.core.validators import EmailValidator
 from django.db import IntegrityError, transaction
-from django.db.models import F
+from django.db.models import Case, F, Q, SmallIntegerField, When
 
 from failures.models import Channel, Notice
 from jobs import journal, outbound
@@ -20,6 +21,7 @@ LEASE = timedelta(seconds=60)
 NOT_SOONER = timedelta(seconds=30)  # between two messages about one incident: bursts become one
 MOST_FAILURES = 10
 SLOWEST = timedelta(minutes=30)
+TROUBLED_FOR = timedelta(hours=1)  # after a message was given up
 
 
 @transaction.atomic
@@ -67,6 +69,15 @@ def remove_channel(row: Channel, *, author: Author) -> None:
     row.delete()
 
 
+@transaction.atomic
+def switch_channel(row: Channel, is_on: bool, *, author: Author) -> None:
+    """Off, it keeps what it is told of and is told nothing."""
+    if Channel.objects.filter(pk=row.pk, is_on=not is_on).update(is_on=is_on):
+        what = "channel.switched-on" if is_on else "channel.switched-off"
+        journal.event(what, author, why=str(row), detail={"channel": row.pk}).save()
+    row.is_on = is_on
+
+
 def want(channel_id: int, incident_id: int, digest: str, now: datetime) -> bool:
     """There is something to say. Soon, but not at once after the last message."""
     row, new = Notice.objects.get_or_create(
@@ -79,10 +90,20 @@ def want(channel_id: int, incident_id: int, digest: str, now: datetime) -> bool:
     return Notice.objects.filter(pk=row.pk, wanted=row.wanted).update(**fields) == 1
 
 
-def claim(now: datetime) -> Notice | None:
+def troubled(now: datetime) -> set[int]:
+    """Channels whose newest tries failed."""
+    rows = Notice.objects.exclude(trouble="").exclude(wanted=F("sent"))
+    late = Q(given_up_at=None) | Q(given_up_at__gt=now - TROUBLED_FOR)
+    return set(rows.filter(late).values_list("channel", flat=True).distinct().order_by())
+
+
+def claim(now: datetime, *, last: Collection[int] = (), but: Collection[int] = ()) -> Notice | None:
+    """The longest due first; those of the channels in `last` after all others, of those in `but` none."""
+    place = Case(When(channel__in=last, then=1), default=0, output_field=SmallIntegerField())
+    order = (place, "due_at") if last else ("due_at",)
     with transaction.atomic():
-        due = Notice.objects.open().filter(due_at__lte=now, channel__is_on=True).order_by("due_at")
-        row = due.select_for_update(skip_locked=True, of=("self",)).first()
+        due = Notice.objects.open().filter(due_at__lte=now, channel__is_on=True).exclude(channel__in=but)
+        row = due.order_by(*order).select_for_update(skip_locked=True, of=("self",)).first()
         if row is None:
             return None
         Notice.objects.filter(pk=row.pk).update(tries=F("tries") + 1, due_at=now + LEASE)

@@ -45,23 +45,28 @@ def resolve(host: str, port: int) -> list[str]:
 def checked(url: str, allowed: Iterable[Network] = (), resolve: Resolve = resolve) -> Target:
     """Raises ForbiddenTarget."""
     try:
-        parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:
+        parts, called = urlsplit(url), httpx.URL(url)
+        port = parts.port if parts.port is not None else (443 if parts.scheme == "https" else 80)
+    except (ValueError, httpx.InvalidURL):
         raise ForbiddenTarget("is no address") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ForbiddenTarget("is no address that begins with https:// or http://")
     if parts.username is not None or parts.password is not None:
         raise ForbiddenTarget("holds a name or a password; they would stand in every log")
+    if called.host != parts.hostname or called.port not in (parts.port, None):
+        raise ForbiddenTarget("is no address that everybody reads alike; write its host in plain letters and digits")
+    if port == 0:
+        raise ForbiddenTarget("names port 0, where nobody listens")
+    host = called.raw_host.decode("ascii")  # as the call will name it, also where it is written in other letters
     try:
-        found = resolve(parts.hostname, port)
+        found = resolve(host, port)
     except (OSError, UnicodeError):
         raise ForbiddenTarget(f"names {parts.hostname[:100]}, which no name server knows") from None
     networks = tuple(allowed)
     addresses = tuple(_allowed(text, parts.hostname, networks) for text in found)
     if not addresses:
         raise ForbiddenTarget(f"names {parts.hostname[:100]}, which has no address")
-    return Target(host=parts.hostname, port=port, addresses=addresses)
+    return Target(host=host, port=port, addresses=addresses)
 
 
 def _allowed(text: str, host: str, networks: Sequence[Network]) -> Address:
@@ -77,12 +82,14 @@ def _inner(address: Address) -> Address:
     """An IPv4 address in the clothes of an IPv6 one is judged as what it is."""
     if isinstance(address, ipaddress.IPv6Address):
         teredo = address.teredo[1] if address.teredo else None
-        return address.ipv4_mapped or address.sixtofour or teredo or _nat64(address) or address
+        return address.ipv4_mapped or address.sixtofour or teredo or _last_bits(address) or address
     return address
 
 
-def _nat64(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    inside = address in ipaddress.ip_network("64:ff9b::/96")
+def _last_bits(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Of NAT64, and of the old IPv4-compatible addresses, among which :: and ::1 are not."""
+    compatible = 1 < int(address) < 2**32
+    inside = compatible or address in ipaddress.ip_network("64:ff9b::/96")
     return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if inside else None
 
 

@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import Count, Exists, F, OuterRef, Q, Sum
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Sum
 
 from acmeweb import live
 from jobs import actions, copying, journal
@@ -46,6 +46,7 @@ from scheduling.models import (
 COORDINATOR = "evaluation"
 MOST_TRIES = 3  # of a shard whose command fails
 MOST_LOSSES = 25  # of a shard whose job is taken away
+OBSERVED = "It waits: {} is only observed by now, so Acme starts nothing there."
 
 
 class EvaluationError(Exception):
@@ -382,6 +383,24 @@ def _settle_evaluations(campaign: Campaign, now: datetime) -> bool:
         mine = Evaluation.objects.filter(pk=row.pk, state=CampaignState.RUNNING)
         moved |= bool(mine.update(**fields, ended_at=now))
     return moved
+
+
+def hold(campaign: Campaign) -> None:
+    """Its cluster is only observed: it waits, and says so."""
+    _say(campaign, OBSERVED.format(campaign.cluster), Campaign.objects.unfinished().filter(pk=campaign.pk))
+
+
+def let_go(campaign: Campaign) -> None:
+    held = OBSERVED.format(campaign.cluster)
+    if campaign.why == held:
+        _say(campaign, "", Campaign.objects.filter(pk=campaign.pk, why=held))
+
+
+def _say(campaign: Campaign, why: str, mine: QuerySet[Campaign]) -> None:
+    """Words alone: no turn is counted, for nothing was decided."""
+    if campaign.why != why and mine.update(why=why):
+        campaign.why = why
+        live.changed("campaigns", topic(campaign))
 
 
 def by(campaign: Campaign) -> Author:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import QuerySet
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
@@ -14,7 +15,8 @@ from failures.api.shapes import real
 from failures.grouping import Scope as Reach
 from failures.models import Channel
 from jobs import readers
-from jobs.door.endpoint import Listing, Verb, found
+from jobs.door import versions
+from jobs.door.endpoint import Endpoint, Listing, Verb, found, refuse_unknown
 from jobs.door.errors import BadField
 from jobs.door.rights import Rule
 from jobs.door.shapes import Field, Shape, at, moment, number, text, truth
@@ -51,6 +53,7 @@ WISH = Shape(
     },
     example={"kind": "slack", "target": "https://hooks.slack.com/services/T0/B0/x", "team": "pretraining"},
 )
+SWITCH = Shape("ChannelSwitch", {"is_on": truth()}, example={"is_on": False})
 NOTHING = Shape("Nothing", {})
 
 
@@ -58,6 +61,16 @@ def _refuse_stranger(caller: Any, team_id: int | None) -> None:
     """Addresses may hold a secret, so they are for those who keep the team."""
     if not (caller.operates or caller.everywhere or (team_id and caller.has(Role.ADMIN, team_id))):
         raise PermissionDenied("Operators of clusters do that, and administrators of a team for their own.")
+
+
+def _kept(caller: Any, channel: int) -> Channel:
+    """Of another team, or of everybody for those who operate nothing: there is none."""
+    rows = Channel.objects.select_related("team").select_for_update(of=("self",))
+    if not (caller.operates or caller.everywhere):
+        rows = rows.filter(team__in=caller.teams())
+    row: Channel = found(rows, "channel", pk=channel)
+    _refuse_stranger(caller, row.team_id)
+    return row
 
 
 class Channels(Verb, Listing):
@@ -106,6 +119,34 @@ class Channels(Verb, Listing):
         return Response(ADDED.show(row), status=201)
 
 
+class OneChannel(Endpoint):
+    """Switch a channel off, and on again."""
+
+    tag = "Notifications"
+    rules = {
+        "PATCH": Rule(
+            scope=Scope.OPERATE,
+            says="Switch a channel off or on",
+            body=SWITCH,
+            answer=CHANNEL,
+            team=True,
+            conflicts=True,
+        )
+    }
+
+    def patch(self, request: Any, channel: int) -> Response:
+        refuse_unknown(request)
+        asked = self.body({"is_on": readers.truth}, "a channel")
+        if "is_on" not in asked:
+            raise BadField("is_on", "is needed")
+        with transaction.atomic():
+            row = _kept(self.caller, channel)
+            versions.refuse_stale(request, CHANNEL.show(row))
+            notice_actions.switch_channel(row, asked["is_on"], author=self.author)
+        shown = CHANNEL.show(row)
+        return Response(shown, headers={"ETag": versions.etag(shown)})
+
+
 class RemoveChannel(Verb):
     """Tell nobody there any more."""
 
@@ -114,8 +155,7 @@ class RemoveChannel(Verb):
 
     def work(self, channel: int) -> Response:
         self.body({}, "the verb remove")
-        row = found(Channel.objects.select_related("team"), "channel", pk=channel)
-        _refuse_stranger(self.caller, row.team_id)
+        row = _kept(self.caller, channel)
         shown = CHANNEL.show(row)
         notice_actions.remove_channel(row, author=self.author)
         return Response(shown)

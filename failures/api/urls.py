@@ -50,6 +50,7 @@ urlpatterns = [
     path("orders/", decisions.Orders.as_view()),
     path("orders/<incident_number:order>/lift/", decisions.LiftOrder.as_view()),
     path("channels/", channels.Channels.as_view()),
+    path("channels/<incident_number:channel>/", channels.OneChannel.as_view()),
     path("channels/<incident_number:channel>/remove/", channels.RemoveChannel.as_view()),
     path("recovery/modes/", decisions.Modes.as_view()),
     path("diagnoses/<attempt_key:attempt>/similar/", rules.Similar.as_view()),

@@ -3,7 +3,8 @@
 Who is eligible   incidents that moved within the last hour, for each channel of a team that they touch (or of
                   everybody) whose rules they meet; then messages whose time has come, the longest due first.
 What a turn does  writes down what is to be said, as a hash; claims one message at a time (counted, put ahead by a
-                  lease), sends it without a transaction, notes what was said.
+                  lease), sends it without a transaction, notes what was said. Channels in trouble come last, and
+                  one that fails is left alone for the rest of the turn: who hears nobody keeps nobody waiting.
 Failure story     Killed between sending and the note, the same message is sent once more: it carries the same id and
                   number, by which a receiver knows it. A receiver that is away is asked again, later each time, ten
                   times. Two workers: a message is skipped while it is locked, and due later once claimed. Run twice:
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 import httpx
+from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
 from django.core.mail import EmailMessage
 from django.db.models import Q, QuerySet
@@ -34,6 +36,8 @@ LATELY, DAY = timedelta(hours=1), timedelta(days=1)
 MOST = 500
 TIME = timedelta(seconds=20)
 
+EXPECTED = (outbound.ForbiddenTarget, httpx.HTTPError, httpx.InvalidURL, OSError)
+
 Send = Callable[[Notice, Message], None]
 
 
@@ -44,9 +48,13 @@ class NotSent(Exception):
 def notify_once(now: datetime, send: Send | None = None) -> int:
     """How many messages were sent."""
     _note_wanted(now)
-    done, at = 0, now
-    while at - now < TIME and (row := notice_actions.claim(at)) is not None:
-        done += _sent(row, at, deliver if send is None else send)
+    done, at, failed = 0, now, set[int]()
+    troubled = notice_actions.troubled(now)
+    while at - now < TIME and (row := notice_actions.claim(at, last=troubled, but=failed)) is not None:
+        if _sent(row, at, deliver if send is None else send):
+            done += 1
+        else:
+            failed.add(row.channel_id)
         at = max(clock.now(), at)
     return done
 
@@ -57,10 +65,23 @@ def _note_wanted(now: datetime) -> None:
     for channel in Channel.objects.filter(is_on=True):
         known = dict(channel.notices.filter(incident__last_symptom_at__gte=now - DAY).values_list("incident", "wanted"))
         for incident in _concerning(channel, now):
-            digest = digests.get((incident.pk, channel.team_id)) or message_of(incident, channel.team_id).digest
-            digests[incident.pk, channel.team_id] = digest
-            if known.get(incident.pk) != digest:
+            for_whom = incident.pk, channel.team_id
+            if for_whom not in digests:
+                digests[for_whom] = _digest(incident, channel.team_id)
+            digest = digests[for_whom]
+            if digest and known.get(incident.pk) != digest:
                 notice_actions.want(channel.pk, incident.pk, digest, now)
+
+
+def _digest(incident: Incident, team_id: int | None) -> str:
+    """Empty where nothing can be said of it, which must not keep the others from being told."""
+    try:
+        return message_of(incident, team_id).digest
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception:
+        log.exception("nothing can be said of %s", incident)
+        return ""
 
 
 def _concerning(channel: Channel, now: datetime) -> Iterable[Incident]:
@@ -102,11 +123,14 @@ def message_of(incident: Incident, team_id: int | None) -> Message:
 
 def _sent(row: Notice, now: datetime, send: Send) -> bool:
     """The row boundary: whatever one receiver does, the next one is told."""
-    message = message_of(_whole(Incident.objects.all()).get(pk=row.incident_id), row.channel.team_id)
     try:
+        message = message_of(_whole(Incident.objects.all()).get(pk=row.incident_id), row.channel.team_id)
         send(row, message)
-    except (NotSent, outbound.ForbiddenTarget, httpx.HTTPError, OSError) as error:
-        log.warning("%s was not sent: %s", row, error)
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception as error:
+        is_ours = not isinstance(error, (NotSent, *EXPECTED))
+        log.warning("%s was not sent: %s", row, error, exc_info=is_ours)
         notice_actions.note_failed(row, f"{type(error).__name__}: {error}", now)
         return False
     notice_actions.note_sent(row, message.digest, now)
@@ -127,8 +151,13 @@ def deliver(row: Notice, message: Message) -> None:
 
 
 def _post(target: str, body: bytes, headers: dict[str, str]) -> None:
-    with outbound.client(settings.ACME_WEBHOOK_NETWORKS) as client:
-        answer = client.post(target, content=body, headers={"Content-Type": "application/json", **headers})
+    headers = {"Content-Type": "application/json", **headers}
+    # What it answers beside its status is not read: it might never end
+    with (
+        outbound.client(settings.ACME_WEBHOOK_NETWORKS) as client,
+        client.stream("POST", target, content=body, headers=headers) as answer,
+    ):
+        pass
     if answer.status_code // 100 != 2:
         raise NotSent(f"it answered {answer.status_code}")
 

@@ -28,7 +28,7 @@ from jobs import actions, logs
 from jobs.actions import JobError
 from jobs.lifecycle import FINAL, Flag, State
 from jobs.logs import NoLog
-from jobs.models import Attempt, Job, Node
+from jobs.models import Attempt, Job, Mode, Node
 from jobs.wishes import want_turn
 from scheduling import campaigns, staging_actions
 from scheduling import evaluation_actions as verbs
@@ -82,7 +82,9 @@ def wanted() -> bool:
 
 
 def campaign_once(campaign: Campaign, now: datetime) -> int:
-    if campaign.state == CampaignState.PENDING:
+    is_observed = campaign.cluster.mode == Mode.OBSERVE
+    verbs.hold(campaign) if is_observed else verbs.let_go(campaign)
+    if campaign.state == CampaignState.PENDING and not is_observed:
         _begin(campaign, now)
     for trial in _open_trials(campaign):
         _follow(campaign, trial, now)
@@ -91,6 +93,8 @@ def campaign_once(campaign: Campaign, now: datetime) -> int:
     _give_up_uncopied(campaign, now)
     verbs.settle(campaign, now)
     if campaign.state != CampaignState.RUNNING:
+        return 0
+    if is_observed:
         return 0
     return _apply(campaign, decide(campaigns.board_of(campaign, now)), now)
 

@@ -3,7 +3,8 @@
 Who is eligible   copies that are on their way to a node, on it, or on their way off it.
 What a turn does  one whose job said that it is there is READY; one whose job ended otherwise has FAILED, and its node
                   is left alone for a while. One that no open campaign of its team needs any more is removed by a job of
-                  its own; that count is taken anew in each turn, so it cannot drift from what is really needed.
+                  its own, where Acme may start one; that count is taken anew in each turn, so it cannot drift from
+                  what is really needed.
 Failure story     Each verb expects a state and is one transaction with the job it submits. Killed anywhere, the next
                   turn finds the same rows. A removal whose node is down waits for the node in the queue. A copy that
                   vanished is found by the trial that looks for it (`evaluate`), and made again.
@@ -15,6 +16,7 @@ import logging
 from datetime import datetime
 
 from jobs.lifecycle import FINAL
+from jobs.models import Mode
 from jobs.wishes import want_turn
 from scheduling import staging_actions as verbs
 from scheduling.evaluation_actions import Gone
@@ -50,7 +52,7 @@ def _copying(row: Staging, now: datetime) -> bool:
 
 
 def _ready(row: Staging, now: datetime) -> bool:
-    if _is_needed(row):
+    if row.cluster.mode == Mode.OBSERVE or _is_needed(row):
         return False
     campaigns = Campaign.objects.filter(cluster=row.cluster, team=row.team, checkpoints__contains=[row.checkpoint])
     last = campaigns.select_related("cluster", "team", "suite").order_by("-id").first()

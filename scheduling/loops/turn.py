@@ -34,6 +34,7 @@ from scheduling.loops import deeds
 from scheduling.loops.deliver import deliver_once
 from scheduling.loops.drain import drain_once
 from scheduling.loops.limits import limits_once
+from scheduling.loops.rows import TurnOver
 from scheduling.loops.schedule import schedule_once
 from scheduling.loops.sync import sync_once
 from scheduling.loops.worlds import worlds_once
@@ -49,7 +50,7 @@ class Misconfigured(Exception):
     """The cluster's row asks for something that is not there; its page says what."""
 
 
-class LeaseLost(Exception):
+class LeaseLost(TurnOver):
     """Somebody else runs this cluster's loop by now: stop deciding."""
 
 

@@ -12,12 +12,15 @@ from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_network
 
+import httpx
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 from django.contrib.auth.models import Permission
 from django.core import mail
 from django.test import Client
 
 from failures import actions, notice_actions, telling
+from failures.loops import notify
 from failures.loops.notify import NotSent, notify_once
 from failures.models import Channel, Decision, Incident, Notice
 from failures.telling import Message
@@ -145,6 +148,86 @@ def test_a_receiver_that_is_away_is_asked_later_and_later_and_the_others_are_tol
     assert "it answered 500" in row.trouble and len(box) == 1
 
 
+@pytest.mark.parametrize("error", [httpx.InvalidURL("no host"), ValueError("odd"), KeyError("x")])
+def test_whatever_one_message_raises_is_its_failed_try_and_the_next_one_is_sent(tmp_path, error):
+    channel("https://bad.example.com")
+    channel("https://good.example.com")
+    make.diagnosed(tmp_path)
+    box, now = Box(), clock.now()
+
+    def send(row, message):
+        if "bad" in row.channel.target:
+            raise error
+        box(row, message)
+
+    assert notify_once(now, send) == 1
+    bad = Notice.objects.get(channel__target__contains="bad")
+    assert bad.failures == 1 and type(error).__name__ in bad.trouble and bad.due_at > now
+
+
+def test_a_target_that_cannot_even_be_called_stops_nobody(tmp_path, settings):
+    settings.ACME_WEBHOOK_NETWORKS = HERE
+    channel("http://\uff18.\uff18.\uff18.\uff18/")
+    with receiver() as (url, got):
+        channel(url)
+        make.diagnosed(tmp_path)
+        assert notify_once(clock.now()) == 1
+
+    assert len(got) == 1 and "InvalidURL" in Notice.objects.get(sent="").trouble
+
+
+def test_an_incident_of_which_nothing_can_be_said_keeps_the_others_from_nothing(tmp_path, monkeypatch):
+    channel()
+    odd = make.diagnosed(tmp_path, make.STORAGE).incident
+    make.diagnosed(tmp_path)
+    real = notify.message_of
+
+    def message_of(incident):
+        if incident.pk == odd.pk:
+            raise KeyError("odd")
+        return real(incident)
+
+    monkeypatch.setattr(notify, "message_of", message_of)
+
+    assert Incident.objects.count() == 2 and notify_once(clock.now(), Box()) == 1
+
+
+def test_the_end_of_the_turns_time_is_no_fault_of_the_message(tmp_path):
+    channel()
+    make.diagnosed(tmp_path)
+
+    def send(row, message):
+        raise SoftTimeLimitExceeded
+
+    with pytest.raises(SoftTimeLimitExceeded):
+        notify_once(clock.now(), send)
+    assert Notice.objects.get().failures == 0
+
+
+def test_a_channel_that_fails_is_tried_once_a_turn_and_after_all_others(tmp_path):
+    channel("https://hole-1.example.com")
+    channel("https://hole-2.example.com")
+    channel("https://there.example.com")
+    make.diagnosed(tmp_path, make.STORAGE)
+    make.diagnosed(tmp_path)
+    asked, now = [], clock.now()
+
+    def send(row, message):
+        asked.append(row.channel.target.removeprefix("https://").partition(".")[0])
+        if "hole" in row.channel.target:
+            raise NotSent("it says nothing")
+
+    notify_once(now, send)
+    first, asked[:] = sorted(asked), []
+    Notice.objects.update(sent="")  # all of it is to be said once more
+    later = now + HOUR / 4
+    Notice.objects.filter(channel__target__contains="there").update(due_at=later)
+    notify_once(later, send)
+
+    assert first == ["hole-1", "hole-2", "there", "there"]
+    assert asked[:2] == ["there", "there"] and sorted(asked[2:]) == ["hole-1", "hole-2"]
+
+
 def test_killed_after_sending_the_same_message_comes_again_with_the_same_number(tmp_path):
     channel()
     make.diagnosed(tmp_path)
@@ -269,6 +352,7 @@ def test_one_more_attempt_that_died_of_the_same_is_no_new_message():
         ("email", "ops", "target: is no mail address"),
         ("webhook", "ftp://example.com", "target: is no address that begins"),
         ("slack", "http://127.0.0.1/", "target: leads to 127.0.0.1"),
+        ("webhook", "http://\uff18.\uff18.\uff18.\uff18/", "target: is no address"),
     ],
 )
 def test_a_target_that_cannot_be_is_refused_when_it_is_added(kind, target, why):
@@ -303,3 +387,33 @@ def test_channels_through_the_door_their_secret_once_and_nobody_elses():
     assert door("ben").post(f"{where}{shown[0]['id']}/remove/", {}, **how).status_code == 403
     assert door("olga", operates=True).post(f"{where}{shown[0]['id']}/remove/", {}, **how).status_code == 200
     assert list(Event.objects.order_by("pk").values_list("what", flat=True)) == ["channel.added", "channel.removed"]
+
+
+def test_a_channel_is_switched_off_and_on_by_those_who_keep_it():
+    row = channel(team=rows.team("pretraining", ada="admin", ben="researcher"))
+    where, how = f"/api/v1/channels/{row.pk}/", {"content_type": "application/json"}
+    ada = door("ada")
+
+    assert door("ben").patch(where, {"is_on": False}, **how).status_code == 403
+    off = ada.patch(where, {"is_on": False}, **how)
+    assert off.status_code == 200 and off.json()["is_on"] is False
+    assert Channel.objects.get().is_on is False
+    assert ada.patch(where, {"is_on": False}, **how).status_code == 200
+    assert ada.patch(where, {"is_on": True}, **how, headers={"If-Match": '"old"'}).status_code == 412
+    assert ada.patch(where, {"is_on": True}, **how).json()["is_on"] is True
+    assert ada.patch(where, {}, **how).json() == {"is_on": ["is needed"]}
+    assert ada.patch(where, {"is_on": 1}, **how).status_code == 400
+    told = list(Event.objects.order_by("pk").values_list("what", flat=True))
+    assert told == ["channel.switched-off", "channel.switched-on"]
+
+
+def test_a_channel_of_others_is_no_more_there_than_none():
+    others = channel(team=rows.team("others", olga="admin"))
+    everybody = channel("https://all.example.com")
+    rows.team("pretraining", ada="admin")
+    ada, how = door("ada"), {"content_type": "application/json"}
+
+    for pk in (others.pk, everybody.pk, 10**6):
+        assert ada.post(f"/api/v1/channels/{pk}/remove/", {}, **how).status_code == 404
+        assert ada.patch(f"/api/v1/channels/{pk}/", {"is_on": False}, **how).status_code == 404
+    assert Channel.objects.filter(is_on=True).count() == 2

@@ -21,6 +21,7 @@ INWARD = (
     *("100.64.0.1", "100.100.100.200", "168.63.129.16", "224.0.0.1", "255.255.255.255", "192.0.2.5", "240.0.0.1"),
     *("::1", "::", "fe80::1", "fe80::1%eth0", "fd00:ec2::254", "fc00::1", "ff02::1", "2001:db8::1"),
     *("::ffff:127.0.0.1", "::ffff:169.254.169.254", "2002:7f00:1::", "64:ff9b::a9fe:a9fe"),
+    *("::127.0.0.1", "::10.0.0.7", "::169.254.169.254"),
 )
 
 
@@ -49,7 +50,9 @@ def test_a_site_may_allow_a_network_of_its_own_but_never_the_metadata_service():
 
 
 BAD = ("ftp://x.org/", "file:///etc/passwd", "gopher://x/", "https://", "x.org", "http://[::1", "http://x.org:99999/",
-       "https://user:pass@x.org/", "javascript:alert(1)")  # fmt: skip
+       "https://user:pass@x.org/", "javascript:alert(1)", "http://\uff18.\uff18.\uff18.\uff18/", "http://\uff45x.org/",
+       "http://x\u3002org/", "http://x.org:\u0663/", "http://x.org:0/", " https://x.org/", "https://x.o\nrg/",
+       "https://" + "x" * 70_000 + ".org/")  # fmt: skip
 
 
 @pytest.mark.parametrize("url", BAD)
@@ -58,6 +61,17 @@ def test_what_is_no_address_of_the_web_is_refused_in_a_sentence(url):
         checked(url, resolve=to(OPEN))
 
     assert "pass" not in str(refused.value).replace("password", "")
+
+
+def test_a_name_in_letters_of_its_own_is_looked_up_as_the_call_will_name_it():
+    asked = []
+
+    def resolve(host, port):
+        asked.append((host, port))
+        return [OPEN]
+
+    assert checked("https://fa\u00df.example/", resolve=resolve).host == "xn--fa-hia.example"
+    assert asked == [("xn--fa-hia.example", 443)]
 
 
 def test_a_name_nobody_knows_is_refused():

@@ -156,7 +156,7 @@ def untouched(job):
     judged = Diagnosis.objects.exclude(review="").exists() or Incident.objects.exclude(state="open").exists()
     learned = LearnedRule.objects.exclude(state=RuleState.SHADOW).exists()
     decided = Decision.objects.exclude(said_by="").exists() or Order.objects.filter(lifted_at=None).count() != 1
-    asked = Campaign.objects.exclude(state="RUNNING").exists() or Suite.objects.count() > 1
+    asked = Campaign.objects.exclude(state="PENDING").exists() or Suite.objects.count() > 1
     changed = judged or learned or decided or asked or Channel.objects.exclude(pk=channel_of(job).pk).exists()
     return (job.state, job.hold, job.priority) == before and Job.objects.count() == 1 and not changed
 

@@ -133,6 +133,8 @@ def test_what_recovery_answers_is_as_described(schema, olga, tmp_path):
     added = olga.post("channels/", {"kind": "email", "target": "ops@example.org"})
     conforms(schema, "channels/", "post", added)
     conforms(schema, "channels/", "get", olga.get("channels/"))
+    off = olga.patch(f"channels/{added.json()['id']}/", {"is_on": False})
+    conforms(schema, "channels/{channel}/", "patch", off)
     gone = olga.post(f"channels/{added.json()['id']}/remove/")
     conforms(schema, "channels/{channel}/remove/", "post", gone)
     order = olga.get("orders/").json()["results"][0]["id"]

@@ -8,7 +8,8 @@ import pytest
 
 from jobs import actions, clock
 from jobs.lifecycle import NodeState, State
-from jobs.models import Event, Job, Node
+from jobs.models import Event, Job, Mode, Node
+from jobs.readers import BadSpec
 from scheduling import evaluation_actions as verbs
 from scheduling.evaluation_actions import Gone
 from scheduling.loops.evaluate import campaign_once, evaluate_once
@@ -525,7 +526,8 @@ def test_killed_after_any_commit_nothing_is_lost_and_nothing_done_twice(played, 
     assert len(parts) == len(set(parts))
 
 
-def test_one_campaign_that_blows_up_does_not_stop_the_others(played, monkeypatch):
+@pytest.mark.parametrize("error", [actions.JobError("a bad day"), BadSpec("cluster", "is not it"), KeyError("ours")])
+def test_one_campaign_that_blows_up_does_not_stop_the_others(played, monkeypatch, error):
     bad, good = campaign(played.cluster, A), campaign(played.cluster, B)
     Campaign.objects.filter(pk=bad.pk).update(state="PENDING", deadline_at=None)
     Shard.objects.all().delete()
@@ -535,7 +537,7 @@ def test_one_campaign_that_blows_up_does_not_stop_the_others(played, monkeypatch
 
     def sometimes(row, now):
         if row.pk == bad.pk:
-            raise actions.JobError("a bad day")
+            raise error
         return real(row, now)
 
     monkeypatch.setattr(evaluate, "campaign_once", sometimes)
@@ -551,3 +553,59 @@ def test_nobody_has_to_remove_a_copy_twice(played, staged):
 
     assert stage_once(clock.now()) == 0
     assert Staging.objects.get().state == "REMOVED"
+
+
+def test_on_a_cluster_that_is_only_observed_by_now_it_waits_says_so_and_goes_on_later(played, staged):
+    asked = campaign(played.cluster, of=staged)
+    elsewhere = make.cluster("kalos", log_root=str(played.log_root))
+    other = campaign(elsewhere, B, of=staged)
+    observed(played.cluster, Mode.OBSERVE)
+    for _ in range(2):
+        played.turn()
+
+    assert [one.state for one in fresh(asked, other)] == ["PENDING", "RUNNING"]
+    assert "seren is only observed" in fresh(asked)[0].why and fresh(other)[0].why == ""
+    assert played.waiting() == []
+
+    observed(played.cluster, Mode.DRIVE)
+    Campaign.objects.filter(pk=other.pk).delete()
+    played.run_all()
+    assert [(one.state, one.why) for one in fresh(asked)] == [("COMPLETED", "")]
+
+
+def test_what_runs_when_its_cluster_is_only_observed_still_counts(played):
+    asked = campaign(played.cluster)
+    played.turn()
+    (job, *_) = played.waiting()
+    observed(played.cluster, Mode.OBSERVE)
+    played.run(job)
+    before = Job.objects.count()
+    played.turn()
+    played.turn()
+
+    assert Shard.objects.exclude(infer_s=None).exists() and Job.objects.count() == before
+    assert fresh(asked)[0].state == "RUNNING" and "only observed" in fresh(asked)[0].why
+
+
+def test_a_copy_stays_where_nothing_may_be_started_and_is_removed_later(played, staged):
+    asked = campaign(played.cluster, of=staged)
+    played.turn()
+    played.run(played.waiting()[0])
+    played.turn()
+    verbs.cancel(asked, author=make.author(), now=clock.now())
+    observed(played.cluster, Mode.OBSERVE)
+    played.turn()
+    played.turn()
+    assert [row.state for row in Staging.objects.all()] == ["READY"]
+
+    observed(played.cluster, Mode.DRIVE)
+    played.run_all()
+    assert [row.state for row in Staging.objects.all()] == ["REMOVED"]
+
+
+def observed(cluster, mode: str) -> None:
+    type(cluster).objects.filter(pk=cluster.pk).update(mode=mode)
+
+
+def fresh(*campaigns: Campaign) -> list[Campaign]:
+    return [Campaign.objects.get(pk=one.pk) for one in campaigns]
