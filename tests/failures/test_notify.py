@@ -182,10 +182,10 @@ def test_an_incident_of_which_nothing_can_be_said_keeps_the_others_from_nothing(
     make.diagnosed(tmp_path)
     real = notify.message_of
 
-    def message_of(incident):
+    def message_of(incident, team_id):
         if incident.pk == odd.pk:
             raise KeyError("odd")
-        return real(incident)
+        return real(incident, team_id)
 
     monkeypatch.setattr(notify, "message_of", message_of)
 
