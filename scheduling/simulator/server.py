@@ -392,6 +392,11 @@ def main(arguments: list[str]) -> None:
         signal.signal(number, server.handle_exit)
     print(f"listening on http://{options.bind}:{listening.getsockname()[1]}", flush=True)
     server.run(sockets=[listening])
+    # All is stopped and stored. Threads that still wait for something would meet a half dismantled interpreter, which
+    # was seen to end in a segmentation fault
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
