@@ -1,4 +1,4 @@
-"""The rows of a window as facts for the ledger, and the ledger as a table.
+"""The rows of a window as facts for the ledger.
 
 Eleven short statements for each cluster, whatever the window; nothing is written. What is read grows with the jobs that
 ended since the window began (old windows cost more than new ones), with their attempts x nodes, and with the nodes' own
@@ -24,13 +24,11 @@ from failures.grouping import NODE_CAUSES
 from failures.models import Diagnosis
 from jobs.lifecycle import CLOSED_NODE_FLAGS, FAILURES, FINAL, USABLE_NODE, Flag, NodeFlag, State
 from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Hold, Job, Node, Verdict
-from scheduling import ledger, reliability, worked
+from scheduling import ledger, worked
 from scheduling.ledger import Bucket, Facts, Holding, Machine, Piece, Spell, Wait
-from scheduling.reliability import Mttf, Run
+from scheduling.reliability import Run
 
-BY = ("day", "team", "kind", "cluster")
 US_PER_HOUR = 3_600_000_000
-MOST_NODES = 50
 HANG = "Hang"  # the diagnosis' label
 UP = {str(state) for state in USABLE_NODE} | {"UP"}
 NO_TURN_YET = ("Dependency", "BeginTime", "JobHeldUser", "JobHeldAdmin")
@@ -47,13 +45,6 @@ FIRST_STEPS = """
 SELECT a.id, p.at FROM unnest(%s::bigint[]) AS a (id) CROSS JOIN LATERAL
   (SELECT at FROM jobs_progress WHERE attempt_id = a.id AND step IS NOT NULL ORDER BY at LIMIT 1) AS p
 """
-
-
-def spoken(cause: str) -> str:
-    """What GPU-hours were lost to: until a failure has its diagnosis, its state is all that is known."""
-    if not cause:
-        return "what nobody knows yet"
-    return f"failures without a diagnosis ({cause})" if cause in {str(state) for state in FINAL} else cause
 
 
 def us(moment: datetime) -> int:
@@ -90,103 +81,6 @@ class Account:
     broken: Counter[str]  # how often the machine was at fault, by node
     models: Mapping[str, str]  # of the nodes
     capacity_us: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    name: str
-    gpu_us: Mapping[Bucket, int]
-    goodput: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    rows: Sequence[Row]
-    gpu_us: Mapping[Bucket, int]
-    capacity_us: int
-    goodput: float | None
-    ettr: float | None
-    lost: Mapping[str, int]
-    mttf: Mttf
-    mttf_by_cause: Mapping[str, Mttf]
-    mttf_by_model: Mapping[str, Mttf]
-    mttf_by_node: Mapping[str, Mttf]  # that failed at all, the worst first
-
-
-def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None = None) -> Table:
-    """Of all clusters. Work of other `teams` counts, without their name; None: all teams may be named."""
-    accounts = [account(cluster, since, until) for cluster in Cluster.objects.order_by("name")]
-    sums: dict[str, Counter[Bucket]] = defaultdict(Counter)
-    lost: Counter[str] = Counter()
-    for one in accounts:
-        for piece in ledger.split(one.pieces, midnights(since, until)) if by == "day" else one.pieces:
-            sums[_name(by, one, piece, teams)][piece.bucket] += piece.gpu_us
-        for (cause, _), part in reliability.lost_by_cause(one.pieces).items():
-            lost[cause] += part
-    whole = sum(sums.values(), Counter())
-    capacity = sum(one.capacity_us for one in accounts)
-    runs = [run for one in accounts for found in one.runs.values() for run in found]
-    exposure = reliability.held(whole) / US_PER_HOUR
-    failures = sum((one.failures for one in accounts), Counter())
-    return Table(
-        rows=[_row(by, name, sums[name]) for name in sorted(sums)],
-        gpu_us=whole,
-        capacity_us=capacity,
-        goodput=reliability.goodput(whole, capacity),
-        ettr=reliability.ettr(whole, runs, us(since), us(until)),
-        lost=dict(lost.most_common()),
-        mttf=reliability.mttf(failures.total(), exposure),
-        mttf_by_cause={cause: reliability.mttf(count, exposure) for cause, count in failures.most_common()},
-        **_of_machines(accounts),
-    )
-
-
-def _of_machines(accounts: Iterable[Account]) -> dict[str, Mapping[str, Mttf]]:
-    """Only what was the machine's fault, by the hours that jobs held it."""
-    held: Counter[tuple[str, str]] = Counter()
-    broken: Counter[tuple[str, str]] = Counter()
-    for one in accounts:
-        for piece in one.pieces:
-            if piece.attempt is not None:
-                held[one.models.get(piece.node, ""), f"{one.cluster}/{piece.node}"] += piece.gpu_us
-        for node, count in one.broken.items():
-            broken[one.models.get(node, ""), f"{one.cluster}/{node}"] += count
-    by_model = {model: (_part(broken, model), _part(held, model)) for model in {key[0] for key in held}}
-    worst = sorted(broken, key=lambda key: (held[key] / broken[key], key))[:MOST_NODES]
-    return {
-        "mttf_by_model": {
-            model: reliability.mttf(count, us_held / US_PER_HOUR)
-            for model, (count, us_held) in sorted(by_model.items())
-        },
-        "mttf_by_node": {key[1]: reliability.mttf(broken[key], held[key] / US_PER_HOUR) for key in worst},
-    }
-
-
-def _part(sums: Mapping[tuple[str, str], int], model: str) -> int:
-    return sum(count for (of, _), count in sums.items() if of == model)
-
-
-def _row(by: str, name: str, sums: Counter[Bucket]) -> Row:
-    whole = sum(sums.values()) if by in ("day", "cluster") else reliability.held(sums)
-    return Row(name=name, gpu_us=sums, goodput=reliability.goodput(sums, whole))
-
-
-def _name(by: str, account: Account, piece: Piece, teams: Sequence[int] | None) -> str:
-    if by == "cluster":
-        return account.cluster
-    if by == "day":
-        return f"{datetime.fromtimestamp(piece.start // 1_000_000, UTC):%F}"
-    mine = account.whose.get(piece.attempt) if piece.attempt is not None else None
-    if mine is None or (teams is not None and mine.team not in teams):
-        return ""
-    return mine.team_name if by == "team" else mine.kind
-
-
-def midnights(since: datetime, until: datetime) -> list[int]:
-    """UTC, as everything that is stored."""
-    first = since.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    days = range((until - first).days + 1)
-    return [us(first + timedelta(days=day)) for day in days]
 
 
 def account(cluster: Cluster, since: datetime, until: datetime) -> Account:
@@ -429,32 +323,3 @@ def _bucket(condition: str, drain_asked: bool) -> Bucket | None:
     if state not in UP or NodeFlag.NOT_RESPONDING in flags:
         return Bucket.DOWN
     return Bucket.DRAINED if drain_asked or CLOSED_NODE_FLAGS.intersection(flags) else None
-
-
-def told(found: Table, by: str, since: datetime, until: datetime) -> dict[str, Any]:
-    """The table as the API and the command tell it, in GPU-hours."""
-    return {
-        "from": since.isoformat(),
-        "to": until.isoformat(),
-        "by": by,
-        "version": ledger.VERSION,
-        "capacity_gpu_hours": found.capacity_us / US_PER_HOUR,
-        "gpu_hours": _hours(found.gpu_us),
-        "goodput": found.goodput,
-        "ettr": found.ettr,
-        "rows": [{"name": row.name, "gpu_hours": _hours(row.gpu_us), "goodput": row.goodput} for row in found.rows],
-        "lost": [{"cause": cause, "gpu_hours": part / US_PER_HOUR} for cause, part in found.lost.items()],
-        "mttf": _mttf("", found.mttf),
-        "mttf_by_cause": [_mttf(cause, one) for cause, one in found.mttf_by_cause.items()],
-        "mttf_by_model": [_mttf(name, one, "model") for name, one in found.mttf_by_model.items()],
-        "mttf_by_node": [_mttf(name, one, "node") for name, one in found.mttf_by_node.items()],
-    }
-
-
-def _hours(gpu_us: Mapping[Bucket, int]) -> dict[str, float]:
-    return {bucket.value: gpu_us.get(bucket, 0) / US_PER_HOUR for bucket in Bucket}
-
-
-def _mttf(name: str, one: Mttf, of: str = "cause") -> dict[str, Any]:
-    limits = {"mean": one.mean, "low": one.low, "high": one.high}
-    return {of: name, "failures": one.failures, "gpu_hours_held": one.exposure, **limits}

@@ -21,7 +21,7 @@ from failures import rights
 from jobs import clock
 from jobs.pages import answer
 from jobs.rights import Caller
-from scheduling import accounting, reporting, usage, waste
+from scheduling import accounting, ledger_table, reporting, usage, waste
 from scheduling.ledger import Bucket
 from scheduling.reporting import GROUPS, BadPeriod, Period, Row
 
@@ -42,7 +42,7 @@ def reports(request: HttpRequest) -> HttpResponse:
         "now": clock.now(),
         "periods": [_choice(period, by, {"days": days}, name) for days, name in reporting.DAYS.items()],
         "months": reporting.months(clock.now()),
-        "views": [Choice(name=one, url=_url(period.asked, one), is_on=one == by) for one in accounting.BY],
+        "views": [Choice(name=one, url=_url(period.asked, one), is_on=one == by) for one in ledger_table.BY],
         "csv_url": f"{reverse('report-csv')}?{urlencode({**period.asked, 'by': by})}",
         "export_url": f"{reverse('report-export')}?{urlencode(period.asked)}",
     }
@@ -50,8 +50,8 @@ def reports(request: HttpRequest) -> HttpResponse:
 
 
 def _asked(request: HttpRequest) -> tuple[Period, str]:
-    by = request.GET.get("by", "") or accounting.BY[0]
-    if by not in accounting.BY:
+    by = request.GET.get("by", "") or ledger_table.BY[0]
+    if by not in ledger_table.BY:
         raise Http404("no such report")
     try:
         return reporting.period(request.GET.get("days", ""), request.GET.get("month", ""), clock.now()), by
@@ -67,11 +67,11 @@ def _url(asked: Mapping[str, str], by: str) -> str:
     return f"?{urlencode({**asked, 'by': by})}"
 
 
-def _table(caller: Caller, period: Period, by: str) -> accounting.Table:
-    return accounting.table(by, period.since, period.until, rights.teams_counted(caller))
+def _table(caller: Caller, period: Period, by: str) -> ledger_table.Table:
+    return ledger_table.table(by, period.since, period.until, rights.teams_counted(caller))
 
 
-def _rows(found: accounting.Table, by: str) -> list[Row]:
+def _rows(found: ledger_table.Table, by: str) -> list[Row]:
     """As the ledger has them; of those without a name, what others held apart from what nobody did."""
     rows = []
     for one in found.rows:
@@ -95,7 +95,7 @@ def _report(request: HttpRequest, period: Period, by: str) -> dict[str, Any]:
         "table": found,
         "whole": reporting.row("all", found.gpu_us, found.goodput),
         "rows": _rows(found, by),
-        "lost": [(accounting.spoken(cause), part / accounting.US_PER_HOUR) for cause, part in found.lost.items()],
+        "lost": [(ledger_table.spoken(cause), part / accounting.US_PER_HOUR) for cause, part in found.lost.items()],
         "people": lambda: used()[:MOST_PEOPLE],
         "more_people": lambda: max(0, len(used()) - MOST_PEOPLE),
         "idle_below": waste.IDLE_BELOW,
@@ -114,7 +114,7 @@ def bar(request: HttpRequest) -> HttpResponse:
 @lru_cache(maxsize=1)
 def _day(now: datetime) -> Row:
     """Once a minute at most in each process, however many look."""
-    found = accounting.table("cluster", now - timedelta(days=1), now)
+    found = ledger_table.table("cluster", now - timedelta(days=1), now)
     return reporting.row("all", found.gpu_us, found.goodput)
 
 
@@ -128,7 +128,7 @@ def as_csv(request: HttpRequest) -> HttpResponse:
     return response
 
 
-def _lines(found: accounting.Table, by: str) -> list[Sequence[Any]]:
+def _lines(found: ledger_table.Table, by: str) -> list[Sequence[Any]]:
     lines: list[Sequence[Any]] = [(by, *(bucket.value for bucket in Bucket), "goodput")]
     for row in found.rows:
         sizes = (round(row.gpu_us.get(bucket, 0) / accounting.US_PER_HOUR, 4) for bucket in Bucket)

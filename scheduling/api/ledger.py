@@ -17,7 +17,7 @@ from jobs.door.errors import BadField
 from jobs.door.rights import Rule
 from jobs.door.shapes import Shape, fraction, many, measure, moment, number, one, text
 from jobs.models import Scope
-from scheduling import accounting
+from scheduling import ledger_table
 from scheduling.ledger import Bucket
 
 USUAL = timedelta(days=1)
@@ -49,7 +49,7 @@ LEDGER = Shape(
     {
         "from": moment(),
         "to": moment(),
-        "by": text(choices=accounting.BY),
+        "by": text(choices=ledger_table.BY),
         "version": text("Of the rules that divided the time."),
         "capacity_gpu_hours": measure("What the buckets sum to."),
         "gpu_hours": one(HOURS),
@@ -65,7 +65,10 @@ LEDGER = Shape(
         "mttf": one(MTTF),
         "mttf_by_cause": many(MTTF),
         "mttf_by_model": many(MTTF_OF_MODEL, "By failures that were a machine's fault."),
-        "mttf_by_node": many(MTTF_OF_NODE, f"Of those that failed, at most {accounting.MOST_NODES}, the worst first."),
+        "mttf_by_node": many(
+            MTTF_OF_NODE,
+            f"Of those that failed, at most {ledger_table.MOST_NODES}, the worst first.",
+        ),
     },
 )
 
@@ -82,7 +85,7 @@ class Ledger(Endpoint):
             query={
                 "from": (MOMENT, "Else a day before `to`; at most 31 days."),
                 "to": (MOMENT, "Else now."),
-                "by": ({"type": "string", "enum": list(accounting.BY)}, "One row for each; else day."),
+                "by": ({"type": "string", "enum": list(ledger_table.BY)}, "One row for each; else day."),
             },
         )
     }
@@ -90,15 +93,15 @@ class Ledger(Endpoint):
     def get(self, request: Any) -> Response:
         refuse_unknown(request, "from", "to", "by")
         asked = single(request, "by")
-        by = accounting.BY[0] if asked is None else readers.one_of(accounting.BY)("by", asked)
+        by = ledger_table.BY[0] if asked is None else readers.one_of(ledger_table.BY)("by", asked)
         until = min(self._moment("to") or clock.now(), clock.now())
         since = self._moment("from") or until - USUAL
         if since >= until:
             raise BadField("from", "is not before to")
         if until - since > LONGEST:
             raise BadField("from", "is more than 31 days before to; ask for one month after the other")
-        found = accounting.table(by, since, until, rights.teams_counted(self.caller))
-        return Response(accounting.told(found, by, since, until))
+        found = ledger_table.table(by, since, until, rights.teams_counted(self.caller))
+        return Response(ledger_table.told(found, by, since, until))
 
     def _moment(self, name: str) -> datetime | None:
         asked = single(self.request, name)

@@ -10,7 +10,7 @@ from failures.models import Diagnosis, Incident
 from jobs import clock
 from jobs.lifecycle import State
 from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Job, Node, Progress
-from scheduling import accounting
+from scheduling import accounting, ledger_table
 from scheduling.ledger import Bucket
 from tests import make
 
@@ -39,7 +39,7 @@ def ran(now, hours, *, ended=None, state=State.RUNNING, cause="", job=None, **wh
 
 
 def hours(now, by="cluster", back=10, **options):
-    found = accounting.table(by, now - back * HOUR, now, **options)
+    found = ledger_table.table(by, now - back * HOUR, now, **options)
     assert sum(found.gpu_us.values()) == found.capacity_us
     return {
         row.name: {bucket.value: part / accounting.US_PER_HOUR for bucket, part in row.gpu_us.items() if part}
@@ -72,7 +72,7 @@ def test_a_failure_loses_what_it_had_not_saved_and_its_cause_is_told(now):
     Checkpoint.objects.create(job=one.job, attempt=one, step=12, path="/c/12", **later)
 
     assert hours(now)["seren"] == {"productive": 24, "lost_work": 24, "free": 272}
-    told = accounting.table("cluster", now - 10 * HOUR, now)
+    told = ledger_table.table("cluster", now - 10 * HOUR, now)
     assert told.lost == {"ECCError": 24 * accounting.US_PER_HOUR}
     assert (told.mttf.failures, told.mttf.mean) == (1, 48)
     assert told.ettr == pytest.approx(0.5)
@@ -90,7 +90,7 @@ def test_machines_have_a_mean_time_to_failure_by_model_and_by_node(now):
     blamed(ran(now, 8, ended=2, state=State.FAILED, cause="ECCError", on=["seren-001"]), now, "seren-001")
     ran(now, 4, on=["seren-002"])
 
-    found = accounting.table("cluster", now - 10 * HOUR, now)
+    found = ledger_table.table("cluster", now - 10 * HOUR, now)
 
     [(node, one)] = found.mttf_by_node.items()
     assert (node, one.failures, one.mean) == ("seren/seren-001", 1, 48)
@@ -102,7 +102,7 @@ def test_a_programs_error_is_no_failure_of_the_machine(now):
     one = ran(now, 8, ended=2, state=State.FAILED, cause="TypeError", on=["seren-001"])
     blamed(one, now, "seren-001", cause="TypeError")
 
-    assert accounting.table("cluster", now - 10 * HOUR, now).mttf_by_node == {}
+    assert ledger_table.table("cluster", now - 10 * HOUR, now).mttf_by_node == {}
 
 
 def test_two_jobs_that_died_of_one_fault_are_one_failure(now):
@@ -121,7 +121,7 @@ def test_two_jobs_that_died_of_one_fault_are_one_failure(now):
         )
         blamed(one, now, "seren-001", incident=incident)
 
-    assert accounting.table("cluster", now - 10 * HOUR, now).mttf_by_node["seren/seren-001"].failures == 1
+    assert ledger_table.table("cluster", now - 10 * HOUR, now).mttf_by_node["seren/seren-001"].failures == 1
 
 
 def test_what_saves_hold_a_training_up_is_stall(now):
@@ -163,12 +163,12 @@ def test_free_gpus_are_told_apart_by_who_waits(now):
 
 def test_days_teams_and_kinds_divide_the_same_whole(now):
     ran(now, 30)
-    whole = accounting.table("cluster", now - 40 * HOUR, now).gpu_us
+    whole = ledger_table.table("cluster", now - 40 * HOUR, now).gpu_us
 
-    for by in accounting.BY:
-        found = accounting.table(by, now - 40 * HOUR, now)
+    for by in ledger_table.BY:
+        found = ledger_table.table(by, now - 40 * HOUR, now)
         assert found.gpu_us == whole
-    assert 2 <= len(accounting.table("day", now - 40 * HOUR, now).rows) <= 3
+    assert 2 <= len(ledger_table.table("day", now - 40 * HOUR, now).rows) <= 3
     assert hours(now, "team")["pretraining"] == {"productive": 80}
 
 
@@ -183,7 +183,7 @@ def test_the_number_of_statements_does_not_grow_with_jobs(now):
         with CaptureQueriesContext(
             connection,
         ) as said:
-            accounting.table("day", now - 10 * HOUR, now)
+            ledger_table.table("day", now - 10 * HOUR, now)
         return len(said)
 
     ran(now, 4)

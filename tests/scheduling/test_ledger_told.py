@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 
 from jobs import clock
 from jobs.models import Cluster
-from scheduling import accounting
+from scheduling import ledger_table
 from scheduling.ledger import Bucket
 from tests import make
 from tests.jobs.api_make import Caller
@@ -71,4 +71,4 @@ def test_the_api_refuses_what_it_cannot_tell(home, query):
     ],
 )
 def test_a_state_is_no_cause(cause, said):
-    assert accounting.spoken(cause) == said
+    assert ledger_table.spoken(cause) == said

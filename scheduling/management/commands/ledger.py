@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.dateparse import parse_date, parse_datetime
 
 from jobs import clock
-from scheduling import accounting
+from scheduling import ledger_table
 from scheduling.ledger import Bucket
 
 USUAL = timedelta(days=1)
@@ -32,7 +32,7 @@ class Command(BaseCommand):
             "--from", dest="since", help="a day or a moment (UTC where none is named); else a day before"
         )
         parser.add_argument("--to", dest="until", help="and before it; else now")
-        parser.add_argument("--by", choices=accounting.BY, default="cluster")
+        parser.add_argument("--by", choices=ledger_table.BY, default="cluster")
         parser.add_argument("--json", action="store_true", dest="as_json")
 
     def handle(self, *, since: str | None, until: str | None, by: str, as_json: bool, **_: Any) -> None:
@@ -40,7 +40,7 @@ class Command(BaseCommand):
         began = _moment("--from", since) or over - USUAL
         if began >= over:
             raise CommandError("--from is not before --to.")
-        found = accounting.told(accounting.table(by, began, over), by, began, over)
+        found = ledger_table.told(ledger_table.table(by, began, over), by, began, over)
         if as_json:
             self.stdout.write(json.dumps(found, indent=2))
             return
@@ -87,7 +87,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
             if one["failures"]
         ),
         *(f"node {_told(one['node'], one)}" for one in found["mttf_by_node"][:10]),
-        *(f"lost to {accounting.spoken(one['cause'])}: {one['gpu_hours']:,.2f}" for one in found["lost"]),
+        *(f"lost to {ledger_table.spoken(one['cause'])}: {one['gpu_hours']:,.2f}" for one in found["lost"]),
     ]
 
 
