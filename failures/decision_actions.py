@@ -89,11 +89,12 @@ def sentence(decision: Decision) -> str:
     return f"{what}, because {decision.why}."
 
 
-def give_back(decision: Decision, author: Author, why: str = "") -> None:
-    """The job becomes what its end says. Raises JobError where it does not wait any more."""
+def give_back(decision: Decision, author: Author, why: str = "", *, hold: bool = False) -> None:
+    """The job becomes what its end says, but with `hold` does not run again by itself. Raises JobError where it does
+    not wait any more."""
     stops = decision.action == Action.STOP and decision.mode == Mode.ACT
     words = why or f"{decision.why[:1].upper()}{decision.why[1:]}."
-    recovery_actions.give_back(decision.attempt, author=author, why=words, hold=stops)
+    recovery_actions.give_back(decision.attempt, author=author, why=words, hold=hold or stops)
 
 
 # --- what people say
@@ -154,17 +155,18 @@ def _resumed(step: Step, author: Author, why: str, now: datetime) -> str:
 
 
 def _held_again(row: Decision, author: Author, why: str, now: datetime) -> str:
-    """A restart that has not happened yet is held; one that has is nobody's to stop."""
+    """A job that has not gone on yet is held, whatever its end would have made of it; one that has is nobody's to
+    stop."""
     job = Job.objects.get(pk=row.attempt.job_id)
     Order.objects.create(cluster_id=row.cluster_id, job=job, by=author.by, why=why, at=now)
     if job.state != State.PENDING:
         return f"{job} is {job.state}."
     if job.recover_by is not None:
-        give_back(row, author, why)
-        return f"{job} became what its end says."
-    if job.hold == Hold.NONE:
+        give_back(row, author, why, hold=True)
+        job.refresh_from_db()
+    elif job.hold == Hold.NONE:
         actions.hold(job, author=author, why=why)
-    return f"{job} is held."
+    return f"{job} is held." if job.state == State.PENDING else f"{job} is {job.state}, as its end says."
 
 
 @transaction.atomic

@@ -30,14 +30,15 @@ from scheduling.reliability import Run
 
 US_PER_HOUR = 3_600_000_000
 HANG = "Hang"  # the diagnosis' label
+RECOVERY = "recovery"  # who closes a node and tests it; the sentence says for which incident
 UP = {str(state) for state in USABLE_NODE} | {"UP"}
 NO_TURN_YET = ("Dependency", "BeginTime", "JobHeldUser", "JobHeldAdmin")
 
 NODE_EVENTS = ("node.moved", "node.drained", "node.resumed")
 # The newest of each node before the window, by the index (node, id) from its end
 BEFORE = """
-SELECT n.id, e.what, e.to_state, e.why FROM jobs_node n CROSS JOIN (VALUES ('moved'), ('asked')) AS kind (name)
-CROSS JOIN LATERAL (SELECT what, to_state, why FROM jobs_event WHERE node_id = n.id AND at < %s
+SELECT n.id, e.what, e.to_state, e.why, e.by FROM jobs_node n CROSS JOIN (VALUES ('moved'), ('asked')) AS kind (name)
+CROSS JOIN LATERAL (SELECT what, to_state, why, by FROM jobs_event WHERE node_id = n.id AND at < %s
   AND CASE kind.name WHEN 'moved' THEN what = 'node.moved' ELSE what IN ('node.drained', 'node.resumed') END
   ORDER BY id DESC LIMIT 1) AS e WHERE n.cluster_id = %s
 """
@@ -294,13 +295,18 @@ def _told(cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datet
     told: dict[int, list[Told]] = defaultdict(list)
     with connection.cursor() as cursor:
         cursor.execute(BEFORE, [since, cluster.pk])
-        for node, what, state, why in cursor.fetchall():
-            told[node].append((us(since), what, state, why))
+        for node, what, state, why, by in cursor.fetchall():
+            told[node].append((us(since), what, state, _cause(why, by)))
     rows: Any = Event.objects.filter(node__in=[node.pk for node in nodes], what__in=NODE_EVENTS)
     rows = rows.filter(at__gte=since, at__lt=until).order_by("id")
-    for node, at, what, state, why in rows.values_list("node", "at", "what", "to_state", "why"):
-        told[node].append((us(at), what, state, why))
+    for node, at, what, state, why, by in rows.values_list("node", "at", "what", "to_state", "why", "by"):
+        told[node].append((us(at), what, state, _cause(why, by)))
     return told
+
+
+def _cause(why: str, by: str) -> str:
+    """Recovery's sentences name the incident; each would be a cause of its own."""
+    return by if why and by == RECOVERY else why
 
 
 def _spells(told: Sequence[Told], start: int, end: int) -> list[Spell]:

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from celery.exceptions import SoftTimeLimitExceeded
+
 from failures import actions, reading
 from failures.actions import Moved
 from failures.diagnosis import engine
@@ -61,6 +63,8 @@ def _work(row: Diagnosis, now: datetime, judge: Judge, bundle: Bundle) -> bool:
     except Moved as moved:
         log.info("%s", moved)
         return False
+    except SoftTimeLimitExceeded:
+        raise
     except Exception as error:
         log.exception("the log of %s could not be read to its end", row.attempt)
         actions.put_off(row, f"{type(error).__name__}: {error}", now + timedelta(seconds=5 * row.tries))

@@ -19,6 +19,8 @@ import logging
 from contextlib import closing
 from datetime import datetime, timedelta
 
+from celery.exceptions import SoftTimeLimitExceeded
+
 from failures import following_actions as actions
 from failures import growing
 from failures.growing import PACE, Pace
@@ -52,6 +54,8 @@ def _follow(row: Following, now: datetime, pace: Pace) -> None:
             actions.keep(row, growing.look(row, grown, now, pace), now)
     except NoLog:
         actions.keep(row, actions.Look(size=0, due_at=now + LATER), now)
+    except SoftTimeLimitExceeded:
+        raise
     except Exception:
         log.exception("the log of %s cannot be followed", attempt)
         actions.put_off(row, now + LATER)

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
+from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
 from django.db.models import F, Q
 
@@ -59,6 +60,8 @@ def _safely(work: Callable[[Diagnosis, datetime], None], row: Diagnosis, now: da
     """The row boundary."""
     try:
         work(row, now)
+    except SoftTimeLimitExceeded:
+        raise
     except Exception:
         log.exception("nothing could be learned from diagnosis %s", row.pk)
         if work is _remember:  # a case that is near to nothing, so that the row is not taken for ever

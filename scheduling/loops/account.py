@@ -16,6 +16,8 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
+from celery.exceptions import SoftTimeLimitExceeded
+
 from jobs import tally
 from jobs.models import Cluster
 from scheduling import accounting, reliability
@@ -34,6 +36,8 @@ def account_once(now: datetime) -> int:
     for cluster in Cluster.objects.order_by("pk"):
         try:
             found = accounting.account(cluster, now - WINDOW, now)
+        except SoftTimeLimitExceeded:
+            raise
         except Exception:
             log.exception("the last day of cluster %s could not be divided", cluster)
             continue

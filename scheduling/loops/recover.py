@@ -22,6 +22,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from celery.exceptions import SoftTimeLimitExceeded
 from django.db import transaction
 from django.db.models import QuerySet
 
@@ -85,6 +86,8 @@ def _decided(row: Diagnosis, now: datetime) -> bool:
         seen = situation.of(row, now)
         found = _within_reach(row.attempt, decide(seen.facts, seen.history, seen.policy, now))
         return decision_actions.record(row, seen, found, now) is not None
+    except SoftTimeLimitExceeded:
+        raise
     except Exception:
         log.exception("nothing could be decided about %s", row)  # the job is given back in time
         return False
@@ -112,6 +115,8 @@ def _carried_on(decision: Decision, now: datetime) -> bool:
     except Moved as first:
         log.info("%s is left as it is: %s", mine, first)
         return False
+    except SoftTimeLimitExceeded:
+        raise
     except Exception as error:
         log.exception("%s could not be carried out", mine)
         said = f"{type(error).__name__}: {error}"[:1000]

@@ -13,9 +13,12 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.patience import PATIENCE_S, until
 
@@ -31,6 +34,15 @@ def missing_programs() -> str:
     """Empty where everything is there."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
     return f"{PACKAGES}; missing: {', '.join(missing)}" if missing else ""
+
+
+@contextmanager
+def started_or_skipped() -> Iterator[RealSlurm]:
+    """For tests: without its programs they have nothing to run on."""
+    if missing := missing_programs():
+        pytest.skip(f"Slurm is not installed ({missing})")
+    with RealSlurm() as slurm:
+        yield slurm
 
 
 def free_ports(count: int) -> list[int]:

@@ -12,7 +12,7 @@ import pytest
 from scheduling.backends.base import Unreachable
 from scheduling.backends.opening import open_backend
 from tests.backends.contract import BackendContract, Site
-from tests.backends.real_slurm import RealSlurm, missing_programs
+from tests.backends.real_slurm import started_or_skipped
 from tests.cluster.running import ClusterProcess
 from tests.scheduling.away import Away, costs_no_job
 
@@ -98,9 +98,7 @@ def executing(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def slurm():
-    if missing := missing_programs():
-        pytest.skip(f"Slurm is not installed ({missing})")
-    with RealSlurm() as slurm:
+    with started_or_skipped() as slurm:
         yield slurm
 
 

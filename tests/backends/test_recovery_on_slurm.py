@@ -25,7 +25,7 @@ from scheduling.loops.recover import recover_once
 from scheduling.loops.turn import turns
 from scheduling.models import NodeTest
 from tests import make
-from tests.backends.real_slurm import RealSlurm, missing_programs
+from tests.backends.real_slurm import RealSlurm, started_or_skipped
 from tests.patience import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.django_db(transaction=True)]
@@ -80,9 +80,7 @@ def backend(slurm):
 
 @pytest.fixture
 def slurm():
-    if missing := missing_programs():
-        pytest.skip(f"Slurm is not installed ({missing})")
-    with RealSlurm() as slurm:
+    with started_or_skipped() as slurm:
         yield slurm
 
 

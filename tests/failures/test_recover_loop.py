@@ -321,7 +321,9 @@ def test_an_undo_stops_every_step_that_is_not_made_yet(tmp_path, monkeypatch, be
     decision, node = Decision.objects.get(), Node.objects.get(name="seren-001")
     assert (decision.course, decision.errors, node.drain_asked) == (Course.UNDONE, 0, False)
     assert not decision.steps.filter(kind=Step.Kind.RESTARTED).exists()
-    assert (job_of(attempt).flags, job_of(attempt).resume) == ([Flag.REQUEUED], {})  # as its end says
+    job = job_of(attempt)
+    assert (job.state, job.hold, job.flags, job.resume) == (State.PENDING, "user", [Flag.REQUEUE_HOLD], {})
+    assert decision.steps.get(kind=Step.Kind.UNDONE).words.endswith(f"{job} is held.")
     assert recover_once(clock.now() + HOUR / 2) == 0
 
 

@@ -153,6 +153,19 @@ def test_a_drain_from_before_the_window_still_counts(now):
     assert hours(now)["seren"] == {"drained": 48, "free": 272}
 
 
+@pytest.mark.parametrize("ago", [30, 4])
+def test_what_recovery_closed_is_one_cause_whatever_the_incident(now, ago):
+    for name, why in (("seren-003", "Recovery of incident 7: Xid 79"), ("seren-004", "Recovery of incident 9: ECC")):
+        there = make.node(name)
+        Event.objects.create(
+            what="node.drained", node=there, cluster=there.cluster, by="recovery", why=why, at=now - ago * HOUR
+        )
+
+    told = ledger_table.table("cluster", now - 10 * HOUR, now)
+
+    assert told.lost == {"recovery": 2 * 8 * min(ago, 10) * accounting.US_PER_HOUR}
+
+
 def test_free_gpus_are_told_apart_by_who_waits(now):
     ran(now, 20, job=make.job(gpus_per_node=6, nodes=4), nodes=4, gpus=(0, 1, 2, 3, 4, 5))
     waits = make.job(gpus_per_node=8)

@@ -20,7 +20,7 @@ from scheduling.loops.staging import stage_once
 from scheduling.loops.turn import turns
 from scheduling.models import Campaign, Evaluation, Staging, SuiteDataset
 from tests import make
-from tests.backends.real_slurm import RealSlurm, missing_programs
+from tests.backends.real_slurm import started_or_skipped
 from tests.cluster.running import ClusterProcess
 from tests.patience import until
 
@@ -146,9 +146,7 @@ def campaign_after_a_look(row: Cluster, shared: Path, connect, gpus: int) -> Cam
 
 
 def test_a_tiny_model_is_evaluated_on_a_real_slurm(shared):
-    if missing := missing_programs():
-        pytest.skip(f"Slurm is not installed ({missing})")
-    with RealSlurm() as slurm, closing(open_backend(slurm.address)) as backend:
+    with started_or_skipped() as slurm, closing(open_backend(slurm.address)) as backend:
         row = Cluster.objects.create(name="contract", address=slurm.address, log_root=str(slurm.output))
         wanted = campaign_after_a_look(row, shared, lambda _: backend, gpus=1)
 
