@@ -10,7 +10,7 @@ from channels.security.websocket import AllowedHostsOriginValidator
 from django.urls import path
 
 from acmeweb.handler import DjangoInThreads
-from acmeweb.serving import refuse_without_key
+from acmeweb.serving import keep_what_is_loaded, refuse_without_key
 
 refuse_without_key()
 http = DjangoInThreads()
@@ -28,3 +28,4 @@ application = ProtocolTypeRouter(
         ),
     }
 )
+keep_what_is_loaded()

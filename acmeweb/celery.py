@@ -3,7 +3,6 @@
 Loaded by every Django process (apps.py), because whoever wakes a loop must know the broker.
 """
 
-import gc
 import os
 from typing import Any
 
@@ -12,7 +11,7 @@ from celery.signals import beat_init, celeryd_init, worker_process_init
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "acmeweb.settings")
 
-from acmeweb.serving import refuse_without_key
+from acmeweb.serving import keep_what_is_loaded, refuse_without_key
 
 app = Celery("acme", set_as_current=True)
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -46,6 +45,4 @@ def refuse(**_: Any) -> None:
 
 @worker_process_init.connect
 def settle(**_: Any) -> None:
-    """What a worker has loaded by now it keeps. Looking through all of it for garbage was a quarter of a large turn."""
-    gc.collect()
-    gc.freeze()
+    keep_what_is_loaded()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from django.db import connection, connections, models
 from django.db.models.expressions import DatabaseDefault
@@ -40,8 +41,8 @@ def insert(rows: Sequence[models.Model]) -> None:
     with here.wrap_database_errors, here.cursor() as cursor, cursor.copy(into) as copy:
         for row in rows:
             values = list(map(row.__dict__.__getitem__, plain))
-            for place, field in prepared:
-                values[place] = field.get_db_prep_save(values[place], here)
+            for place, prepare in prepared:
+                values[place] = prepare(values[place], here)
             copy.write_row(values)
     for row in rows:
         row._state.adding, row._state.db = False, here.alias
@@ -53,18 +54,26 @@ def _filled_in(meta: Any) -> tuple[str, ...]:
     return tuple(field.attname for field in meta.concrete_fields if field.has_db_default())
 
 
-Plan = tuple[str, list[str], list[tuple[int, Any]]]
+Prepare = Callable[[Any, Any], Any]  # of a value, for a connection
+Plan = tuple[str, list[str], list[tuple[int, Prepare]]]
 
 
 @cache
 def _plan(meta: Any, left: frozenset[str]) -> Plan:
-    """The statement, the attributes in its order, and which of them need more than psycopg knows."""
+    """The statement, the attributes in its order, and what those need of which psycopg does not know enough."""
     columns = [field for field in meta.concrete_fields if field.attname not in left]
     quote = connection.ops.quote_name
     names = ", ".join(quote(str(field.column)) for field in columns)
-    prepared = [(place, field) for place, field in enumerate(columns) if not isinstance(field, AS_THEY_ARE)]
+    prepared = [(place, _prepare(field)) for place, field in enumerate(columns) if not isinstance(field, AS_THEY_ARE)]
     into = f"COPY {quote(meta.db_table)} ({names}) FROM STDIN"
     return into, [field.attname for field in columns], prepared
+
+
+def _prepare(field: Any) -> Prepare:
+    if isinstance(field, models.JSONField):
+        # As text: wrapped for the statement's sake, as the ORM does, it costs twice as much
+        return lambda value, _: None if value is None else json.dumps(value, cls=field.encoder)
+    return cast(Prepare, field.get_db_prep_save)
 
 
 def _keys(meta: Any, count: int) -> list[int]:
