@@ -18,7 +18,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench import load
 from bench.load import request
-from tests.acceptance.instance import Instance
+from tests.acceptance.instance import Instance, running
 
 CLIENTS = 8
 WISH = {"command": "torchrun --nproc-per-node 8 train.py --config base.yaml", "nodes": 2, "gpus_per_node": 8,
@@ -48,20 +47,13 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=["submit", "reads", "heartbeats"])
     parser.add_argument("--history", type=int, default=1_000_000, help="Finished jobs of the large history.")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="acme-bench-") as home:
-        os.chmod(home, 0o755)  # the database is not run by root
-        instance = Instance(Path(home) / "var")
-        instance.out.parent.mkdir(exist_ok=True)
+    with running(DEMO="0") as (instance, _):
         try:
-            instance.start(DEMO="0").ready()
             found = measure(Bench(instance), options)
         except SystemExit:
             for log in sorted(instance.place.log.glob("web*.log")):
                 print(f"{log.name} ends:\n{log.read_text()[-3000:]}", file=sys.stderr)
             raise
-        finally:
-            if instance.process and instance.process.poll() is None:
-                instance.stop()
     print(table(found), file=sys.stderr)
     print(json.dumps(found, indent=1))
 

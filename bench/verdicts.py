@@ -18,7 +18,6 @@ import platform
 import random
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.acceptance.instance import Instance  # noqa: E402
+from tests.acceptance.instance import running  # noqa: E402
 
 STEADY, PACE_S = 40, 0.25
 TAIL = """Traceback (most recent call last):
@@ -40,17 +39,9 @@ def main() -> None:
     parser.add_argument("--burst", type=int, default=200, help="Attempts that end at one moment.")
     parser.add_argument("--megabytes", type=int, default=200, help="Size of the one large log.")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="acme-bench-") as home:
-        os.chmod(home, 0o755)  # the database is not run by root
-        instance = Instance(Path(home) / "var")
-        instance.out.parent.mkdir(exist_ok=True)
-        try:
-            instance.start(DEMO="0").ready()
-            os.environ.update(instance.surroundings())
-            found = measure(Path(home), options)
-        finally:
-            if instance.process and instance.process.poll() is None:
-                instance.stop()
+    with running(DEMO="0") as (instance, _):
+        os.environ.update(instance.surroundings())
+        found = measure(instance.place.var.parent, options)
     print(table(found), file=sys.stderr)
     print(json.dumps(found, indent=1))
 

@@ -7,7 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psycopg
 
@@ -22,6 +24,20 @@ READY = re.compile(
     r"\(Ctrl-C stops everything\)\n"
 )
 OURS = ("DATABASE_URL", "VALKEY_URL", "REDIS_URL", "SECRET_KEY", "ACME_TESTING", "ACME_VAR")
+
+
+@contextmanager
+def running(**environment):
+    """An instance that is ready, on a directory of its own, until the block ends; and its password."""
+    with tempfile.TemporaryDirectory(prefix="acme-instance-") as home:
+        os.chmod(home, 0o755)  # the database is not run by root
+        instance = Instance(Path(home) / "var")
+        try:
+            password = instance.start(**environment).ready().removeprefix("password ")
+            yield instance, password
+        finally:
+            if instance.process and instance.process.poll() is None:
+                instance.stop()
 
 
 class Instance:

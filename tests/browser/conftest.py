@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,15 +17,11 @@ from playwright.sync_api import expect, sync_playwright
 
 from jobs.models import Role
 from tests import make
+from tests.browser.chromium import CHROMIUM, FLAGS
 from tests.patience import PATIENCE_S, until
 
 expect.set_options(timeout=PATIENCE_S * 1000)
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-]
 ROOT = Path(__file__).resolve().parents[2]
 
 
