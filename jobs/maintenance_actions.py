@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from acmeweb import live
-from jobs import journal, node_actions
+from jobs import consequences, journal, node_actions
+from jobs.consequences import Ahead
 from jobs.hostlist import BadHostlist, expand
 from jobs.journal import Author
 from jobs.models import Cluster, DrainMode, Maintenance, Mode, Node
@@ -53,6 +54,8 @@ def checked(cluster: Cluster, wanted: Wanted, now: datetime) -> list[Node]:
     if not timedelta(0) <= wanted.lead <= LONGEST:
         raise MaintenanceError("is not between 0 and 366 days", "lead")
     _refuse_times(max(wanted.start_at, now), wanted.end_at, now)
+    if Maintenance.objects.open().filter(cluster=cluster, name=wanted.name.strip()).exists():
+        raise MaintenanceError(f"is taken: {cluster} has a maintenance of that name already", "name")
     return _nodes(cluster, wanted.nodes)
 
 
@@ -87,16 +90,27 @@ def _nodes(cluster: Cluster, written: str) -> list[Node]:
     return found
 
 
+def ahead(cluster: Cluster, wanted: Wanted, now: datetime) -> Ahead:
+    """What it would mean; refused as the deed would be."""
+    nodes = checked(cluster, wanted, now)
+    return consequences.of_maintenance(
+        nodes,
+        start=max(wanted.start_at, now),
+        end=wanted.end_at,
+        mode=wanted.mode,
+        lead=wanted.lead,
+        now=now,
+        whole=not wanted.nodes.strip(),
+    )
+
+
 @transaction.atomic
 def declare(cluster: Cluster, wanted: Wanted, *, author: Author, now: datetime) -> Maintenance:
-    nodes = checked(cluster, wanted, now)
-    name = wanted.name.strip()
     Cluster.objects.select_for_update(no_key=True).get(pk=cluster.pk)  # of two with one name, one is told
-    if Maintenance.objects.open().filter(cluster=cluster, name=name).exists():
-        raise MaintenanceError(f"{cluster} has a maintenance {name!r} already; end or cancel it first", "name")
+    nodes = checked(cluster, wanted, now)
     window = Maintenance.objects.create(
         cluster=cluster,
-        name=name,
+        name=wanted.name.strip(),
         reason=wanted.reason.strip(),
         whole_cluster=not wanted.nodes.strip(),
         start_at=max(wanted.start_at, now),

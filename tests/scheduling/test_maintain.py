@@ -247,7 +247,7 @@ def test_what_cannot_be_is_refused_with_its_field(cluster, asked, field, why):
 
 def test_two_of_one_name_are_told_apart_by_refusing_the_second(cluster):
     window = declare(cluster)
-    with pytest.raises(MaintenanceError, match="has a maintenance 'cooling' already"):
+    with pytest.raises(MaintenanceError, match="has a maintenance of that name already"):
         declare(cluster)
     maintenance_actions.cancel(window, author=make.author("olga"), now=clock.now())
     maintain_once(cluster, clock.now())
