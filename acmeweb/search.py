@@ -48,7 +48,7 @@ PAGES = (
     Page(title="Map", name="map", words="gpus racks temperature utilisation"),
     Page(title="Jobs", name="jobs", words="squeue list"),
     Page(title="Submit a job", name="submit", words="sbatch new run"),
-    Page(title="Queue and policy", name="queue", words="order quotas priority backfill drains"),
+    Page(title="Queue and policy", name="queue", words="order quotas priority backfill drains maintenance reservation"),
     Page(title="Nodes", name="nodes", words="sinfo drain resume"),
     Page(title="Failures", name="failures", words="incidents mttf causes"),
     Page(title="Learned rules", name="rules", words="signatures library"),

@@ -1,12 +1,12 @@
-"""What draining a node means for those who run on it, said before it is done. Reads only."""
+"""What draining a node, or a maintenance, means for those who run and wait, said before it is done. Reads only."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Count, Q
+from django.db.models import Count, F, Q, Sum
 
 from jobs.models import Attempt, DrainMode, Job, Node
 from jobs.notation import count
@@ -19,7 +19,7 @@ class Touched:
     """A job on the node. `at_risk` are the GPU-hours of all its nodes since it last saved its work."""
 
     job: Job
-    gpus: int  # on this node
+    gpus: int  # on these nodes
     started_at: datetime | None
     saved_at: datetime | None
     at_risk: float
@@ -32,7 +32,11 @@ class Touched:
 
 def of_drain(node: Node, now: datetime) -> list[Touched]:
     """One query, however many jobs there are."""
-    here = Q(allocations__node=node, allocations__released_at__isnull=True)
+    return _touched_on([node], now)
+
+
+def _touched_on(nodes: Collection[Node], now: datetime) -> list[Touched]:
+    here = Q(allocations__node__in=nodes, allocations__released_at__isnull=True)
     attempts = Attempt.objects.filter(here).annotate(on_node=Count("allocations__gpu"))
     rows = attempts.select_related("job__team", "job__user").order_by("job__public_id")
     return [_touched(attempt, now) for attempt in rows.defer("job__command", "job__environment")]
@@ -61,6 +65,75 @@ def sentence(touched: Sequence[Touched], mode: str) -> str:
     hours = sum(one.at_risk for one in ours)
     lost = f"up to {hours:.1f} GPU-hours since the last checkpoints are lost"
     return f"No new jobs; {_are(len(ours))} requeued now: {lost}.{foreign}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ahead:
+    """What a maintenance means by the time limits of today: nobody knows who will come until it begins."""
+
+    nodes: int
+    gpus: int
+    running: Sequence[Touched]  # may be there when it begins; none of them need be
+    over_before: int
+    waiting: int  # too long to be over before
+    waiting_gpus: int
+    effect: str
+
+
+def of_maintenance(
+    nodes: Collection[Node], *, start: datetime, end: datetime, mode: str, lead: timedelta, now: datetime, whole: bool
+) -> Ahead:
+    """Three queries."""
+    touched = _touched_on(nodes, now)
+    reach = [one for one in touched if _may_reach(one, start)]
+    limited, endless = Q(time_limit__gt=start - now), Q(time_limit=None)
+    long = limited | endless if start - now <= lead else limited
+    cluster = next(iter(nodes)).cluster_id if nodes else None
+    waits = Job.objects.waiting().filter(long, cluster=cluster, foreign_id="").order_by()
+    found = waits.aggregate(jobs=Count("pk"), gpus=Sum(F("nodes") * F("gpus_per_node")))
+    jobs, gpus = found["jobs"], found["gpus"] or 0
+    return Ahead(
+        nodes=len(nodes),
+        gpus=sum(node.gpus for node in nodes),
+        running=reach,
+        over_before=len(touched) - len(reach),
+        waiting=jobs,
+        waiting_gpus=gpus,
+        effect=" ".join([_closing(nodes, start, end), _leaving(reach, mode), _waiting(jobs, gpus, whole=whole)]),
+    )
+
+
+def _may_reach(one: Touched, start: datetime) -> bool:
+    limit = one.job.time_limit
+    return limit is None or one.started_at is None or one.started_at + limit > start
+
+
+def _closing(nodes: Collection[Node], start: datetime, end: datetime) -> str:
+    gpus = sum(node.gpus for node in nodes)
+    take = "takes" if len(nodes) == 1 else "take"
+    return (
+        f"{count(len(nodes), 'node')} with {count(gpus, 'GPU')} {take} no work from {start:%d %b %Y %H:%M} until"
+        f" {end:%d %b %Y %H:%M} UTC."
+    )
+
+
+def _leaving(reach: Sequence[Touched], mode: str) -> str:
+    if not reach:
+        return "No running job reaches into it."
+    what = {
+        DrainMode.FINISH: "and would be left to finish",
+        DrainMode.CHECKPOINT: "and would be requeued after the next checkpoint",
+        DrainMode.NOW: "and would be asked for a checkpoint and requeued then",
+    }[DrainMode(mode)]
+    return f"{count(len(reach), 'running job')} may still be there {what}."
+
+
+def _waiting(jobs: int, gpus: int, *, whole: bool) -> str:
+    if not jobs:
+        return "No job that waits is too long to be over before."
+    wait = ("waits" if jobs == 1 else "wait") + (" until its end" if whole else " for other nodes or until its end")
+    are = "is" if jobs == 1 else "are"
+    return f"{count(jobs, 'waiting job')} ({count(gpus, 'GPU')}) {are} too long to be over before and {wait}."
 
 
 def _are(number: int) -> str:

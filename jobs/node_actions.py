@@ -10,7 +10,7 @@ from django.db import transaction
 from acmeweb import live
 from jobs import journal, stop_actions
 from jobs.journal import Author
-from jobs.models import TO_NODES, Allocation, Deed, DeedKind, DrainMode, Mode, Node
+from jobs.models import TO_NODES, Allocation, Deed, DeedKind, DrainMode, Maintenance, Mode, Node
 from jobs.notation import count
 
 
@@ -19,18 +19,27 @@ class NodeError(Exception):
 
 
 @transaction.atomic
-def drain(node: Node, *, author: Author, why: str, now: datetime, mode: str = DrainMode.FINISH) -> None:
+def drain(
+    node: Node,
+    *,
+    author: Author,
+    why: str,
+    now: datetime,
+    mode: str = DrainMode.FINISH,
+    maintenance: Maintenance | None = None,
+) -> None:
     """No new jobs; what becomes of the running ones says the mode, and `drain_once` does it. Counts for our scheduler
-    at once; the cluster is told by a deed. A node that is drained already may be drained in another mode."""
+    at once; the cluster is told by a deed. A node that is drained already may be drained in another mode; one that a
+    maintenance closed may be drained by somebody, who then says when it opens."""
     if not why.strip():
         raise NodeError("a reason is needed: operators read it in the list of nodes")
     _lock(node)
     if mode != DrainMode.FINISH and node.cluster.mode != Mode.DRIVE:
         raise NodeError(f"{node.cluster} is not driven by Acme, so its jobs can only finish")
-    if node.drain_asked and node.drain_mode == mode:
+    if node.drain_asked and node.drain_mode == mode and (maintenance or not node.maintenance_id):
         raise NodeError(f"{node} is drained already, by {node.reason_by}: {node.reason}")
     asked = {"reason": why, "reason_by": author.by, "reason_at": now}
-    Node.objects.filter(pk=node.pk).update(drain_asked=True, drain_mode=mode, **asked)
+    Node.objects.filter(pk=node.pk).update(drain_asked=True, drain_mode=mode, maintenance=maintenance, **asked)
     stop_actions.call_off(node, author=author, why=f"{node} is drained in another way.", now=now)
     _ask(node, DeedKind.DRAIN, why)
     journal.of_node("node.drained", author, node, why=why, detail={"mode": mode}).save()
@@ -39,12 +48,16 @@ def drain(node: Node, *, author: Author, why: str, now: datetime, mode: str = Dr
 
 @transaction.atomic
 def resume(node: Node, *, author: Author, why: str = "", now: datetime) -> None:
-    """Take work again. Who was to leave and has not been told to end yet runs on."""
+    """Take work again. Who was to leave and has not been told to end yet runs on. A node that is resumed while its
+    maintenance goes on is in it no more."""
     _lock(node)
     if not node.is_drained and node.takes_work:
         raise NodeError(f"{node} takes work already")
+    left = node.maintenance
+    if left and left.is_wanted(now):
+        left.spared.add(node)
     nothing = {"reason": "", "reason_by": "", "reason_at": None}
-    Node.objects.filter(pk=node.pk).update(drain_asked=False, drain_mode=DrainMode.FINISH, **nothing)
+    Node.objects.filter(pk=node.pk).update(drain_asked=False, drain_mode=DrainMode.FINISH, maintenance=None, **nothing)
     stop_actions.call_off(node, author=author, why=f"{node} takes work again.", now=now)
     _ask(node, DeedKind.RESUME, why)
     journal.of_node("node.resumed", author, node, why=why).save()

@@ -23,6 +23,7 @@ from django.db.models import Max, Q
 from failures.grouping import NODE_CAUSES
 from failures.models import Diagnosis
 from jobs.lifecycle import CLOSED_NODE_FLAGS, FAILURES, FINAL, USABLE_NODE, Flag, NodeFlag, State
+from jobs.maintenance_actions import MAINTENANCE
 from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Hold, Job, Node, Verdict
 from scheduling import ledger, worked
 from scheduling.ledger import Bucket, Facts, Holding, Machine, Piece, Spell, Wait
@@ -34,6 +35,7 @@ RECOVERY = "recovery"  # who closes a node and tests it; the sentence says for w
 UP = {str(state) for state in USABLE_NODE} | {"UP"}
 NO_TURN_YET = ("Dependency", "BeginTime", "JobHeldUser", "JobHeldAdmin")
 
+MAINTAINED = "drained for maintenance"
 NODE_EVENTS = ("node.moved", "node.drained", "node.resumed")
 # The newest of each node before the window, by the index (node, id) from its end
 BEFORE = """
@@ -296,12 +298,16 @@ def _told(cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datet
     with connection.cursor() as cursor:
         cursor.execute(BEFORE, [since, cluster.pk])
         for node, what, state, why, by in cursor.fetchall():
-            told[node].append((us(since), what, state, _cause(why, by)))
+            told[node].append((us(since), _told_by(what, by), state, _cause(why, by)))
     rows: Any = Event.objects.filter(node__in=[node.pk for node in nodes], what__in=NODE_EVENTS)
     rows = rows.filter(at__gte=since, at__lt=until).order_by("id")
     for node, at, what, state, why, by in rows.values_list("node", "at", "what", "to_state", "why", "by"):
-        told[node].append((us(at), what, state, _cause(why, by)))
+        told[node].append((us(at), _told_by(what, by), state, _cause(why, by)))
     return told
+
+
+def _told_by(what: str, by: str) -> str:
+    return MAINTAINED if what == "node.drained" and by == MAINTENANCE.by else what
 
 
 def _cause(why: str, by: str) -> str:
@@ -311,7 +317,7 @@ def _cause(why: str, by: str) -> str:
 
 def _spells(told: Sequence[Told], start: int, end: int) -> list[Spell]:
     """An Event says what holds from then on; of a node of which nothing was ever told, nothing is said."""
-    spells, condition, asked, cause, since = [], "UP", False, "", start
+    spells, condition, asked, cause, since = [], "UP", "", "", start
     for at, what, state, why in [*told, (end, "", "", "")]:
         if (bucket := _bucket(condition, asked)) and at > since:
             spells.append(Spell(since, at, bucket, cause))
@@ -319,13 +325,16 @@ def _spells(told: Sequence[Told], start: int, end: int) -> list[Spell]:
         if what == "node.moved":
             condition = state
         elif what:
-            asked = what == "node.drained"
+            asked = "" if what == "node.resumed" else what
         cause = why or cause
     return spells
 
 
-def _bucket(condition: str, drain_asked: bool) -> Bucket | None:
+def _bucket(condition: str, asked: str) -> Bucket | None:
+    """A node that is switched off in its maintenance is not broken."""
     state, *flags = condition.split("+")
+    if asked == MAINTAINED:
+        return Bucket.DRAINED
     if state not in UP or NodeFlag.NOT_RESPONDING in flags:
         return Bucket.DOWN
-    return Bucket.DRAINED if drain_asked or CLOSED_NODE_FLAGS.intersection(flags) else None
+    return Bucket.DRAINED if asked or CLOSED_NODE_FLAGS.intersection(flags) else None

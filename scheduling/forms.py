@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
 
 from jobs.api.submitting import Places
 from jobs.lifecycle import Kind
+from jobs.maintenance_actions import Wanted
 from jobs.models import Role
+from jobs.node_views import WAYS_TO_DRAIN
+from jobs.notation import BadNotation, parse_duration
 from scheduling.choosing import WORDS, Choice, in_full
 from scheduling.comparing import MOST_RUNS
 from scheduling.engine.placements import PLACEMENTS
@@ -18,6 +22,10 @@ from scheduling.engine.settings import AcmeSettings
 from scheduling.loops.simulate import MOST_DAYS, MOST_JOBS
 from scheduling.replays import BELONGS, TRACES
 from scheduling.simulator import asking
+
+
+def _moment() -> forms.DateTimeInput:
+    return forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
 
 
 def _same(names: Any) -> list[tuple[str, str]]:
@@ -66,6 +74,44 @@ class PolicyForm(forms.Form):
         if given["policy"] == "acme":
             settings = {name: given[name] for name in ("order", "backfill", "aging_s", "class_s", "reserve")}
         return Choice(policy=given["policy"], placement=given["placement"], settings=settings)
+
+
+class MaintenanceForm(forms.Form):
+    """Times are UTC; what they and the rest mean is checked by `maintenance_actions`, which names the field."""
+
+    name = forms.CharField(max_length=60, help_text="Jobs that wait for it name it: power, cooling-row-3.")
+    reason = forms.CharField(max_length=1000, help_text="Whoever's jobs wait for it read it.")
+    nodes = forms.CharField(
+        required=False, max_length=100_000, help_text="gpu[001-016], as Slurm writes them. Empty: the whole cluster."
+    )
+    start_at = forms.DateTimeField(label="Begins, UTC", required=False, widget=_moment(), help_text="Empty: now.")
+    end_at = forms.DateTimeField(label="Ends, UTC", widget=_moment())
+    mode = forms.ChoiceField(label="Running jobs then", choices=WAYS_TO_DRAIN)
+    lead = forms.CharField(
+        label="Lead",
+        initial="1-00:00:00",
+        max_length=20,
+        help_text="So long before it, no job starts there of which nobody knows how long it takes: without a time limit"
+        ", and without a history.",
+    )
+
+    def clean_lead(self) -> timedelta:
+        try:
+            lead = parse_duration(self.cleaned_data["lead"])
+        except BadNotation as bad:
+            raise forms.ValidationError(f"{bad}.") from None
+        if lead is None:
+            raise forms.ValidationError("UNLIMITED would keep them off for ever.")
+        return lead
+
+    def wanted(self, now: datetime) -> Wanted:
+        given = self.cleaned_data
+        return Wanted(**given | {"start_at": given["start_at"] or now})
+
+
+class EndForm(forms.Form):
+    end_at = forms.DateTimeField(label="Ends, UTC", widget=_moment())
+    why = forms.CharField(label="Why", required=False, max_length=1000)
 
 
 class ReplayForm(forms.Form):

@@ -20,7 +20,7 @@ from jobs.journal import Author
 from jobs.lifecycle import Kind, NodeFlag
 from jobs.models import Allocation, Cluster, Event, Node, Team
 from jobs.pages import answer, cluster_asked
-from scheduling import policy_actions
+from scheduling import maintenance_views, policy_actions
 from scheduling.accounts import Account, Part, accounts
 from scheduling.choosing import Choice, differences, in_full
 from scheduling.engine.policies import BadSettings
@@ -47,11 +47,12 @@ def queue(request: HttpRequest) -> HttpResponse:
         "line": cache(lambda: line_of(cluster, request.user, now)),
         "bars": cache(lambda: _bars(request, cluster, now)),
         "drains": cache(lambda: _drains(cluster)),
+        "windows": cache(lambda: maintenance_views.shown(cluster, now)),
         "choice": cache(lambda: _shown(policy_actions.of(cluster))),
         "changes": cache(lambda: list(_changes(cluster))),
         "may_operate": request.user.has_perm(MAY_OPERATE),
     }
-    parts = ("line", "quotas", "drains", "policy")
+    parts = ("line", "quotas", "drains", "maintenance", "policy")
     return answer(request, "scheduling/queue.html", context, {part: f"scheduling/_{part}.html" for part in parts})
 
 

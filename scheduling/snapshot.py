@@ -1,20 +1,30 @@
-"""Rows to the engine's Picture: the one place where the two worlds meet. Reads only, eight short queries a cluster."""
+"""Rows to the engine's Picture: the one place where the two worlds meet. Reads only, nine short queries a cluster."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Exists, FloatField, Func, OuterRef, Sum
+from django.db.models import Count, Exists, FloatField, Func, Max, OuterRef, Sum
 
 from jobs.lifecycle import FINAL, LIVE, USABLE_NODE, Kind, State
-from jobs.models import After, Allocation, Attempt, Cluster, Deed, Dependency, Job, Node, Quota, Team
-from scheduling.engine.cluster import ClosedNode, Need, NodeView, Picture, QuotaView, RunningJob, WaitingJob
-from scheduling.simulator.durations import PastJob
+from jobs.models import After, Allocation, Attempt, Cluster, Deed, Dependency, Job, Maintenance, Node, Quota, Team
+from scheduling.engine.cluster import (
+    MAINTENANCE,
+    ClosedNode,
+    Need,
+    NodeView,
+    Picture,
+    QuotaView,
+    RunningJob,
+    WaitingJob,
+)
+from scheduling.engine.windows import Window
+from scheduling.simulator.durations import Durations, PastJob
 
 PAST = timedelta(days=30)
 PAST_JOBS = 5000
@@ -48,14 +58,17 @@ def of(cluster: Cluster, now: datetime) -> Picture:
         for job_id, gpus in on.jobs.items():
             places[job_id][node_id] = gpus
     nodes = list(Node.objects.filter(cluster=cluster))
+    windows = tuple(_windows(cluster, nodes, now))
+    waiting = tuple(_waiting(cluster, teams))
     return Picture(
         now=now,
         nodes=tuple(_node(node, held[node.pk]) for node in nodes if node.takes_work),
-        waiting=tuple(_waiting(cluster, teams)),
+        waiting=_with_usual(cluster, waiting, now) if windows else waiting,
         running=tuple(_running(cluster, teams, places, live)),
         quotas=tuple(_quotas(cluster)),
         placement=cluster.placement,
         closed=tuple(_closed(node, held[node.pk]) for node in nodes if not node.takes_work),
+        windows=windows,
     )
 
 
@@ -65,13 +78,16 @@ def looks(cluster: Cluster) -> str:
     waiting = Job.objects.waiting().filter(cluster=cluster, hold="").order_by().aggregate(*sums)
     running = Job.objects.live().filter(cluster=cluster).order_by().aggregate(*sums[:2])
     nodes = Node.objects.usable().filter(cluster=cluster).order_by().aggregate(*sums[:2])
-    numbers = (*waiting.values(), *running.values(), *nodes.values())
+    windows = Maintenance.objects.open().filter(cluster=cluster, cancelled_at=None).order_by()
+    ahead = windows.aggregate(*sums[:2], Max("end_at"))
+    numbers = (*waiting.values(), *running.values(), *nodes.values(), *ahead.values())
     return ":".join([cluster.policy, *(str(number or 0) for number in numbers)])
 
 
-def past(cluster: Cluster, now: datetime) -> list[PastJob]:
+def past(cluster: Cluster, now: datetime, **only: object) -> list[PastJob]:
     """What ran lately, the newest last."""
-    rows = Job.objects.filter(cluster=cluster, started_at__isnull=False, ended_at__gte=now - PAST).order_by("-ended_at")
+    rows = Job.objects.filter(cluster=cluster, started_at__isnull=False, ended_at__gte=now - PAST, **only)
+    rows = rows.order_by("-ended_at")
     columns = ("user_id", "name", "nodes", "gpus_per_node", "started_at", "ended_at", "time_limit")
     return [
         PastJob(
@@ -145,7 +161,29 @@ def _node(node: Node, held: Held) -> NodeView:
 def _closed(node: Node, held: Held) -> ClosedNode:
     """An operator's drain is over when somebody resumes it; everything else must come back by itself."""
     answers = node.state in USABLE_NODE and node.is_drained
-    return ClosedNode(node=_node(node, held), back="resumed" if answers else "back", why=node.reason)
+    back = MAINTENANCE if node.maintenance_id else "resumed" if answers else "back"
+    return ClosedNode(node=_node(node, held), back=back, why=node.reason)
+
+
+def _windows(cluster: Cluster, nodes: Sequence[Node], now: datetime) -> Iterable[Window]:
+    for row in Maintenance.objects.ahead(now).filter(cluster=cluster, cancelled_at=None):
+        ids = [node.pk for node in nodes] if row.whole_cluster else row.nodes.values_list("pk", flat=True)
+        spared = set(row.spared.values_list("pk", flat=True)) if row.begun_at else set()
+        yield Window(name=row.name, start=row.start_at, end=row.end_at, lead=row.lead, nodes=frozenset(ids) - spared)
+
+
+def _with_usual(cluster: Cluster, waiting: tuple[WaitingJob, ...], now: datetime) -> tuple[WaitingJob, ...]:
+    """How long those without a limit will take, as far as jobs like them tell."""
+    users = {job.user for job in waiting if job.time_limit is None and job.title}
+    if not users:
+        return waiting
+    durations = Durations(past(cluster, now, user__in=users))
+    return tuple(job if job.time_limit else _usual(job, durations) for job in waiting)
+
+
+def _usual(job: WaitingJob, durations: Durations) -> WaitingJob:
+    usual = durations.usual(job)
+    return job if usual is None else replace(job, usual=timedelta(seconds=usual))
 
 
 NEED = ("nodes", "gpus_per_node", "cpus_per_node", "memory_per_node_mb", "gpu_model", "nic_type", "on_node")

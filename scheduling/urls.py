@@ -1,10 +1,14 @@
 from django.urls import path, re_path
 
-from scheduling import campaign_views, cluster_views, queue_views, replay_views, report_views, views
+from scheduling import campaign_views, cluster_views, maintenance_views, queue_views, replay_views, report_views, views
 
 urlpatterns = [
     path("queue/", queue_views.queue, name="queue"),
     path("queue/<slug:cluster>/policy/", queue_views.policy, name="policy"),
+    path("queue/<slug:cluster>/maintenance/", maintenance_views.declare, name="maintenance-declare"),
+    path("queue/<slug:cluster>/maintenance/<int:number>/", maintenance_views.maintenance, name="maintenance"),
+    path("queue/<slug:cluster>/maintenance/<int:number>/end/", maintenance_views.move_end, name="maintenance-end"),
+    path("queue/<slug:cluster>/maintenance/<int:number>/cancel/", maintenance_views.cancel, name="maintenance-cancel"),
     path("jobs/<slug:public_id>/why/", views.why_it_waits, name="why"),
     path("evaluations/", campaign_views.campaigns, name="campaigns"),
     path("evaluations/<slug:public_id>/", campaign_views.campaign, name="campaign"),

@@ -6,7 +6,7 @@ row at a time, with a reason, so an Event tells of it.
 
 from django.contrib import admin
 
-from jobs.admin import cluster, door, event, execution, job, people, telemetry, token, user  # noqa: F401 (importing them registers them)
+from jobs.admin import cluster, door, event, execution, job, maintenance, people, telemetry, token, user  # noqa: F401 (importing them registers them)
 
 admin.site.site_header = "Acme operations"
 admin.site.site_title = "Acme operations"

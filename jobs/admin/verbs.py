@@ -24,6 +24,7 @@ from django.urls import path, reverse
 from jobs.actions import JobError
 from jobs.journal import Author
 from jobs.lifecycle import Forbidden
+from jobs.maintenance_actions import MaintenanceError
 from jobs.node_actions import NodeError
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class Refused(Exception):
     """The verb of an admin does not fit the row; the message is a sentence."""
 
 
-REFUSALS = (Refused, JobError, NodeError, Forbidden)
+REFUSALS = (Refused, JobError, NodeError, MaintenanceError, Forbidden)
 
 
 @dataclass(frozen=True, kw_only=True)

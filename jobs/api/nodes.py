@@ -210,11 +210,11 @@ def consequences(node: Node, mode: str, *, done: bool) -> dict[str, Any]:
         "gpus": sum(one.gpus for one in touched),
         "mode": mode,
         "gpu_hours_at_risk": round(sum(one.at_risk for one in touched), 2),
-        "jobs": [_held(one) for one in touched],
+        "jobs": [held(one) for one in touched],
     }
 
 
-def _held(one: drains.Touched) -> dict[str, Any]:
+def held(one: drains.Touched) -> dict[str, Any]:
     return {
         "id": one.job.public_id,
         "team": one.job.team.name,

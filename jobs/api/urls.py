@@ -1,6 +1,6 @@
 from django.urls import path, register_converter
 
-from jobs.api import jobs, logs, nodes, places, progress, progress_reads
+from jobs.api import jobs, logs, maintenance, nodes, places, progress, progress_reads
 
 
 class PublicId:
@@ -23,6 +23,9 @@ urlpatterns = [
     path("me/", places.Me.as_view()),
     path("clusters/", places.Clusters.as_view()),
     path("clusters/<slug:name>/", places.OneCluster.as_view()),
+    path("clusters/<slug:name>/maintenance/", maintenance.Maintenances.as_view()),
+    path("clusters/<slug:name>/maintenance/<int:number>/", maintenance.OneMaintenance.as_view()),
+    path("clusters/<slug:name>/maintenance/<int:number>/cancel/", maintenance.CancelMaintenance.as_view()),
     path("teams/", places.Teams.as_view()),
     path("teams/<slug:name>/", places.OneTeam.as_view()),
     path("quotas/", places.Quotas.as_view()),

@@ -16,6 +16,7 @@ from rest_framework import exceptions, status
 
 from jobs.actions import Moved
 from jobs.lifecycle import Forbidden
+from jobs.maintenance_actions import MaintenanceError
 from jobs.node_actions import NodeError
 from jobs.readers import BadSpec
 from jobs.verbs import NotAllowed
@@ -67,7 +68,9 @@ def translated(error: Exception) -> Exception:
     match error:
         case BadSpec():
             return BadField(error.field, error.why)
-        case Moved() | NodeError() | Forbidden():
+        case MaintenanceError() if error.field:
+            return BadField(error.field, str(error))
+        case Moved() | MaintenanceError() | NodeError() | Forbidden():
             return Conflict(str(error))
         case NotAllowed():
             return exceptions.PermissionDenied(str(error))

@@ -44,7 +44,7 @@ PATHS: dict[str, Schema] = {
     "attempt": {"type": "string", "pattern": r"^[0-9a-z]{1,16}(_[0-9]{1,7})?\.[0-9]{1,5}$"},
     **{
         name: {"type": "integer", "minimum": 1, "maximum": 10**18 - 1}
-        for name in ("incident", "decision", "order", "channel")
+        for name in ("incident", "decision", "order", "channel", "number")
     },
     "rule": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,60}$"},
 }

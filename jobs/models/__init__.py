@@ -4,6 +4,7 @@ from jobs.models.cluster import Cluster, DrainMode, Mode, Node
 from jobs.models.door import IdempotencyKey
 from jobs.models.event import TO_NODES, Deed, DeedKind, Event
 from jobs.models.job import After, Allocation, Attempt, Checkpoint, Dependency, Hold, Job, Verdict
+from jobs.models.maintenance import Maintenance
 from jobs.models.people import Identity, Membership, Quota, Role, Scope, Team, Token
 from jobs.models.progress import PROGRESS_KEPT, Progress, Pulse
 from jobs.models.recovery import RecoveryMode
@@ -27,6 +28,7 @@ __all__ = [
     "IdempotencyKey",
     "Identity",
     "Job",
+    "Maintenance",
     "Membership",
     "Mode",
     "Node",

@@ -149,6 +149,15 @@ class Node(models.Model):
     )
     drain_asked = models.BooleanField(default=False, editable=False, help_text="An operator closed it through Acme.")
     drain_mode = models.CharField(max_length=10, choices=DrainMode, default=DrainMode.FINISH, editable=False)
+    # Not the other way round: whoever drains it otherwise, or opens it, takes it out of the maintenance's hands
+    maintenance = models.ForeignKey(
+        "Maintenance",
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="closed",
+        editable=False,
+        help_text="Which closed it, and will open it.",
+    )
     reason = models.TextField(blank=True, editable=False)
     reason_by = models.CharField(max_length=150, blank=True, editable=False)
     reason_at = models.DateTimeField(null=True, editable=False)

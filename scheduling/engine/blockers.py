@@ -27,6 +27,7 @@ class BlockerKind(StrEnum):
     QUOTA = "quota"
     ARRAY = "array"
     RESERVATION = "reservation"
+    MAINTENANCE = "maintenance"
     CAPACITY = "capacity"
     TOPOLOGY = "topology"
     PRIORITY = "priority"

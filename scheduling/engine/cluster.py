@@ -13,6 +13,9 @@ from datetime import datetime, timedelta
 
 from jobs.lifecycle import Kind
 from scheduling.engine.blockers import Blocker
+from scheduling.engine.windows import Window
+
+MAINTENANCE = "maintenance"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,7 @@ class Need:
     nic_type: str = ""
     node: str = ""  # the only one it may run on
     pool: str = ""  # the virtual cluster it belongs to, where the placement guarantees them cells
+    runs_s: float = 0.0  # how long it holds them, where a maintenance is ahead (`windows`)
 
     @property
     def total_gpus(self) -> int:
@@ -61,6 +65,7 @@ class WaitingJob:
     submitted_at: datetime
     preemptible: bool = False
     time_limit: timedelta | None = None
+    usual: timedelta | None = None  # how long jobs like it took, where that matters and there is no limit
     hold: str = ""  # "", "user" or "admin"
     reason: str = ""  # what its row tells people since the last turn, in Slurm's word
     why: str = ""  # and in a sentence; the holder's own while it is held
@@ -104,7 +109,7 @@ class QuotaView:
 
 @dataclass(frozen=True, kw_only=True)
 class ClosedNode:
-    """It takes no work; `back` says what would open it: resumed, or back."""
+    """It takes no work; `back` says what would open it: resumed, back, or nothing but the end of a `maintenance`."""
 
     node: NodeView
     back: str
@@ -120,6 +125,13 @@ class Picture:
     quotas: tuple[QuotaView, ...] = ()
     closed: tuple[ClosedNode, ...] = ()
     placement: str = "consolidate"
+    windows: tuple[Window, ...] = ()
+
+    @property
+    def shut(self) -> tuple[NodeView, ...]:
+        """What comes back by itself, when a maintenance is over."""
+        within = {node for window in self.windows if window.start <= self.now < window.end for node in window.nodes}
+        return tuple(one.node for one in self.closed if one.back == MAINTENANCE and one.node.id in within)
 
     @property
     def wishes(self) -> Counter[Need]:

@@ -6,6 +6,7 @@ Time is seconds, from any beginning. Between two calls of `decide` any number of
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from heapq import heappush
@@ -15,7 +16,8 @@ from scheduling.engine.books import Books, Refusal
 from scheduling.engine.cluster import Need
 from scheduling.engine.line import Line
 from scheduling.engine.placement import Placement, consolidate
-from scheduling.engine.room import Nodes, Places, Room
+from scheduling.engine.room import Nodes, Places, Room, members
+from scheduling.engine.windows import Bar, barred
 
 if TYPE_CHECKING:
     from scheduling.engine.rules import Rules
@@ -26,12 +28,13 @@ Entry = tuple[int, float, int, "Job"]  # band, key or rank, number: the whole or
 class Ask:
     """All waiting jobs that ask for the same and are admitted alike. If its first does not fit, none of them does."""
 
-    __slots__ = ("able", "account", "borrows", "gpus", "line", "need", "nobody_short", "owner", "shape")
+    __slots__ = ("able", "account", "borrows", "gpus", "line", "made", "need", "nobody_short", "owner", "shape")
 
     def __init__(self, need: Need, able: Nodes, owner: Any, account: object, shape: int) -> None:
         self.need = need
         self.gpus = need.total_gpus
-        self.able = able
+        self.made = able  # nodes of the make that is asked for
+        self.able = able  # of these, on which it may start now
         self.owner = owner
         self.borrows = bool(owner and owner.preemptible)  # it runs on what owners leave idle, and gives way to them
         self.shape = shape  # the same for all asks of the same need: where one does not fit, none does
@@ -142,6 +145,8 @@ class Engine:
         self.blocked: Job | None = None
         self.started: list[Job] = []
         self.stopped: list[Job] = []
+        self.bars: tuple[Bar, ...] = ()
+        self._bars_stand_until = math.inf
         if not rules.plans:  # a promise names nodes, so there nobody moves behind its back
             room.unsettled = self.started
 
@@ -156,6 +161,8 @@ class Engine:
             )
             if self.rules.plans:
                 known.line = Line()
+            if self.bars:
+                self._bars_stand_until = -math.inf
         return known
 
     def submit(self, job: Job, now: float) -> None:
@@ -223,6 +230,45 @@ class Engine:
             self.firm.open(number)
         self.freed, self.promise = True, None
 
+    def bar(self, bars: tuple[Bar, ...], now: float) -> None:
+        """Maintenance is ahead or going on."""
+        self.bars, self._bars_stand_until = bars, -math.inf
+        for number in members(self._shut(now)):
+            self.drain(number, now)
+
+    def able(self, ask: Ask, at: float) -> Nodes:
+        """On which nodes it might start then, whatever is free on them."""
+        if not self.bars:
+            return ask.able
+        return ask.made & ((1 << len(self.room.nodes)) - 1) & ~barred(self.bars, ask.need.runs_s, at)
+
+    def reopen(self, room: Room, at: float) -> None:
+        """In a room of the future: what is shut for a maintenance that is over by then."""
+        for number in members(self._shut(-math.inf) & ~self._shut(at)):
+            room.open(number)
+
+    def _shut(self, at: float) -> Nodes:
+        nodes = 0
+        for bar in self.bars:
+            if at < bar.end:
+                nodes |= bar.shut
+        return nodes
+
+    def _mind_bars(self, now: float) -> None:
+        """Who may start where, when that may have changed: only then is anybody asked."""
+        if now < self._bars_stand_until:
+            return
+        for number in members(self._shut(-math.inf) & ~self._shut(now) & ~self.room.usable):
+            self.node_up(number, now)
+        self.bars = tuple(bar for bar in self.bars if now < bar.end)
+        for ask in self.asks.values():
+            able = self.able(ask, now) if self.bars else ask.made
+            if able != ask.able:
+                ask.able, self.freed, self.promise = able, True, None
+        runs = {ask.need.runs_s for ask in self.asks.values()}
+        moves = (at for bar in self.bars for one in runs for at in bar.moves(one, now))
+        self._bars_stand_until = min(moves, default=math.inf)
+
     def quotas_changed(self) -> None:
         self.freed = True
 
@@ -241,6 +287,8 @@ class Engine:
     def decide(self, now: float) -> None:
         """Who starts and who stops now. Whoever calls empties `started` and `stopped` when it has acted on them."""
         self.market = None
+        if self.bars:
+            self._mind_bars(now)
         self.rules.turn(self, now)
         self.freed = False
         if self.fresh:

@@ -7,15 +7,16 @@ are for the team of the job: who is ahead is named only if he belongs to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from jobs.notation import count
+from jobs.notation import count, format_duration
 from scheduling.engine.blockers import Blocker, BlockerKind, capital, named
 from scheduling.engine.books import Refusal
 from scheduling.engine.cluster import Need, Start, Wait, WaitingJob
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.room import Room, numbered
+from scheduling.engine.windows import UNKNOWN_S, Window
 
 Told = tuple[Blocker, ...]
 Place = tuple[int, float, int]  # band, key, number: the order of those who wait
@@ -23,8 +24,10 @@ QUOTA_KINDS = {"JobArrayTaskLimit": BlockerKind.ARRAY, "ReqNodeNotAvail": Blocke
 
 
 class Telling:
-    def __init__(self, engine: Engine, jobs: list[tuple[Job, WaitingJob]]) -> None:
+    def __init__(self, engine: Engine, jobs: list[tuple[Job, WaitingJob]], now: datetime) -> None:
         self._engine = engine
+        self._now = now.timestamp()
+        self._unbarred: Room | None = None
         self._jobs = jobs
         self._lacking: dict[Ask, Told] = {}
         self._behind: dict[Ask, Told] = {}
@@ -62,6 +65,8 @@ class Telling:
     def _tell(self, ask: Ask, *, is_head: bool) -> Iterator[Blocker]:
         ahead = self._ahead(ask) if self.head and not is_head else None
         lacks = self._lacks(ask)
+        awaits = self._awaits(ask) if lacks and self._engine.bars else None
+        lacks = awaits or lacks
         if refused := self._refused(ask):
             yield Blocker(
                 kind=QUOTA_KINDS.get(refused.reason, BlockerKind.QUOTA), reason=refused.reason, why=refused.why
@@ -75,8 +80,10 @@ class Telling:
                 yield lacks
             return
         lacks = lacks or self._no_turn(ask)
-        if not ahead:
+        if not ahead or awaits:
             yield lacks
+            if ahead:
+                yield ahead
             return
         first = f"{lacks.why} {capital(self._name_head(ask))} is ahead of it."
         yield Blocker(kind=lacks.kind, reason=lacks.reason, why=first, gpus=lacks.gpus, nodes=lacks.nodes)
@@ -102,6 +109,23 @@ class Telling:
         engine = self._engine
         return None if engine.place(engine.room, ask.need, ask.able) is not None else lacking(engine.room, ask)
 
+    def _awaits(self, ask: Ask) -> Blocker | None:
+        """If nothing but a maintenance keeps it from starting."""
+        engine = self._engine
+        if self._unbarred is None:
+            self._unbarred = engine.room.copy()
+            engine.reopen(self._unbarred, math.inf)
+        runs_s = ask.need.runs_s
+        bars = [bar for bar in engine.bars if bar.stops(runs_s, self._now)]
+        if not bars:
+            return None
+        left = (ask.able & engine.room.usable).bit_count()
+        too_few = left < ask.need.nodes + bool(ask.need.rest)  # whoever holds the others, they are not to be had
+        if not too_few and engine.place(self._unbarred, ask.need, ask.made) is None:
+            return None
+        why = barred_by([bar.window for bar in bars], self._now, runs_s)
+        return Blocker(kind=BlockerKind.MAINTENANCE, reason="ReqNodeNotAvail", why=why, nodes=ask.need.nodes)
+
     def _no_turn(self, ask: Ask) -> Blocker:
         """It fits, and the policy keeps the place free for somebody."""
         promise = self._engine.promise
@@ -111,6 +135,19 @@ class Telling:
         at = "its turn" if promise.at == math.inf else f"{datetime.fromtimestamp(promise.at, UTC):%d %b %H:%M} UTC"
         why = f"It fits now, but could still run at {at}, when the first in the queue is to start."
         return Blocker(kind=BlockerKind.RESERVATION, reason="Priority", why=why, gpus=promise.job.ask.gpus)
+
+
+def barred_by(windows: Sequence[Window], now: float, runs_s: float) -> str:
+    """For a job that would fit, and be there when they begin."""
+    each = [f"{one.name} from {one.start:%d %b %H:%M} until {one.end:%d %b %H:%M} UTC" for one in windows[:2]]
+    more = f" and {len(windows) - 2} more" if len(windows) > 2 else ""
+    why = f"The nodes it would fit on are reserved for maintenance {' and '.join(each)}{more}"
+    if all(one.start.timestamp() <= now for one in windows):
+        return f"{why}."
+    if runs_s != UNKNOWN_S:
+        return f"{why}, and might still run then."
+    lead = max(one.lead for one in windows)
+    return f"{why}; as it has no time limit, it does not start there in the {format_duration(lead)} before."
 
 
 def lacking(room: Room, ask: Ask) -> Blocker:

@@ -130,11 +130,24 @@ class Guesses:
             yield change("priority", Who.OPERATOR, PRIORITY, f"its priority were {highest}", raised)
         if self._would_do(self._need):
             yield from self._shorter()
+            yield from self._over_before_a_maintenance()
 
     def _shorter(self) -> Iterator[Change]:
         """Short enough to be over before the first in the queue is to start."""
         promise = self._engine.promise
         slack = promise.at - self._picture.now.timestamp() if promise else math.inf
+        yield from self._within(slack)
+
+    def _over_before_a_maintenance(self) -> Iterator[Change]:
+        now = self._picture.now
+        yield from self._within(
+            min(
+                ((one.start - now).total_seconds() for one in self._picture.windows if one.start > now),
+                default=math.inf,
+            )
+        )
+
+    def _within(self, slack: float) -> Iterator[Change]:
         limit = self._job.time_limit
         if slack == math.inf or slack < 60 or (limit and limit.total_seconds() <= slack):
             return

@@ -20,6 +20,7 @@ from scheduling.engine.explain import Telling
 from scheduling.engine.placements import PLACEMENTS, Outlook
 from scheduling.engine.room import Room
 from scheduling.engine.rules import Rules
+from scheduling.engine.windows import Bar, rounded, seconds
 
 Policy = Callable[[Picture], Decisions]
 
@@ -33,7 +34,7 @@ def policy(rules: Callable[[], Rules]) -> Policy:
 
 def decide(picture: Picture, rules: Rules) -> Decisions:
     opened = decided(picture, rules)
-    telling = Telling(opened.engine, opened.jobs)
+    telling = Telling(opened.engine, opened.jobs, picture.now)
     given = opened.claims
     waits = (given.waits.get(wait.job_id, wait) for wait in telling.waits())
     return Decisions(starts=tuple(telling.starts()), stops=given.stops, waits=(*opened.gated, *waits))
@@ -58,7 +59,7 @@ class Opened:
 
     def __init__(self, picture: Picture, rules: Rules, *, requeues: bool = True) -> None:
         self._now = picture.now
-        self._nodes = picture.nodes
+        self._nodes = (*picture.nodes, *picture.shut)
         self._adopted: dict[int, RunningJob] = {}
         # Virtual clusters are teams with a quota; whose placement guarantees nothing need not tell them apart
         self._guarantees = picture.guarantees if picture.placement == "cells" else {}
@@ -67,11 +68,17 @@ class Opened:
         limited = picture.quotas or any(job.array_limit is not None for job in picture.waiting)
         books = Books(picture.quotas, picture.running, rules.reserves) if limited else None
         self.engine = Engine(
-            Room(picture.nodes), rules, placement=placement, books=books, checkpoint_s=None, requeues=requeues
+            Room(self._nodes), rules, placement=placement, books=books, checkpoint_s=None, requeues=requeues
         )
-        self._missing = [node.gpus - len(node.free_gpus) for node in picture.nodes]
+        if picture.windows:
+            numbers = {node.id: number for number, node in enumerate(self._nodes)}
+            away = {node.id for node in picture.shut}
+            bars = [Bar.of(window, numbers, away, picture.now) for window in picture.windows]
+            self.engine.bar(tuple(bars), picture.now.timestamp())
+        self._missing = [node.gpus - len(node.free_gpus) for node in self._nodes]
         self.claims = Claims(stops=(), waits={})
         self._wishes: dict[tuple[object, ...], Ask] = {}
+        self._timed: dict[tuple[Need, float], Need] = {}
         self._holdings: dict[tuple[object, ...], Ask] = {}
         self.gated: list[Wait] = []
         self.jobs: list[tuple[Job, WaitingJob]] = []
@@ -84,10 +91,23 @@ class Opened:
 
     def _job(self, asked: WaitingJob) -> Job:
         limit = _seconds(asked.time_limit)
-        wish = (asked.need, asked.team, asked.kind, asked.preemptible, asked.array, asked.array_limit)
+        need = self.need(asked) if self.engine.bars else asked.need
+        wish = (need, asked.team, asked.kind, asked.preemptible, asked.array, asked.array_limit)
         if (ask := self._wishes.get(wish)) is None:
-            ask = self._wishes[wish] = self._ask(asked.need, Owner.of(asked))
+            ask = self._wishes[wish] = self._ask(need, Owner.of(asked))
         return Job(len(self.jobs), ask, asked.submitted_at.timestamp(), limit, limit, band=-asked.priority)
+
+    def need(self, asked: WaitingJob) -> Need:
+        """With how long it takes, where a maintenance is ahead."""
+        bars = self.engine.bars
+        if not bars:
+            return asked.need
+        runs_s = seconds(asked.time_limit, asked.usual)
+        known = asked.need, runs_s
+        if (need := self._timed.get(known)) is None:
+            timed = rounded(bars, runs_s, self._now.timestamp())
+            need = self._timed[known] = replace(asked.need, runs_s=timed)
+        return need
 
     def _held(self, held: RunningJob) -> Ask:
         key = held.team, held.kind, held.preemptible, held.array, held.gpus, held.cpus, held.memory_mb

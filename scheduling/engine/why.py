@@ -45,7 +45,7 @@ class _Ranking:
         self._asked = job_of(picture, job_id)
         self._shut = tuple(gates(self._asked, picture.now))
         self._opened: Opened = decided(picture, rules)
-        self._telling = Telling(self._opened.engine, self._opened.jobs)
+        self._telling = Telling(self._opened.engine, self._opened.jobs, picture.now)
 
     def blockers(self) -> tuple[Blocker, ...]:
         if self._shut:

@@ -1,7 +1,8 @@
 """One turn of a cluster's loop: tell it what was decided, look at it, decide, tell it.
 
 Who is eligible   a cluster whose lease is free; any worker may run any turn, woken by beat or by a wish.
-What a turn does  `deliver_once` carries out due deeds, `sync_once` takes over what the cluster reports,
+What a turn does  `maintain_once` closes and opens the nodes of maintenances,
+                  `deliver_once` carries out due deeds, `sync_once` takes over what the cluster reports,
                   `worlds_once` makes the next step of tests of nodes in pairs,
                   `drain_once` sends away who must leave a node,
                   `limits_once` ends who is over his time,
@@ -34,6 +35,7 @@ from scheduling.loops import deeds
 from scheduling.loops.deliver import deliver_once
 from scheduling.loops.drain import drain_once
 from scheduling.loops.limits import limits_once
+from scheduling.loops.maintain import maintain_once
 from scheduling.loops.rows import TurnOver
 from scheduling.loops.schedule import schedule_once
 from scheduling.loops.sync import sync_once
@@ -95,6 +97,7 @@ def turns(cluster_id: int, holder: str, connect: Callable[[Cluster], Backend]) -
 
 def turn_once(cluster: Cluster, connect: Callable[[Cluster], Backend], lease: Held, now: datetime) -> None:
     try:
+        maintain_once(cluster, now)
         policy, backend = _policy(cluster), connect(cluster)
         deliver_once(cluster, backend, now)
         lease.renew()

@@ -60,6 +60,13 @@ class Durations:
         longer = row[row > past_s] - past_s
         return _row(longer.tolist()) if len(longer) else max(0.0, limit - past_s) * self._parts
 
+    def usual(self, job: WaitingJob) -> float | None:
+        """What nine of ten took of those that are like it; None where there were too few to say."""
+        for scope in _scopes(job.user, job.title, job.need.total_gpus):
+            if len(ran := self._habits.get(scope, ())) >= ENOUGH:
+                return float(_row(ran[-KEPT:])[STEPS * 9 // 10])
+        return None
+
     def _of(self, user: str, title: str, gpus: int, limit_s: float) -> Row:
         key = (user, title, gpus, limit_s)
         if (row := self._rows.get(key)) is None:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.engine.books import Owner
-from scheduling.engine.cluster import Need, NodeView, Picture, RunningJob, WaitingJob
+from scheduling.engine.cluster import MAINTENANCE, ClosedNode, Need, NodeView, Picture, RunningJob, WaitingJob
 from scheduling.engine.live import Opened
 from scheduling.engine.rules import Rules
 from scheduling.simulator.durations import STEPS, Durations
@@ -86,6 +86,7 @@ class _Forward:
 
     def __init__(self, picture: Picture, rules: Callable[[], Rules], durations: Durations) -> None:
         opened = Opened(picture, rules())
+        self._opened = opened
         self._rules = rules
         self._now = float(math.floor(picture.now.timestamp()))
         self.waiting = [asked for _, asked in opened.jobs]
@@ -112,7 +113,7 @@ class _Forward:
         owner = Owner.of(asked)
         if asked.team not in self._apart and not owner.array_limit:
             owner = Owner(team="", kind=owner.kind, preemptible=owner.preemptible)
-        return self._asks.setdefault((self._smaller.need(asked.need), owner), len(self._asks))
+        return self._asks.setdefault((self._smaller.need(self._opened.need(asked)), owner), len(self._asks))
 
     def _step(self, gpus: int) -> int:
         """Whole seconds, so that sums of them are exact and what ends together ends together."""
@@ -172,13 +173,23 @@ class _Smaller:
             running = [replace(job, cpus=0, memory_mb=0) for job in running]
         if not self._counts:
             return replace(picture, waiting=(), running=tuple(running))
-        makes: dict[tuple[str, str], list[NodeView]] = {}
-        for node in picture.nodes:
-            makes.setdefault((node.gpu_model, node.nic_type), []).append(node)
+        shut = {node.id for node in picture.shut}
+        makes: dict[tuple[object, ...], list[NodeView]] = {}
+        for node in (*picture.nodes, *picture.shut):
+            within = tuple(
+                node.id in window.nodes for window in picture.windows
+            )  # else a maintenance is of all or none
+            makes.setdefault((node.gpu_model, node.nic_type, node.id in shut, within), []).append(node)
         home = {node.id: number for number, nodes in enumerate(makes.values()) for node in nodes}
+        merged = [(_as_one(number, nodes), nodes[0].id in shut) for number, nodes in enumerate(makes.values())]
         return replace(
             picture,
-            nodes=tuple(_as_one(number, nodes) for number, nodes in enumerate(makes.values())),
+            nodes=tuple(node for node, is_shut in merged if not is_shut),
+            closed=tuple(ClosedNode(node=node, back=MAINTENANCE) for node, is_shut in merged if is_shut),
+            windows=tuple(
+                replace(one, nodes=frozenset(home[node] for node in one.nodes if node in home))
+                for one in picture.windows
+            ),
             waiting=(),
             running=tuple(_held_in_one(job, home) for job in running),
         )

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.rules import Rules
 
-END, DOWN, UP, CHANGE = range(4)
+END, DOWN, UP, CHANGE, REOPENING = range(5)
 Planned = tuple[float, int, int, Any, int]  # when, what, sequence, whom, which run of it
 
 
@@ -117,6 +117,8 @@ def replay(
     due = -math.inf if sample else math.inf
     for job in running:
         plan(job.began + job.remaining_s, END, job, job.runs)
+    for bar in engine.bars:  # the engine minds them itself, but somebody must ask it then
+        plan(bar.end, REOPENING, None, 0)
     while arrived < count or agenda:
         now = agenda[0][0] if agenda and (arrived == count or agenda[0][0] <= submits[arrived]) else submits[arrived]
         if sample and now > due:
@@ -136,7 +138,7 @@ def replay(
                     _plan_change(engine, whom, now, plan)
             elif what == DOWN:
                 breaking.down(whom, now)
-            else:
+            elif what == UP:
                 breaking.up(whom, now)
         while arrived < count and submits[arrived] == now:
             job = Job(arrived, asks[arrived], now, runtimes[arrived], expected[arrived], users[arrived], names[arrived])

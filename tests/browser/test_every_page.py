@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import Permission
 
-from jobs import clock, node_actions
-from jobs.models import Attempt, Checkpoint, Node, Progress, Pulse, Quota, Role, Sample, Team
+from jobs import clock, maintenance_actions, node_actions
+from jobs.maintenance_actions import Wanted
+from jobs.models import Attempt, Checkpoint, Maintenance, Node, Progress, Pulse, Quota, Role, Sample, Team
 from tests import make
 
 # A slow machine takes minutes for axe alone
@@ -49,6 +50,9 @@ def site(tmp_path):
     make.jobs({"name": "sweep", "array": "1-3"}, by="ada", gpus_per_node=8)
     node = Node.objects.get(name="seren-004")
     node_actions.drain(node, author=make.author(), why="fan 3 is loud", now=clock.now())
+    times = {"start_at": clock.now() + timedelta(hours=2), "end_at": clock.now() + timedelta(hours=6)}
+    pumps = Wanted(name="cooling-row-3", reason="new pumps", nodes="seren-[001-002]", **times)
+    maintenance_actions.declare(seren, pumps, author=make.author(), now=clock.now())
     Quota.objects.create(team=Team.objects.get(name="pretraining"), cluster=seren, gpus=16)
     for row in Node.objects.all():
         Sample.objects.create(node=row, at=clock.now(), gpu_util=[50.0] * 8, gpu_temperature_c=[60.0] * 8)
@@ -79,6 +83,8 @@ def pages(job) -> dict[str, str]:
         "search": "/search/?q=pre",
         "queue": "/queue/",
         "policy": "/queue/seren/policy/",
+        "maintenance-declare": "/queue/seren/maintenance/",
+        "maintenance": f"/queue/seren/maintenance/{Maintenance.objects.get().pk}/",
         "nodes": "/nodes/",
         "node": "/nodes/seren/seren-004/",
         "failures": "/failures/",

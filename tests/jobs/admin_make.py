@@ -13,6 +13,7 @@ from jobs import actions
 from jobs.actions import Place
 from jobs.journal import SCHEDULER, Author
 from jobs.lifecycle import NodeState, State
+from jobs.maintenance_actions import Wanted, declare
 from jobs.models import (
     After,
     Attempt,
@@ -25,6 +26,7 @@ from jobs.models import (
     IdempotencyKey,
     Identity,
     Job,
+    Maintenance,
     Membership,
     Node,
     Pulse,
@@ -112,12 +114,20 @@ def make_token(**fields: Any) -> Token:
     return token
 
 
+def make_maintenance(node: Node, **fields: Any) -> Maintenance:
+    now = timezone.now()
+    times = {"start_at": now + timedelta(hours=2), "end_at": now + timedelta(hours=4)}
+    asked = {"name": "cooling", "reason": "new pumps", "nodes": node.name, **times}
+    return declare(node.cluster, Wanted(**asked | fields), author=Author(by="op"), now=now)
+
+
 def make_everything() -> None:
     """At least one row of every model of the record."""
     node, user = make_node(), make_user()
     make_member(user, Role.RESEARCHER)
     Quota.objects.create(team=make_team(), cluster=node.cluster, gpus=64)
     RecoveryMode.objects.create(cluster=node.cluster, mode="act")
+    make_maintenance(node)
     make_token(user=user)
     job = make_running(node, environment={"WANDB_API_KEY": "hush", "RANKS": "8"})
     waiting = make_job(reason="Dependency", why="It waits for another job.")

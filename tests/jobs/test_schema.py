@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from acmeweb import api
+from jobs import clock
 from jobs.api import shapes
 from jobs.models import Quota
 from jobs.spec import READERS
@@ -156,6 +158,15 @@ def test_the_answers_to_changes_are_as_described(schema, olga):
     drained = olga.post("nodes/seren/gpu001/drain/", {"reason": "x"})
     conforms(schema, "nodes/{cluster}/{name}/drain/", "post", drained)
     conforms(schema, "nodes/{cluster}/{name}/resume/", "post", olga.post("nodes/seren/gpu001/resume/"))
+    window = {"name": "x", "reason": "y", "end_at": (clock.now() + timedelta(hours=1)).isoformat()}
+    asked = olga.post("clusters/seren/maintenance/", window)
+    conforms(schema, "clusters/{name}/maintenance/", "post", asked)
+    one, here = "clusters/{name}/maintenance/{number}/", f"clusters/seren/maintenance/{asked.json()['id']}/"
+    conforms(schema, one, "get", olga.get(here))
+    conforms(schema, "clusters/{name}/maintenance/", "get", olga.get("clusters/seren/maintenance/"))
+    later = {"end_at": (clock.now() + timedelta(hours=2)).isoformat()}
+    conforms(schema, one, "patch", olga.patch(here, later))
+    conforms(schema, f"{one}cancel/", "post", olga.post(f"{here}cancel/", {}))
     many = {"verb": "cancel", "ids": [f"{job}", "0000000000a"]}
     conforms(schema, "jobs/verbs/", "post", olga.post("jobs/verbs/", many))
     conforms(schema, "jobs/{id}/cancel/", "post", olga.post(f"jobs/{make.job(olga.user)}/cancel/"))

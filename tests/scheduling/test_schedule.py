@@ -247,7 +247,7 @@ def test_an_advised_cluster_is_told_what_would_be_done(cluster):
 def test_one_look_costs_the_same_for_one_job_and_for_many(cluster, django_assert_num_queries):
     make.jobs(*[{"gpus_per_node": 1, "dependencies": []} for _ in range(30)])
     now = clock.now()
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(9):
         snapshot.of(cluster, now)
 
 

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from heapq import merge
+from operator import itemgetter
 
 from scheduling.engine.cluster import Need
 from scheduling.engine.engine import Engine, Entry, Job
@@ -68,6 +69,7 @@ class Stretch:
 class Plan:
     def __init__(self, engine: Engine, now: float) -> None:
         self._place = engine.place
+        self._engine = engine
         self.starts: dict[Job, tuple[float, Places]] = {}
         self.last: Entry | None = None  # who stands furthest back of those with a promise
         room = engine.firm.copy()
@@ -75,8 +77,10 @@ class Plan:
         self.times, self.rooms = [now], [Stretch(room, self._wishes, [])]
         self._numbers: dict[Need, int] = {}
         self._never_before: dict[Need, list[tuple[float, float]]] = {}
-        for at, ended in _groups(engine, now):
+        for at, ended in _with_reopenings(engine, _groups(engine, now)):
             room = room.copy()
+            if not ended:
+                engine.reopen(room, at)
             for job in ended:
                 room.give(job.places or (), job.ask.need)
             self.times.append(at)
@@ -106,7 +110,7 @@ class Plan:
         for first in range(bisect_left(self.times, self._not_before(job)), len(self.times)):
             begins = self.times[first]
             until = begins + max(job.expected_s, SHORTEST_S)
-            among = beside = job.ask.able & self.rooms[first].room.usable
+            among = beside = self._engine.able(job.ask, begins) & self.rooms[first].room.usable
             for at in range(first, len(self.times)):
                 if self.times[at] >= until or among.bit_count() < need.nodes:
                     break
@@ -268,6 +272,14 @@ def _groups(engine: Engine, now: float) -> Iterator[tuple[float, list[Job]]]:
         if following != at and (len(group) >= size or following is None):
             yield at, group
             group = []
+
+
+def _with_reopenings(engine: Engine, groups: Iterable[tuple[float, list[Job]]]) -> Iterable[tuple[float, list[Job]]]:
+    """Also when a maintenance is over, with nobody who ends."""
+    if not engine.bars:
+        return groups
+    over: list[tuple[float, list[Job]]] = [(bar.end, []) for bar in engine.bars]
+    return sorted([*groups, *over], key=itemgetter(0))
 
 
 def _yields(engine: Engine, job: Job) -> bool:

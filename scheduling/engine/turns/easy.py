@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
+from operator import itemgetter
 
 from scheduling.engine.engine import Ask, Engine, Entry, Job
 from scheduling.engine.line import Line
@@ -183,20 +185,28 @@ def _promise(engine: Engine, head: Job, now: float) -> Promise:
     for other in yielding:
         room.give(other.places or (), other.ask.need)
     lack = head.ask.gpus - room.free_gpus
-    endings, at = engine.ending, now
+    endings: Sequence[tuple[float, int, Job | None]] = engine.ending
+    at = now
     if yielding:
         back = set(yielding)
         endings = [entry for entry in endings if entry[2] not in back]
+    if engine.bars:
+        over: list[tuple[float, int, Job | None]] = [(bar.end, -1, None) for bar in engine.bars]
+        endings = sorted([*endings, *over], key=itemgetter(0, 1))
     for index, (end, _, job) in enumerate(endings):
-        if end == math.inf or job.places is None:
+        if end == math.inf or (job and job.places is None):
             break
-        room.give(job.places, job.ask.need)
-        lack -= job.ask.gpus
         at = max(end, now)
+        if job:
+            room.give(job.places or (), job.ask.need)
+            lack -= job.ask.gpus
+        else:
+            engine.reopen(room, at)
+            lack = head.ask.gpus - room.free_gpus
         together = index + 1 < len(endings) and endings[index + 1][0] <= at
         if lack > 0 or together:
             continue
-        if (places := engine.place(room, need, head.ask.able)) is not None:
+        if (places := engine.place(room, need, engine.able(head.ask, at))) is not None:
             spare = {node: room.free[node] - gpus if counted else -1 for node, gpus in places}
             return Promise(job=head, at=at, spare=spare, claims=engine.rules.claims)
     return Promise(job=head, at=math.inf, claims=engine.rules.claims)

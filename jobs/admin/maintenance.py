@@ -1,0 +1,100 @@
+"""Maintenance: looked at, and called off. It is declared on the page of the queue, which says what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from jobs import clock, maintenance_actions
+from jobs.admin import looks
+from jobs.admin.record import RecordAdmin
+from jobs.admin.verbs import Asked, Verb, WithVerbs, many
+from jobs.models import Maintenance, Node
+
+
+def _cancel(window: Maintenance, asked: Asked) -> None:
+    maintenance_actions.cancel(window, author=asked.author, why=asked.why, now=clock.now())
+
+
+def _cancel_effect(windows: Sequence[Maintenance]) -> str:
+    closed = Node.objects.filter(maintenance__in=windows).count()
+    return f"cancel: {many(len(windows), 'maintenance')}; {many(closed, 'node', 'take')} work again with the next turn."
+
+
+CANCEL = Verb(
+    name="cancel",
+    label="Cancel",
+    act=_cancel,
+    effect=_cancel_effect,
+    fits=lambda window: window.phase(clock.now()) in ("planned", "going on"),
+    needs_reason=True,
+)
+
+
+@admin.register(Maintenance)
+class MaintenanceAdmin(WithVerbs, RecordAdmin):
+    verbs = (CANCEL,)
+    verb_permission = "jobs.operate_cluster"
+    touched_columns = ("maintenance", "cluster", "phase", "begins", "ends")
+    list_display = ("name", "cluster", "phase", "begins", "ends", "mode", "by")
+    list_select_related = ("cluster",)
+    list_filter = ("cluster", "mode")
+    search_fields = ("name__startswith",)
+    search_help_text = "Begin of the name."
+    fields = (
+        *("name", "cluster", "reason", "phase", "begins", "ends", "mode", "lead_time", "which"),
+        *("by", "declared", "begun", "cancelled", "closed"),
+    )
+    readonly_fields = fields
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.may_use_verbs(request) or super().has_view_permission(request, obj)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Maintenance]:
+        return super().get_queryset(request).select_related("cluster")
+
+    def touched_cells(self, window: Maintenance) -> tuple[Any, ...]:
+        return (looks.link(window), window.cluster, self.phase(window), self.begins(window), self.ends(window))
+
+    @admin.display(description="phase")
+    def phase(self, window: Maintenance) -> str:
+        return window.phase(clock.now())
+
+    @admin.display(description="begins")
+    def begins(self, window: Maintenance) -> str:
+        return looks.moment(window.start_at)
+
+    @admin.display(description="ends")
+    def ends(self, window: Maintenance) -> str:
+        return looks.moment(window.end_at)
+
+    @admin.display(description="lead")
+    def lead_time(self, window: Maintenance) -> str:
+        return looks.duration(window.lead)
+
+    @admin.display(description="nodes")
+    def which(self, window: Maintenance) -> str:
+        if window.whole_cluster:
+            return "the whole cluster"
+        names = list(window.nodes.order_by("name").values_list("name", flat=True)[:101])
+        return ", ".join(names[:100]) + (" …" if len(names) > 100 else "")
+
+    @admin.display(description="declared")
+    def declared(self, window: Maintenance) -> str:
+        return looks.moment(window.created_at)
+
+    @admin.display(description="first node closed")
+    def begun(self, window: Maintenance) -> str:
+        return looks.moment(window.begun_at)
+
+    @admin.display(description="cancelled")
+    def cancelled(self, window: Maintenance) -> str:
+        return looks.moment(window.cancelled_at)
+
+    @admin.display(description="all nodes open")
+    def closed(self, window: Maintenance) -> str:
+        return looks.moment(window.closed_at)
