@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from statistics import median
 
-from django.db.models import Count, Max, Q, Sum
+from django.db.models import Count, F, Max, Min, Q, Sum
 
 from jobs.lifecycle import State
 from jobs.models import Cluster, Job, Node
@@ -29,6 +30,7 @@ from scheduling.models import (
 )
 
 MEASURED = 3000  # newest shards of a team's datasets, for the priors
+READY_TRIALS = 40  # newest trials, for how long one takes until it infers
 HOST_GB_S = 10.0
 FAILED_COPIES_FOR = timedelta(minutes=30)  # so long a node is left alone where a copy failed
 
@@ -81,8 +83,20 @@ def slots_per_node(campaign: Campaign) -> int:
 
 
 def ready_s(campaign: Campaign) -> float:
-    """Until a trial infers: the framework starts, the model comes from the host's memory."""
-    return priors.phases().start + campaign.weights_gb / HOST_GB_S
+    """Until a trial infers: what the team's newest ones took there; before any did, the framework's start and a load
+    from the host's memory."""
+    alike = Trial.objects.filter(
+        kind=TrialKind.INFER,
+        campaign__team=campaign.team_id,
+        campaign__cluster=campaign.cluster_id,
+        campaign__suite__name=campaign.suite.name,
+        campaign__weights_gb=campaign.weights_gb,
+    )
+    newest = list(alike.order_by("-id").values_list("pk", flat=True)[:READY_TRIALS])
+    first = Shard.objects.filter(inferred_by__in=newest, infer_s__isnull=False).order_by().values("inferred_by")
+    took = first.annotate(ready=Min(F("inferred_at_s") - F("infer_s"))).values_list("ready", flat=True)
+    told = [seconds for seconds in took if seconds is not None and seconds > 0]
+    return median(told) if told else priors.phases().start + campaign.weights_gb / HOST_GB_S
 
 
 def _measured(campaign: Campaign) -> list[Measured]:
