@@ -126,6 +126,7 @@ class Site:
 
         job = self.pretraining()
         self.until(lambda: running(job))
+        kind.prepare(self)
         asked, began = kind.ask(self.cluster), time.monotonic()
         self.until(lambda: time.monotonic() - began > RESTART_S)
         job.refresh_from_db()
@@ -175,6 +176,9 @@ class Alone:
     def __init__(self, speed: float) -> None:
         pass
 
+    def prepare(self, site: Site) -> None:
+        pass
+
     def ask(self, cluster: Any) -> None:
         return None
 
@@ -190,6 +194,9 @@ class OneEach:
 
     def __init__(self, speed: float) -> None:
         self._speed = speed
+
+    def prepare(self, site: Site) -> None:
+        pass
 
     def ask(self, cluster: Any) -> list[Any]:
         from jobs import actions, clock
@@ -247,39 +254,35 @@ def _inferring(dataset: Any) -> float:
 
 
 class Decoupled:
+    """The cluster has evaluated before, if only a small dataset: so it is known how long a trial takes to start."""
+
     def __init__(self, speed: float) -> None:
         self._speed = speed
 
+    def prepare(self, site: Site) -> None:
+        known = self._campaign(site.cluster, "/checkpoints/run/step-500", [_prior("warmup", 200, 30.0, 1.0)])
+        site.until(lambda: self.over(known))
+
     def ask(self, cluster: Any) -> Any:
+        from scheduling.evaluation.work import Phases, datasets
+
+        costs = [(one, Phases.anchored().cost(one, one.samples)) for one in datasets()]
+        priors = [
+            _prior(one.name, one.samples, cost.on_gpu / self._speed, cost.score / self._speed) for one, cost in costs
+        ]
+        return self._campaign(cluster, "/checkpoints/run/step-1000", priors)
+
+    def _campaign(self, cluster: Any, checkpoint: str, priors: list[dict[str, Any]]) -> Any:
         from jobs import clock
         from scheduling import evaluation_actions as verbs
         from scheduling.evaluation import asked
-        from scheduling.evaluation.work import Phases, datasets
         from tests import make
 
-        phases = Phases.anchored()
-        priors = [(one, phases.cost(one, one.samples)) for one in datasets()]
-        spec = asked.suite(
-            {
-                "name": "study",
-                "infer": "answer",
-                "metric": "score",
-                "output_root": ROOT,
-                "stage_root": "/dev/shm",
-                "datasets": [
-                    {
-                        "name": one.name,
-                        "samples": one.samples,
-                        "infer_s": cost.on_gpu / self._speed,
-                        "score_s": cost.score / self._speed,
-                    }
-                    for one, cost in priors
-                ],
-            }
-        )
+        commands = {"infer": "answer", "metric": "score", "output_root": ROOT, "stage_root": "/dev/shm"}
         team = make.team()
+        spec = asked.suite({"name": "study", "datasets": priors, **commands})
         suite = verbs.define(spec, team=team, author=make.author())
-        wanted = asked.campaign({"checkpoints": ["/checkpoints/run/step-1000"], "nodes": 1})
+        wanted = asked.campaign({"checkpoints": [checkpoint], "nodes": 1})
         return verbs.ask(wanted, suite=suite, cluster=cluster, team=team, author=make.author(), now=clock.now())
 
     def over(self, campaign: Any) -> bool:
@@ -301,6 +304,10 @@ class Decoupled:
         gpu_jobs = list(jobs.filter(trial__kind="infer"))
         cpu_jobs = jobs.filter(trial__kind="score").count()
         return evaluated(self._speed, gpu_jobs=gpu_jobs, cpu_jobs=cpu_jobs, inferring=inferring, done=done)
+
+
+def _prior(name: str, samples: int, infer_s: float, score_s: float) -> dict[str, Any]:
+    return {"name": name, "samples": samples, "infer_s": infer_s, "score_s": score_s}
 
 
 def evaluated(speed: float, *, gpu_jobs: list[Any], cpu_jobs: int, inferring: float, done: list[float]) -> Evaluated:
