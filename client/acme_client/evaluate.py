@@ -60,8 +60,8 @@ def evaluate(
         usage("--nodes and --deadline are two ways to say the same; give one of them")
     acme = server_of(ctx)
     if watch:
-        asked = {"directory": watch, "suite": suite, "nodes": nodes, "weights_gb": weights_gb}
-        typer.echo(rules.make(acme, asked | {"cluster": cluster, "team": team}))
+        where = {"directory": watch, "suite": suite, "cluster": cluster, "team": team}
+        typer.echo(rules.make(acme, {**where, "nodes": nodes, "weights_gb": weights_gb}))
         return
     if checkpoint:
         asked = {"checkpoints": checkpoint, "suite": suite, "nodes": nodes, "weights_gb": weights_gb}

@@ -23,9 +23,8 @@ COLUMNS: list[table.Column] = [
 
 
 def make(acme: Acme, asked: Mapping[str, Any]) -> str:
-    return str(
-        acme.post("evaluation-rules/", {name: value for name, value in asked.items() if value is not None})["id"]
-    )
+    given = {name: value for name, value in asked.items() if value is not None}
+    return str(acme.post("evaluation-rules/", given)["id"])
 
 
 def rules(
