@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from statistics import median
 
@@ -38,7 +38,8 @@ FAILED_COPIES_FOR = timedelta(minutes=30)  # so long a node is left alone where 
 def board_of(campaign: Campaign, now: datetime) -> Board:
     datasets = list(campaign.suite.datasets.all())
     gpu_model = model_of(campaign.cluster)
-    costs = costs_of(campaign, datasets, gpu_model)
+    seen = _measured(campaign)
+    costs = _costs(campaign, datasets, seen, gpu_model)
     samples = {one.pk: one.samples for one in datasets}
     names = {one.pk: one.name for one in datasets}
     rates = {one.pk: _each(costs[one.name], one.samples) for one in datasets}
@@ -46,7 +47,7 @@ def board_of(campaign: Campaign, now: datetime) -> Board:
     staged, coming, failed = _copies(campaign, now)
     at_work = _at_work(campaign)
     return Board(
-        wanted=list(_wanted(campaign, samples, names, rates, parts)),
+        wanted=list(_wanted(campaign, samples, names, rates, parts, {one.dataset for one in seen})),
         loose=list(_loose(campaign, names, rates)),
         nodes=_rooms(campaign, at_work, failed),
         staged=staged,
@@ -63,8 +64,14 @@ def board_of(campaign: Campaign, now: datetime) -> Board:
 
 
 def costs_of(campaign: Campaign, datasets: Sequence[SuiteDataset], gpu_model: str) -> dict[str, Cost]:
+    return _costs(campaign, datasets, _measured(campaign), gpu_model)
+
+
+def _costs(
+    campaign: Campaign, datasets: Sequence[SuiteDataset], seen: Sequence[Measured], gpu_model: str
+) -> dict[str, Cost]:
     known = [Known(name=d.name, samples=d.samples, infer_s=d.infer_s, score_s=d.score_s) for d in datasets]
-    return priors.costs(known, _measured(campaign), gpu_model, campaign.weights_gb)
+    return priors.costs(known, seen, gpu_model, campaign.weights_gb)
 
 
 def model_of(cluster: Cluster) -> str:
@@ -125,6 +132,7 @@ def _wanted(
     names: Mapping[int, str],
     rates: Mapping[int, Cost],
     parts: Mapping[int, int],
+    measured: Collection[str],
 ) -> list[Wanted]:
     """Not of an evaluation that has failed in part: the rest of it would be for nothing."""
     rows = Evaluation.objects.filter(campaign=campaign, state__in=OPEN).annotate(
@@ -140,6 +148,8 @@ def _wanted(
             samples=samples[dataset] - given,
             cost=rates[dataset].times(samples[dataset] - given),
             parts=max(1, parts[dataset] - cut),
+            measured=names[dataset] in measured,
+            begun=given > 0,
         )
         for pk, checkpoint, dataset, given, cut in found
         if given < samples[dataset]
