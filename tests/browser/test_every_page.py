@@ -11,7 +11,9 @@ from django.contrib.auth.models import Permission
 
 from jobs import clock, node_actions
 from jobs.models import Attempt, Checkpoint, Node, Progress, Pulse, Quota, Role, Sample, Team
+from scheduling.models import EvaluationRule
 from tests import make
+from tests.scheduling.campaign_make import campaign, suite
 
 # A slow machine takes minutes for axe alone
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
@@ -50,9 +52,21 @@ def site(tmp_path):
     node = Node.objects.get(name="seren-004")
     node_actions.drain(node, author=make.author(), why="fan 3 is loud", now=clock.now())
     Quota.objects.create(team=Team.objects.get(name="pretraining"), cluster=seren, gpus=16)
+    evaluations(seren)
     for row in Node.objects.all():
         Sample.objects.create(node=row, at=clock.now(), gpu_util=[50.0] * 8, gpu_temperature_c=[60.0] * 8)
     return Attempt.objects.filter(ended_at=None).get().job
+
+
+def evaluations(cluster):
+    """Two directories that are watched, and what was asked for of one."""
+    core = suite(team=Team.objects.get(name="pretraining"))
+    campaign(cluster, of=core)
+    plain = {"team": core.team, "user": make.user("ada"), "cluster": cluster, "suite": core.name}
+    EvaluationRule.objects.create(**plain, directory="/checkpoints/pretrain-7b", looked_at=clock.now(), started=3)
+    why = "2 new checkpoints wait until 14:50 UTC: it evaluates at most every 1:00:00."
+    paced = {"interval": timedelta(hours=1), "pattern": "step-*", "which": "every", "why": why}
+    EvaluationRule.objects.create(**plain, **paced, directory="/checkpoints/sft/a-long-name-of-an-experiment")
 
 
 def reports(attempt):
@@ -85,6 +99,7 @@ def pages(job) -> dict[str, str]:
         "rules": "/failures/rules/",
         "what-if": "/what-if/",
         "evaluations": "/evaluations/",
+        "evaluation-rules": "/evaluations/rules/",
         "reports": "/reports/?by=team",
         "account": "/account/",
         "teams": "/settings/teams/",
