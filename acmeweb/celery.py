@@ -33,6 +33,7 @@ app.conf.beat_schedule = {
     "lessons": {"task": "failures.learn", "schedule": 60.0, "options": {"expires": 60}},
     "consultations": {"task": "failures.consult", "schedule": 15.0, "options": {"expires": 15}},
     "campaigns": {"task": "scheduling.campaigns", "schedule": 2.0, "options": {"expires": 2}},
+    "evaluation rules": {"task": "scheduling.evaluation_rules", "schedule": 5.0, "options": {"expires": 5}},
     "sweep": {"task": "scheduling.sweep", "schedule": 300.0, "options": {"expires": 300}},
 }
 

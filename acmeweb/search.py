@@ -56,6 +56,7 @@ PAGES = (
     Page(title="What if", name="replays", words="simulate replay trace compare"),
     Page(title="Reports", name="reports", words="ledger gpu-hours goodput ettr waste idle month"),
     Page(title="Evaluations", name="campaigns", words="campaigns benchmarks datasets checkpoints trials"),
+    Page(title="Evaluation rules", name="evaluation-rules", words="watch directory new checkpoints automatic"),
     Page(title="Teams", name="teams", words="settings members roles"),
     Page(title="Clusters", name="clusters", words="settings slurm connection test", needs="jobs.operate_cluster"),
     Page(title="Model", name="model", words="settings llm endpoint agent", needs="jobs.operate_cluster"),

@@ -7,8 +7,10 @@ to answer is not in our hands; who calls this does so where nobody waits.
 
 from __future__ import annotations
 
+import math
 import os
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -34,13 +36,14 @@ class Walk:
     files: list[File] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
     read: int = 0
+    until: float = math.inf
     cut: str = ""
 
 
-def listing(root: str, path: str, most_files: int = MOST_FILES) -> Listing:
+def listing(root: str, path: str, most_files: int = MOST_FILES, most_s: float = math.inf) -> Listing:
     """What lies in `path`, which is absolute beneath the root, or relative to it."""
     top = _opened(root, path)
-    walk = Walk(most_files=most_files)
+    walk = Walk(most_files=most_files, until=time.monotonic() + most_s)
     try:
         _walk(walk, top, "", 0)
     finally:
@@ -86,6 +89,9 @@ def _entries(walk: Walk, here: int, prefix: str) -> Iterator[os.DirEntry[str]]:
         for entry in entries:
             if len(walk.files) >= walk.most_files:
                 walk.cut = f"there are more than {walk.most_files} files, and not all were looked at"
+                return
+            if time.monotonic() > walk.until:
+                walk.cut = "looking through it takes too long, and not all was looked at"
                 return
             yield entry
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from statistics import median
 
-from django.db.models import Count, Max, Q, Sum
+from django.db.models import Count, F, Max, Min, Q, Sum
 
 from jobs.lifecycle import State
 from jobs.models import Cluster, Job, Node
@@ -29,6 +30,7 @@ from scheduling.models import (
 )
 
 MEASURED = 3000  # newest shards of a team's datasets, for the priors
+READY_TRIALS = 40  # newest trials, for how long one takes until it infers
 HOST_GB_S = 10.0
 FAILED_COPIES_FOR = timedelta(minutes=30)  # so long a node is left alone where a copy failed
 
@@ -36,7 +38,8 @@ FAILED_COPIES_FOR = timedelta(minutes=30)  # so long a node is left alone where 
 def board_of(campaign: Campaign, now: datetime) -> Board:
     datasets = list(campaign.suite.datasets.all())
     gpu_model = model_of(campaign.cluster)
-    costs = costs_of(campaign, datasets, gpu_model)
+    seen = _measured(campaign)
+    costs = _costs(campaign, datasets, seen, gpu_model)
     samples = {one.pk: one.samples for one in datasets}
     names = {one.pk: one.name for one in datasets}
     rates = {one.pk: _each(costs[one.name], one.samples) for one in datasets}
@@ -44,7 +47,7 @@ def board_of(campaign: Campaign, now: datetime) -> Board:
     staged, coming, failed = _copies(campaign, now)
     at_work = _at_work(campaign)
     return Board(
-        wanted=list(_wanted(campaign, samples, names, rates, parts)),
+        wanted=list(_wanted(campaign, samples, names, rates, parts, {one.dataset for one in seen})),
         loose=list(_loose(campaign, names, rates)),
         nodes=_rooms(campaign, at_work, failed),
         staged=staged,
@@ -61,8 +64,14 @@ def board_of(campaign: Campaign, now: datetime) -> Board:
 
 
 def costs_of(campaign: Campaign, datasets: Sequence[SuiteDataset], gpu_model: str) -> dict[str, Cost]:
+    return _costs(campaign, datasets, _measured(campaign), gpu_model)
+
+
+def _costs(
+    campaign: Campaign, datasets: Sequence[SuiteDataset], seen: Sequence[Measured], gpu_model: str
+) -> dict[str, Cost]:
     known = [Known(name=d.name, samples=d.samples, infer_s=d.infer_s, score_s=d.score_s) for d in datasets]
-    return priors.costs(known, _measured(campaign), gpu_model, campaign.weights_gb)
+    return priors.costs(known, seen, gpu_model, campaign.weights_gb)
 
 
 def model_of(cluster: Cluster) -> str:
@@ -81,8 +90,20 @@ def slots_per_node(campaign: Campaign) -> int:
 
 
 def ready_s(campaign: Campaign) -> float:
-    """Until a trial infers: the framework starts, the model comes from the host's memory."""
-    return priors.phases().start + campaign.weights_gb / HOST_GB_S
+    """Until a trial infers: what the team's newest ones took there; before any did, the framework's start and a load
+    from the host's memory."""
+    alike = Trial.objects.filter(
+        kind=TrialKind.INFER,
+        campaign__team=campaign.team_id,
+        campaign__cluster=campaign.cluster_id,
+        campaign__suite__name=campaign.suite.name,
+        campaign__weights_gb=campaign.weights_gb,
+    )
+    newest = list(alike.order_by("-id").values_list("pk", flat=True)[:READY_TRIALS])
+    first = Shard.objects.filter(inferred_by__in=newest, infer_s__isnull=False).order_by().values("inferred_by")
+    took = first.annotate(ready=Min(F("inferred_at_s") - F("infer_s"))).values_list("ready", flat=True)
+    told = [seconds for seconds in took if seconds is not None and seconds > 0]
+    return median(told) if told else priors.phases().start + campaign.weights_gb / HOST_GB_S
 
 
 def _measured(campaign: Campaign) -> list[Measured]:
@@ -111,6 +132,7 @@ def _wanted(
     names: Mapping[int, str],
     rates: Mapping[int, Cost],
     parts: Mapping[int, int],
+    measured: Collection[str],
 ) -> list[Wanted]:
     """Not of an evaluation that has failed in part: the rest of it would be for nothing."""
     rows = Evaluation.objects.filter(campaign=campaign, state__in=OPEN).annotate(
@@ -126,6 +148,8 @@ def _wanted(
             samples=samples[dataset] - given,
             cost=rates[dataset].times(samples[dataset] - given),
             parts=max(1, parts[dataset] - cut),
+            measured=names[dataset] in measured,
+            begun=given > 0,
         )
         for pk, checkpoint, dataset, given, cut in found
         if given < samples[dataset]

@@ -18,8 +18,21 @@ from jobs.models import Allocation, Role, Scope, Team
 from jobs.readers import BadSpec, short
 from jobs.rights import Caller
 from scheduling import evaluation_actions as actions
+from scheduling import evaluation_rule_actions as rule_actions
 from scheduling.evaluation import asked as asking
-from scheduling.models import Campaign, CampaignState, Evaluation, Shard, ShardState, Staging, Suite, Trial, TrialKind
+from scheduling.evaluation import rules as asking_rules
+from scheduling.models import (
+    Campaign,
+    CampaignState,
+    Evaluation,
+    EvaluationRule,
+    Shard,
+    ShardState,
+    Staging,
+    Suite,
+    Trial,
+    TrialKind,
+)
 
 MOST_BARS = 3000
 
@@ -34,7 +47,22 @@ def suites(caller: Caller) -> QuerySet[Suite]:
     return rows if caller.everywhere else rows.filter(team_id__in=sorted(caller.roles))
 
 
-def may_change(caller: Caller, row: Campaign) -> bool:
+def rules(caller: Caller) -> QuerySet[EvaluationRule]:
+    rows = EvaluationRule.objects.all()
+    return rows if caller.everywhere else rows.filter(team_id__in=sorted(caller.roles))
+
+
+def make_rule(wish: Mapping[str, Any], places: Places, author: Author) -> EvaluationRule:
+    """As it was asked for, by whichever way. Raises BadSpec, or PermissionDenied for a team of others."""
+    own = dict(wish)
+    team = places.team_of(own.pop("team", None))
+    cluster = places.cluster_of(own.pop("cluster", None))
+    spec = asking_rules.rule(own)
+    suite_called(spec.suite, team)
+    return rule_actions.make(spec, cluster=cluster, team=team, author=author)
+
+
+def may_change(caller: Caller, row: Campaign | EvaluationRule) -> bool:
     """Whoever asked for it, or an operator of the team."""
     if row.user_id == caller.user.pk and caller.has(Role.RESEARCHER, row.team_id):
         return True

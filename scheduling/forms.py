@@ -19,7 +19,9 @@ from scheduling.engine.placements import PLACEMENTS
 from scheduling.engine.policies import POLICIES, RULES, BadSettings
 from scheduling.engine.policies.acme import ORDERS
 from scheduling.engine.settings import AcmeSettings
+from scheduling.evaluation.rules import MOST_A_DAY
 from scheduling.loops.simulate import MOST_DAYS, MOST_JOBS
+from scheduling.models import Which
 from scheduling.replays import BELONGS, TRACES
 from scheduling.simulator import asking
 
@@ -177,12 +179,49 @@ class CampaignForm(forms.Form):
 
     def __init__(self, *given: Any, places: Places, suites: list[str], **more: Any) -> None:
         super().__init__(*given, **more)
-        mine = [team.name for team in places.teams.values() if places.caller.has(Role.RESEARCHER, team.pk)]
-        clusters = [cluster.name for cluster in places.clusters.values()]
-        for name, values in {"team": mine, "cluster": clusters, "suite": suites}.items():
-            self.fields[name].choices = _same(values)  # type: ignore[attr-defined]
+        offer(self, places, suites)
 
     def asked(self) -> dict[str, Any]:
         given = {name: value for name, value in self.cleaned_data.items() if value not in (None, "", False)}
         given["checkpoints"] = [line.strip() for line in given["checkpoints"].splitlines() if line.strip()]
         return given
+
+
+class EvaluationRuleForm(forms.Form):
+    """A directory and what is measured of its new checkpoints; refused by the same sentences as through the API."""
+
+    directory = forms.CharField(max_length=250, help_text="An absolute path, as the nodes see it.")
+    suite = forms.ChoiceField(help_text="Its newest version at the time.")
+    which = forms.ChoiceField(
+        label="Evaluate", choices=Which.choices, help_text="Of several new ones the newest alone, or every one."
+    )
+    pattern = forms.CharField(
+        required=False, max_length=100, help_text="Only names like it, as run-*/step-*; empty: all."
+    )
+    interval = forms.CharField(
+        label="At most every", required=False, max_length=40, help_text="As 1:00:00; empty: whenever one appears."
+    )
+    per_day = forms.IntegerField(
+        label="Campaigns a day", required=False, min_value=1, max_value=MOST_A_DAY, help_text="24 if you say nothing."
+    )
+    team = forms.ChoiceField(help_text="Its members see the results.")
+    cluster = forms.ChoiceField()
+    nodes = forms.IntegerField(required=False, min_value=1, max_value=100_000, help_text="At most so many at once.")
+    weights_gb = forms.FloatField(
+        label="GB of a checkpoint", required=False, min_value=0.001, max_value=10**5, help_text="14 if you say nothing."
+    )
+
+    def __init__(self, *given: Any, places: Places, suites: list[str], **more: Any) -> None:
+        super().__init__(*given, **more)
+        offer(self, places, suites)
+
+    def asked(self) -> dict[str, Any]:
+        return {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
+
+
+def offer(form: forms.Form, places: Places, suites: list[str]) -> None:
+    """The teams one may evaluate for, and what there is to evaluate with."""
+    mine = [team.name for team in places.teams.values() if places.caller.has(Role.RESEARCHER, team.pk)]
+    clusters = [cluster.name for cluster in places.clusters.values()]
+    for name, values in {"team": mine, "cluster": clusters, "suite": suites}.items():
+        form.fields[name].choices = _same(values)  # type: ignore[attr-defined]

@@ -16,6 +16,7 @@ from scheduling.backends import telemetry
 from scheduling.backends.base import Unreachable
 from scheduling.connections import connect
 from scheduling.loops import evaluate, simulate
+from scheduling.loops import evaluation_rules as rules
 from scheduling.loops.account import account_once
 from scheduling.loops.estimate import estimates
 from scheduling.loops.recover import recover_once
@@ -94,6 +95,18 @@ def campaigns() -> int:
         return stage_once(clock.now()) + evaluate.evaluate_once(clock.now())
     finally:
         Lease.give_back("campaigns", taken.term)
+
+
+@shared_task(name="scheduling.evaluation_rules")
+def evaluation_rules() -> int:
+    """One at a time, beside the coordinator: a directory may take long to list."""
+    now = clock.now()
+    if not rules.wanted(now) or (taken := Lease.take("evaluation rules", HOLDER, CAMPAIGNS_LEASE)) is None:
+        return 0
+    try:
+        return rules.rules_once(now)
+    finally:
+        Lease.give_back("evaluation rules", taken.term)
 
 
 @shared_task(name="scheduling.simulations")

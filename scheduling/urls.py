@@ -1,6 +1,15 @@
 from django.urls import path, re_path
 
-from scheduling import campaign_views, cluster_views, maintenance_views, queue_views, replay_views, report_views, views
+from scheduling import (
+    campaign_views,
+    cluster_views,
+    evaluation_rule_views,
+    maintenance_views,
+    queue_views,
+    replay_views,
+    report_views,
+    views,
+)
 
 urlpatterns = [
     path("queue/", queue_views.queue, name="queue"),
@@ -11,6 +20,12 @@ urlpatterns = [
     path("queue/<slug:cluster>/maintenance/<int:number>/cancel/", maintenance_views.cancel, name="maintenance-cancel"),
     path("jobs/<slug:public_id>/why/", views.why_it_waits, name="why"),
     path("evaluations/", campaign_views.campaigns, name="campaigns"),
+    path("evaluations/rules/", evaluation_rule_views.rules, name="evaluation-rules"),
+    re_path(
+        r"^evaluations/rules/(?P<pk>[1-9][0-9]{0,17})/(?P<verb>on|off|remove)/$",
+        evaluation_rule_views.change,
+        name="evaluation-rule-verb",
+    ),
     path("evaluations/<slug:public_id>/", campaign_views.campaign, name="campaign"),
     path("evaluations/<slug:public_id>/cancel/", campaign_views.cancel, name="campaign-cancel"),
     path("evaluations/<slug:public_id>/retry/", campaign_views.retry, name="campaign-retry"),

@@ -70,6 +70,9 @@ class Acme:
         """With a key, so that a retry after a lost answer does the work once."""
         return self._ask("POST", path, json=dict(body or {}), headers={"Idempotency-Key": str(uuid.uuid4())})
 
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._ask("PATCH", path, json=dict(body))
+
     def pages(self, path: str, query: Mapping[str, Any], most: int) -> Iterator[dict[str, Any]]:
         """Rows of a list, page after page, at most so many."""
         answer = self.get(path, {**query, "limit": max(1, min(PAGE, most))})

@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 from typer.completion import get_completion_script
 
-from acme_client import __version__, config, evaluate, explained, keys, offline, script, simulate, table, verbs
+from acme_client import __version__, config, evaluate, explained, keys, offline, rules, script, simulate, table, verbs
 from acme_client import top as live_view
 from acme_client.api import Acme, AcmeError, Refused
 from acme_client.terminal import DryRun, Form, FormOption, ReasonOption
@@ -374,6 +374,7 @@ def _node(acme: Acme, name: str) -> str:
 verbs.register(app)
 simulate.register(app)
 evaluate.register(app)
+rules.register(app)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acme_client import table
+from acme_client import rules, table
 from acme_client.api import Acme
 from acme_client.terminal import Form, FormOption, bar, print_rows, say, server_of, usage
 
@@ -42,17 +42,27 @@ def evaluate(
     team: Annotated[str | None, typer.Option("--account", "-A", help="The team it is asked for.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Evaluate what is known already once more.")] = False,
     id: Annotated[str, typer.Option("--id", help="Follow one that was asked for before.")] = "",
+    watch: Annotated[
+        str,
+        typer.Option("--watch", metavar="DIR", help="Evaluate what appears there from now on; see acme rules."),
+    ] = "",
     wait: Annotated[bool, typer.Option(help="Without it only the id is printed.")] = True,
     output: FormOption = Form.TABLE,
 ) -> None:
     """Evaluate checkpoints with a suite of datasets, and show the results."""
-    if bool(checkpoint) == bool(id):
-        usage("give checkpoints, or the --id of a campaign, one of the two")
-    if checkpoint and not suite:
+    if [bool(checkpoint), bool(id), bool(watch)].count(True) != 1:
+        usage("give checkpoints, the --id of a campaign, or a directory to --watch, one of them")
+    if watch and (deadline or again):
+        usage("--deadline and --again are about checkpoints that are there; a rule has neither")
+    if not (id or suite):
         usage("--suite is missing")
     if nodes and deadline:
         usage("--nodes and --deadline are two ways to say the same; give one of them")
     acme = server_of(ctx)
+    if watch:
+        where = {"directory": watch, "suite": suite, "cluster": cluster, "team": team}
+        typer.echo(rules.make(acme, {**where, "nodes": nodes, "weights_gb": weights_gb}))
+        return
     if checkpoint:
         asked = {"checkpoints": checkpoint, "suite": suite, "nodes": nodes, "weights_gb": weights_gb}
         asked |= {"cluster": cluster, "team": team, "again": again or None, **_deadline(deadline)}

@@ -25,3 +25,9 @@ def lower_bound_s(site: Site, phases: Phases, costs: Iterable[tuple[int, Cost]],
         ready + scoring / (site.nodes * site.scorers_per_node),
         checkpoints * transfer / site.nodes,
     )
+
+
+def whole_bound_s(site: Site, phases: Phases, costs: Iterable[Cost]) -> float:
+    """Where no dataset is cut, one GPU goes through the longest of them."""
+    ready = max(phases.start, phases.weights_gb / site.link_gb_s) + phases.weights_gb / site.host_gb_s
+    return max((ready + cost.on_gpu + cost.score for cost in costs), default=0.0)

@@ -2,12 +2,14 @@
 
 The board is the whole of it, as it is now; nothing is remembered between two looks. A trial is cut for one GPU from the
 line of what nobody has taken (`line`): a share of what is left over twice the GPUs, so that trials shrink towards the
-end and all end together, but long enough for the start and the loading of the model to be worth it. What a trial did
-not come to goes back to the line. Pure: board in, moves out.
+end and all end together, but long enough for the start and the loading of the model to be worth it. Where datasets were
+never measured, the first trials go through a few samples of each and nothing else: what follows is then cut by what
+they took. What a trial did not come to goes back to the line. Pure: board in, moves out.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +33,8 @@ class Wanted:
     samples: int
     cost: Cost  # of these samples
     parts: int  # in how many it may still be cut
+    measured: bool = True  # by any trial so far
+    begun: bool = False  # some of it is in a shard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +134,7 @@ def _gpus(board: Board) -> tuple[list[tuple[str, str]], list[NewTrial]]:
     names = sorted({one.checkpoint for one in work})
     line = _line(board, work, names, rooms)
     share_s = line.left_s / _slots(board)
+    probes = math.ceil(_unprobed(board) / _slots(board))
     stage: list[tuple[str, str]] = []
     trials: list[NewTrial] = []
     for number in _round(rooms):
@@ -140,7 +145,7 @@ def _gpus(board: Board) -> tuple[list[tuple[str, str]], list[NewTrial]]:
         if board.stages and name not in board.staged.get(node, ()):
             if name not in board.coming.get(node, ()) and (node, name) not in stage:
                 stage.append((node, name))
-        elif cuts := tuple(_packed(line, work, checkpoint, board, share_s)):
+        elif cuts := tuple(_packed(line, work, checkpoint, board, share_s, probes)):
             trials.append(NewTrial(node=node, checkpoint=name, cuts=cuts))
     return stage, trials
 
@@ -149,7 +154,8 @@ def _line(board: Board, work: Sequence[Loose | Wanted], names: Sequence[str], ro
     """What nobody has taken, with the nodes going on with the checkpoints that they have."""
     numbers = {name: number for number, name in enumerate(names)}
     site = Site(nodes=max(1, board.most_nodes), gpus_per_node=max(1, board.slots_per_node))
-    line = Line([_task(one, numbers[one.checkpoint]) for one in work], site)
+    datasets = {name: number for number, name in enumerate(sorted({one.dataset for one in work}))}
+    line = Line([_task(one, numbers[one.checkpoint], datasets[one.dataset]) for one in work], site)
     for node, room in rooms.items():
         for checkpoint in _prefers(board, room.name):
             if checkpoint in numbers and line.hold(node, numbers[checkpoint]):
@@ -175,9 +181,18 @@ def _prefers(board: Board, node: str) -> Iterator[str]:
     yield from sorted(board.coming.get(node, ()))
 
 
-def _task(one: Loose | Wanted, checkpoint: int) -> Task:
-    parts = one.parts if isinstance(one, Wanted) else 1
-    return Task(checkpoint=checkpoint, dataset=0, samples=one.samples, prior=one.cost, parts=parts, offset=one.start)
+def _task(one: Loose | Wanted, checkpoint: int, dataset: int) -> Task:
+    wanted = one if isinstance(one, Wanted) else None
+    return Task(
+        checkpoint=checkpoint,
+        dataset=dataset,
+        samples=one.samples,
+        prior=one.cost,
+        parts=wanted.parts if wanted else 1,
+        offset=one.start,
+        measured=wanted.measured if wanted else True,
+        begun=wanted.begun if wanted else True,
+    )
 
 
 def _round(rooms: Mapping[int, NodeRoom]) -> Iterator[int]:
@@ -190,8 +205,19 @@ def _slots(board: Board) -> int:
     return max(1, board.most_nodes * board.slots_per_node)
 
 
-def _packed(line: Line, work: Sequence[Loose | Wanted], checkpoint: int, board: Board, share_s: float) -> Iterator[Cut]:
-    """`share_s` is what each GPU would get, if all that is left were dealt out evenly now."""
+def _unprobed(board: Board) -> int:
+    return len({one.dataset for one in board.wanted if not one.measured} - {o.dataset for o in board.wanted if o.begun})
+
+
+def _packed(
+    line: Line, work: Sequence[Loose | Wanted], checkpoint: int, board: Board, share_s: float, probes: int
+) -> Iterator[Cut]:
+    """`share_s` and `probes` are what each GPU would get, if all that is left were dealt out evenly now."""
+    if line.wants_probe(checkpoint):
+        for _ in range(min(probes, MOST_PARTS)):
+            if line.wants_probe(checkpoint) and (taken := line.take(checkpoint)):
+                yield _cut(taken, work[taken.task])
+        return
     target_s = max(line.left_s / (2 * _slots(board)), min(share_s, WORTH * board.ready_s))
     filled_s = 0.0
     for _ in range(MOST_PARTS):

@@ -60,7 +60,7 @@ class Batches:
 
 def pulled(setting: Setting) -> Pulled:
     tasks = [
-        Task(checkpoint=0, dataset=number, samples=dataset.samples, prior=prior)
+        Task(checkpoint=0, dataset=number, samples=dataset.samples, prior=prior, measured=False)
         for number, (dataset, prior) in enumerate(zip(setting.datasets, setting.priors, strict=True))
     ]
 

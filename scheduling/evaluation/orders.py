@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,6 +26,7 @@ GRACE = "B:USR1@30"
 SHORTEST_LIMIT = timedelta(minutes=10)
 LONGEST_LIMIT = timedelta(days=7)
 LIMIT_FACTOR = 4  # times what is expected, and again with each try
+COPY = re.compile(r".*/acme-[0-9a-f]{20}", re.ASCII | re.DOTALL)
 COPY_LIMIT = timedelta(hours=4)
 REMOVAL_LIMIT = timedelta(minutes=30)
 
@@ -54,6 +56,10 @@ def copy_path(stage_root: str, team: str, checkpoint: str) -> str:
     """Teams share no copies: a name of theirs says nothing of who may read the original."""
     digest = hashlib.sha256(f"{team}\0{checkpoint}".encode()).hexdigest()[:20]
     return f"{stage_root.rstrip('/')}/acme-{digest}"
+
+
+def is_copy(path: str) -> bool:
+    return COPY.fullmatch(path) is not None
 
 
 def fitting(parts: Iterable[Part], model: str, serve: str) -> list[Part]:

@@ -7,16 +7,17 @@ the same for all methods. Pure: seeds in, a report out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from random import Random
 from statistics import median
 from typing import Any
 
-from scheduling.evaluation.bound import lower_bound_s
+from scheduling.evaluation.bound import lower_bound_s, whole_bound_s
 from scheduling.evaluation.methods import METHODS, Setting
 from scheduling.evaluation.work import Phases, Site, datasets
 
 PUBLISHED = {1: 1.3, 4: 1.8}  # times shorter than the baseline
+FAR_OFF = (1 / 20, 20.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +44,27 @@ class Wrong:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FarOff:
+    """`acme` where the prior of one dataset is `factor` times the truth; over all datasets, one after the other."""
+
+    factor: float
+    median_s: float
+    worst_s: float
+    worst_dataset: str
+    worst_speedup: float
+    worst_over_bound: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Compared:
     nodes: int
     lower_bound_s: float
-    longest_dataset_s: float  # on one GPU: the baseline can never be shorter
+    longest_dataset_s: float  # on one GPU
+    whole_bound_s: float  # no schedule that keeps datasets whole, as the baseline does, can be shorter
     published_speedup: float | None
     rows: tuple[Row, ...]
     wrong_priors: tuple[Wrong, ...]
+    far_off: tuple[FarOff, ...]
 
 
 def study(
@@ -85,7 +100,9 @@ def _compared(site: Site, phases: Phases, errors: Sequence[float], seeds: int) -
         longest_dataset_s=max(cost.on_gpu for cost in costs),
         published_speedup=PUBLISHED.get(site.nodes),
         rows=rows,
+        whole_bound_s=max(bound_s, whole_bound_s(site, phases, costs)),
         wrong_priors=tuple(_wrong(setting, error, seeds, base_s, bound_s) for error in errors if seeds),
+        far_off=tuple(_far_off(setting, factor, base_s, bound_s) for factor in FAR_OFF if seeds),
     )
 
 
@@ -101,7 +118,24 @@ def _wrong(setting: Setting, error: float, seeds: int, base_s: float, bound_s: f
     )
 
 
+def _far_off(setting: Setting, factor: float, base_s: float, bound_s: float) -> FarOff:
+    spans = sorted((_span_without(setting, number, factor), one.name) for number, one in enumerate(setting.datasets))
+    worst_s, worst = spans[-1]
+    return FarOff(
+        factor=factor,
+        median_s=median(seconds for seconds, _ in spans),
+        worst_s=worst_s,
+        worst_dataset=worst,
+        worst_speedup=base_s / worst_s,
+        worst_over_bound=worst_s / bound_s,
+    )
+
+
+def _span_without(setting: Setting, wrong: int, factor: float) -> float:
+    priors = [cost.times(factor) if number == wrong else cost for number, cost in enumerate(setting.priors)]
+    return METHODS["acme"].run(replace(setting, priors=priors)).makespan_s
+
+
 def _span(setting: Setting, error: float, dice: Random) -> float:
     believed = [cost.times(1 + dice.uniform(-error, error)) for cost in setting.priors]
-    wrong = Setting(site=setting.site, phases=setting.phases, datasets=setting.datasets, priors=believed)
-    return METHODS["acme"].run(wrong).makespan_s
+    return METHODS["acme"].run(replace(setting, priors=believed)).makespan_s

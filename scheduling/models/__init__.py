@@ -14,6 +14,7 @@ from .evaluation import (
     Trial,
     TrialKind,
 )
+from .evaluation_rule import EvaluationRule, RuleSighting, Which
 from .lease import Lease
 from .nodetest import NodeTest, TestWorld
 from .simulation import SILENT_AFTER, UNFINISHED, Simulation, SimulationState
@@ -29,11 +30,13 @@ __all__ = [
     "EstimateError",
     "EstimateOutcome",
     "Evaluation",
+    "EvaluationRule",
     "Forecast",
     "Framework",
     "Lead",
     "Lease",
     "NodeTest",
+    "RuleSighting",
     "Shard",
     "ShardState",
     "Simulation",
@@ -45,4 +48,5 @@ __all__ = [
     "TestWorld",
     "Trial",
     "TrialKind",
+    "Which",
 ]

@@ -102,6 +102,7 @@ class Campaign(models.Model):
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="campaigns")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="campaigns")
     suite = models.ForeignKey(Suite, on_delete=models.PROTECT, related_name="campaigns")
+    rule = models.ForeignKey("EvaluationRule", null=True, on_delete=models.SET_NULL, related_name="campaigns")
     checkpoints = ArrayField(models.CharField(max_length=500))
     weights_gb = models.FloatField(default=14.0)
     nodes = models.PositiveIntegerField(null=True, help_text="At most so many at once; empty: what the deadline asks.")

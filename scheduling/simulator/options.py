@@ -24,6 +24,7 @@ class Options:
     gpu_model: str = "a100"
     seed: int = 0
     speed: float = 60.0
+    trial_speed: float = 1.0
     faults: float = 0.0
     configure_s: float = 1.0
     token: str = ""
@@ -45,6 +46,7 @@ def options_of(arguments: list[str]) -> Options:
     parser.add_argument("--gpu-model", default="a100")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--speed", type=float, default=60.0, help="divides durations that the cluster draws itself")
+    parser.add_argument("--trial-speed", type=float, default=1.0, help="divides what jobs of campaigns take")
     parser.add_argument("--faults", type=float, default=0.0, help="what breaks per node and day, before --speed")
     parser.add_argument("--configure-s", type=float, default=1.0, help="from allocation to the start of the command")
     parser.add_argument("--token-file", type=Path, help="only who sends what it holds is answered; needed to --execute")
@@ -65,6 +67,7 @@ def options_of(arguments: list[str]) -> Options:
         gpu_model=given.gpu_model,
         seed=given.seed,
         speed=_positive("--speed", given.speed),
+        trial_speed=_positive("--trial-speed", given.trial_speed),
         faults=given.faults,
         configure_s=given.configure_s,
         token=_token(given.token_file),

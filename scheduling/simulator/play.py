@@ -84,19 +84,19 @@ class BadHint(ValueError):
     """A SIM_ variable that cannot be understood; the sentence names it."""
 
 
-def play_of(job: Job, *, seed: int, speed: float) -> Play:
+def play_of(job: Job, *, seed: int, speed: float, trial_speed: float = 1.0) -> Play:
     """What the job is to do, and then what befell it, in the order in which it did."""
-    play = _planned(job, seed=seed, speed=speed)
+    play = _planned(job, seed=seed, speed=speed, trial_speed=trial_speed)
     for blow in sorted(job.blows, key=lambda blow: blow.at):
         play = _struck(play, blow, max(blow.at - job.began_at, 0.0), job.began_at)
     return play
 
 
-def _planned(job: Job, *, seed: int, speed: float) -> Play:
+def _planned(job: Job, *, seed: int, speed: float, trial_speed: float) -> Play:
     environment = job.request.environment
     dice = f"{seed}:{job.request.comment or job.id}"
     kind = _kind(environment.get("ACME_KIND", ""))
-    if trial := course(environment, job.request.gpus_per_node > 0, dice):
+    if trial := course(environment, job.request.gpus_per_node > 0, dice, trial_speed):
         return Play(
             kind=kind,
             duration_s=trial.ends_s,
@@ -235,8 +235,11 @@ class NoStage:
 class PlayHands:
     """The hands of a simulated cluster: they know every end beforehand."""
 
-    def __init__(self, *, seed: int = 0, speed: float = 1.0, stage: Stage | None = None) -> None:
-        self._seed, self._speed, self._stage = seed, speed, stage or NoStage()
+    def __init__(
+        self, *, seed: int = 0, speed: float = 1.0, trial_speed: float = 1.0, stage: Stage | None = None
+    ) -> None:
+        self._seed, self._speed, self._trial_speed = seed, speed, trial_speed
+        self._stage = stage or NoStage()
         self._ends: list[tuple[float, int]] = []
         self._due: dict[int, Ended] = {}
 
@@ -284,10 +287,13 @@ class PlayHands:
     def play(self, job: Job) -> Play:
         """A job's play; one whose hints are nonsense plays as if it had none."""
         try:
-            return play_of(job, seed=self._seed, speed=self._speed)
+            return self._play(job)
         except BadHint:
             plain = {k: v for k, v in job.request.environment.items() if not k.startswith("SIM_")}
-            return play_of(_with_environment(job, plain), seed=self._seed, speed=self._speed)
+            return self._play(_with_environment(job, plain))
+
+    def _play(self, job: Job) -> Play:
+        return play_of(job, seed=self._seed, speed=self._speed, trial_speed=self._trial_speed)
 
     def _expect_end(self, job: Job, play: Play) -> None:
         if play.duration_s == inf:

@@ -68,7 +68,9 @@ class Server:
         self._seed = int(self._store.setting("seed", str(options.seed)))
         self._book = LogBook(options.log_root)
         self._kernels = KernelBook(options.log_root)
-        self._players = PlayHands(seed=self._seed, speed=options.speed, stage=self._book)
+        self._players = PlayHands(
+            seed=self._seed, speed=options.speed, trial_speed=options.trial_speed, stage=self._book
+        )
         jobs = options.state / "jobs"
         self._runners = ExecuteHands(state=jobs, log_root=options.log_root, account=options.account)
         hands = self._runners if options.execute else self._players

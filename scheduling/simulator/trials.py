@@ -2,7 +2,8 @@
 
 What it is to do stands in its environment, as for the program (`checks/evaluate.py`). How long a shard takes does not
 come from what the coordinator expects but from the cost model and the dice of the dataset's name, so that expectations
-can be wrong. Times are those of the wall. Pure.
+can be wrong. A model that is no copy on its node is loaded over the node's link, and a command that scores holds its
+GPU meanwhile. What others load slows nobody. Times are those of the wall, divided by `speed`. Pure.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from scheduling.evaluation import priors
+from scheduling.evaluation import orders, priors
 from scheduling.evaluation.priors import Known
+from scheduling.evaluation.work import Cost
 
 VARIABLE = "ACME_EVALUATION"
 COPY_S = 4.5  # 14 GB over 25 Gb/s
@@ -34,41 +36,54 @@ class Course:
     ends_s: float
 
 
-def course(environment: Mapping[str, str], has_gpus: bool, dice: str) -> Course | None:
+def course(environment: Mapping[str, str], has_gpus: bool, dice: str, speed: float = 1.0) -> Course | None:
     """None for a job that is none of a campaign."""
     try:
         what = json.loads(environment[VARIABLE])
-        said = tuple(_lines(what, has_gpus, Random(dice)))
+        said = tuple(_line(what, at / speed, values) for at, values in _lines(what, has_gpus, Random(dice), speed))
     except (KeyError, ValueError, TypeError, AttributeError):
         return None
-    return Course(said=said, ends_s=said[-1][0] + 0.3) if said else None
+    return Course(said=said, ends_s=said[-1][0] + 0.3 / speed) if said else None
 
 
-def _lines(what: Mapping[str, Any], has_gpus: bool, dice: Random) -> Iterator[tuple[float, str]]:
+def _lines(
+    what: Mapping[str, Any], has_gpus: bool, dice: Random, speed: float
+) -> Iterator[tuple[float, dict[str, Any]]]:
     match what["do"]:
         case "stage":
-            at = COPY_S * dice.uniform(1.0, 1.6)
-            yield _line(what, at, staged=what["to"], gb=14.0)
+            yield COPY_S * dice.uniform(1.0, 1.6), {"staged": what["to"], "gb": 14.0}
         case "remove":
-            yield _line(what, REMOVE_S, removed=what["to"])
+            yield REMOVE_S, {"removed": what["to"]}
         case "run":
-            yield from _parts(what, has_gpus, dice)
+            yield from _parts(what, has_gpus, dice, speed)
 
 
-def _parts(what: Mapping[str, Any], has_gpus: bool, dice: Random) -> Iterator[tuple[float, str]]:
-    at = priors.phases().start + LOAD_S if has_gpus else 0.5
-    yield _line(what, at, ready=True)
+def _parts(
+    what: Mapping[str, Any], has_gpus: bool, dice: Random, speed: float
+) -> Iterator[tuple[float, dict[str, Any]]]:
+    at = _ready_s(str(what["model"])) if has_gpus else 0.5
+    yield at, {"ready": True}
     for part in what["parts"]:
-        took = _took(str(part["dataset"]), int(part["samples"]), has_gpus) * dice.lognormvariate(0, SPREAD)
+        scores = bool(part["scores"])
+        took = _took(part, has_gpus, scores) * dice.lognormvariate(0, SPREAD)
         at += took
-        scores = _scores(str(what["model"]), part) if part["scores"] else None
-        yield _line(what, at, part=part["id"], code=0, took=round(took, 3), scores=scores, why="")
+        result = _scores(str(what["model"]), part) if scores else None
+        yield at, {"part": part["id"], "code": 0, "took": round(took / speed, 3), "scores": result, "why": ""}
 
 
-def _took(dataset: str, samples: int, has_gpus: bool) -> float:
-    cost = priors.guess(Known(name=dataset, samples=samples), priors.phases().weights_gb)
+def _ready_s(model: str) -> float:
+    return priors.phases().start + (LOAD_S if orders.is_copy(model) else COPY_S + LOAD_S)
+
+
+def _took(part: Mapping[str, Any], has_gpus: bool, scores: bool) -> float:
+    cost = pace(str(part["dataset"]), int(part["samples"]))
+    return (cost.on_gpu if has_gpus else 0.0) + (cost.score if scores else 0.0)
+
+
+def pace(dataset: str, samples: int) -> Cost:
+    """What a dataset usually takes here, which only its name tells."""
     odd = Random(f"pace of {dataset}").lognormvariate(0, ODDNESS)
-    return (cost.on_gpu if has_gpus else cost.score) * odd
+    return priors.guess(Known(name=dataset, samples=samples), priors.phases().weights_gb).times(odd)
 
 
 def _scores(model: str, part: Mapping[str, Any]) -> dict[str, float]:
@@ -79,5 +94,5 @@ def _scores(model: str, part: Mapping[str, Any]) -> dict[str, float]:
     return {"accuracy": round(min(1.0, max(0.0, usual + better + near)), 4)}
 
 
-def _line(what: Mapping[str, Any], at: float, **values: Any) -> tuple[float, str]:
+def _line(what: Mapping[str, Any], at: float, values: Mapping[str, Any]) -> tuple[float, str]:
     return at, f"acme:{what['nonce']} {json.dumps({**values, 'at': round(at, 3)})}"

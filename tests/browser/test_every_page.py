@@ -12,7 +12,9 @@ from django.contrib.auth.models import Permission
 from jobs import clock, maintenance_actions, node_actions
 from jobs.maintenance_actions import Wanted
 from jobs.models import Attempt, Checkpoint, Maintenance, Node, Progress, Pulse, Quota, Role, Sample, Team
+from scheduling.models import EvaluationRule
 from tests import make
+from tests.scheduling.campaign_make import campaign, suite
 
 # A slow machine takes minutes for axe alone
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
@@ -54,9 +56,21 @@ def site(tmp_path):
     pumps = Wanted(name="cooling-row-3", reason="new pumps", nodes="seren-[001-002]", **times)
     maintenance_actions.declare(seren, pumps, author=make.author(), now=clock.now())
     Quota.objects.create(team=Team.objects.get(name="pretraining"), cluster=seren, gpus=16)
+    evaluations(seren)
     for row in Node.objects.all():
         Sample.objects.create(node=row, at=clock.now(), gpu_util=[50.0] * 8, gpu_temperature_c=[60.0] * 8)
     return Attempt.objects.filter(ended_at=None).get().job
+
+
+def evaluations(cluster):
+    """Two directories that are watched, and what was asked for of one."""
+    core = suite(team=Team.objects.get(name="pretraining"))
+    campaign(cluster, of=core)
+    plain = {"team": core.team, "user": make.user("ada"), "cluster": cluster, "suite": core.name}
+    EvaluationRule.objects.create(**plain, directory="/checkpoints/pretrain-7b", looked_at=clock.now(), started=3)
+    why = "2 new checkpoints wait until 14:50 UTC: it evaluates at most every 1:00:00."
+    paced = {"interval": timedelta(hours=1), "pattern": "step-*", "which": "every", "why": why}
+    EvaluationRule.objects.create(**plain, **paced, directory="/checkpoints/sft/a-long-name-of-an-experiment")
 
 
 def reports(attempt):
@@ -91,6 +105,7 @@ def pages(job) -> dict[str, str]:
         "rules": "/failures/rules/",
         "what-if": "/what-if/",
         "evaluations": "/evaluations/",
+        "evaluation-rules": "/evaluations/rules/",
         "reports": "/reports/?by=team",
         "account": "/account/",
         "teams": "/settings/teams/",

@@ -10,7 +10,7 @@ from acme_client.api import Refused
 
 from jobs import clock
 from jobs.models import Cluster
-from scheduling.models import Campaign, Evaluation
+from scheduling.models import Campaign, Evaluation, EvaluationRule
 
 pytestmark = pytest.mark.django_db
 
@@ -71,7 +71,10 @@ def test_a_failed_campaign_is_exit_code_1(acme, suite):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "give checkpoints, or the --id of a campaign, one of the two"),
+        ((), "give checkpoints, the --id of a campaign, or a directory to --watch, one of them"),
+        (("/a", "--watch", "/ckpt", "-s", "core"), "one of them"),
+        (("--watch", "/ckpt"), "--suite is missing"),
+        (("--watch", "/ckpt", "-s", "core", "--again"), "a rule has neither"),
         (("/a",), "--suite is missing"),
         (("/a", "-s", "core", "-N", "1", "--deadline", "1:00"), "two ways to say the same"),
         (("/a", "-s", "core", "--deadline", "2026-99-01T"), "is no time"),
@@ -113,3 +116,26 @@ def test_a_file_that_is_no_json_is_named(acme, tmp_path):
 
 def test_suites_are_listed(acme, suite):
     assert "core" in acme("suite").stdout
+
+
+def test_a_directory_is_watched_by_a_rule_that_is_listed_changed_and_removed(acme, suite):
+    id = acme("evaluate", "--watch", "/ckpt/run", "-s", "core", "-A", "vision").stdout.strip()
+    assert "/ckpt/run" in acme("rules").stdout
+
+    acme("rules", id, "--off", "--which", "every", "--interval", "1:00:00")
+    row = EvaluationRule.objects.get()
+    assert (str(row.pk), row.is_on, row.which, row.interval.total_seconds()) == (id, False, "every", 3600)
+    acme("rules", id, "--remove")
+
+    assert not EvaluationRule.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [(("--off",), "name the rule that is to change"), (("7", "--off", "--remove"), "two things")],
+)
+def test_a_change_of_no_rule_is_wrong_usage(acme, words, sentence):
+    result = acme("rules", *words)
+
+    assert result.exit_code == 2
+    assert sentence in result.stderr

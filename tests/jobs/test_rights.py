@@ -15,7 +15,7 @@ from jobs.journal import SYNC
 from jobs.lifecycle import State
 from jobs.models import Cluster, Event, Job, Membership, Node, Role, Scope
 from scheduling.loops.recover import recover_once
-from scheduling.models import Campaign, Simulation, Suite
+from scheduling.models import Campaign, EvaluationRule, Simulation, Suite
 from tests.jobs import api_make as make
 from tests.jobs.api_make import Caller
 from tests.scheduling import campaign_make as campaigns
@@ -77,6 +77,9 @@ BODIES = {
     "campaigns/": {"checkpoints": ["/checkpoints/b"], "suite": "core", "team": "speech", "nodes": 1},
     "campaigns/<public_id:id>/cancel/": {},
     "campaigns/<public_id:id>/retry/": {},
+    "evaluation-rules/": {"directory": "/checkpoints/b", "suite": "core", "team": "speech"},
+    "evaluation-rules/<int:rule>/": {"is_on": False},
+    "evaluation-rules/<int:rule>/remove/": {},
     "incidents/<incident_number:incident>/decisions/<incident_number:decision>/approve/": {},
     "incidents/<incident_number:incident>/decisions/<incident_number:decision>/decline/": {},
     "incidents/<incident_number:incident>/decisions/<incident_number:decision>/undo/": {},
@@ -93,6 +96,7 @@ def address_of(pattern, job):
     for part, value in {
         "simulations/<public_id:id>": f"simulations/{simulation_of(job)}",
         "campaigns/<public_id:id>": f"campaigns/{campaign_of(job)}",
+        "<int:rule>": str(rule_of(job).pk),
         "<incident_number:decision>": str(Decision.objects.get().pk),
         "<incident_number:order>": str(Order.objects.latest("pk").pk),
         "<incident_number:channel>": str(channel_of(job).pk),
@@ -119,6 +123,13 @@ def simulation_of(job):
 def campaign_of(job):
     known = Campaign.objects.filter(team=job.team).first()
     return (known or campaigns.campaign(job.cluster, of=campaigns.suite(team=job.team))).public_id
+
+
+def rule_of(job):
+    known = EvaluationRule.objects.filter(team=job.team).first()
+    return known or EvaluationRule.objects.create(
+        team=job.team, user=job.user, cluster=job.cluster, directory="/checkpoints/a", suite="core"
+    )
 
 
 def channel_of(job):

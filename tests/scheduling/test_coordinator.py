@@ -57,6 +57,38 @@ def test_a_trial_never_has_more_parts_than_it_can_be_told_of():
     assert [len(trial.cuts) for trial in moves.trials] == [MOST_PARTS]
 
 
+def test_datasets_that_nobody_measured_are_probed_first_evenly_and_nothing_else_rides_along():
+    known = wanted(99, seconds=9000)
+    moves = decide(board(known, *(wanted(n, seconds=1000, measured=False) for n in range(16)), slots=8))
+
+    assert [len(trial.cuts) for trial in moves.trials] == [2] * 8
+    cuts = [cut for trial in moves.trials for cut in trial.cuts]
+    assert {cut.evaluation for cut in cuts} == set(range(16))
+    assert all(cut.expected_s <= 10 for cut in cuts)
+
+
+def test_where_fewer_are_unknown_than_gpus_are_free_the_others_go_on_with_what_is_known():
+    moves = decide(board(wanted(99, seconds=9000), wanted(1, seconds=1000, measured=False), slots=4))
+
+    first, *rest = moves.trials
+    assert [cut.evaluation for cut in first.cuts] == [1]
+    assert {cut.evaluation for trial in rest for cut in trial.cuts} >= {99}
+
+
+def test_while_a_probe_is_out_its_dataset_is_not_probed_again_and_is_cut_short():
+    begun = wanted(1, seconds=9000, measured=False, begun=True, start=3)
+    moves = decide(board(begun, slots=2))
+
+    assert all(cut.expected_s <= 90 for trial in moves.trials for cut in trial.cuts)
+    assert sum(len(trial.cuts) for trial in moves.trials) > 2
+
+
+def test_one_that_may_not_be_cut_is_its_own_probe():
+    moves = decide(board(wanted(1, seconds=1000, measured=False, parts=1), slots=2))
+
+    assert [[cut.samples for cut in trial.cuts] for trial in moves.trials] == [[100]]
+
+
 def test_nothing_is_dealt_where_no_gpu_is_free():
     assert decide(board(wanted(), slots=0)).nothing
 

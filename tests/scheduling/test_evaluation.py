@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,7 @@ from django.core.management import CommandError, call_command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.evaluation.bound import lower_bound_s
+from scheduling.evaluation.bound import lower_bound_s, whole_bound_s
 from scheduling.evaluation.line import Line, Task
 from scheduling.evaluation.methods import METHODS, Setting, by_size, by_worker
 from scheduling.evaluation.plan import foresee
@@ -114,6 +115,63 @@ def test_what_a_slice_took_counts_for_the_rest_of_its_dataset():
 
     assert slow.take(0).task == first.task  # it now has the most left
     assert known.take(0).task != first.task
+
+
+def test_what_was_never_measured_is_probed_before_everything_else():
+    line = Line([task(9000), task(500, dataset=1, measured=False), task(100, dataset=2, measured=False)], Site(nodes=1))
+    first, second, third = (line.take(0) for _ in range(3))
+
+    assert [(piece.task, piece.probes) for piece in (first, second, third)] == [(1, True), (2, True), (0, False)]
+    assert first.samples * 0.5 <= 10
+
+
+def test_until_a_probe_is_back_slices_of_its_dataset_are_the_shortest_there_are():
+    line = Line([task(40_000, measured=False)], Site(nodes=1))
+    probe, blind = line.take(0), line.take(0)
+    line.learn(probe, Cost(prepare=0, infer=40.0 * probe.samples, score=0))
+
+    assert blind.samples * 40 <= 40  # one sample is more than half a minute
+    assert line.take(0).samples > 10 * blind.samples
+
+
+def test_a_dataset_is_probed_once_for_all_checkpoints_and_what_it_told_counts_for_all():
+    line = Line([task(40_000, measured=False), task(40_000, checkpoint=1, measured=False)], Site(nodes=2))
+    probe = line.take(0)
+
+    assert not line.wants_probe(1)
+    line.learn(probe, Cost(prepare=0, infer=2 * 40.0 * probe.samples, score=0))
+    line.take(1)
+
+    assert line.left_s == pytest.approx(2 * 80_000, rel=0.2)
+
+
+def test_a_probe_of_a_dataset_with_a_long_metric_is_the_shorter_for_it():
+    line = Line([task(100, score=900, samples=1000, measured=False)], Site(nodes=1))
+
+    assert line.take(0).samples == 10
+
+
+@pytest.mark.parametrize("factor", [1 / 20, 20.0])
+@pytest.mark.parametrize("name", ["bbh", "math", "mmlu", "alpaca_eval"])
+def test_a_prior_that_is_off_by_twenty_moves_the_end_by_a_few_percent(name, factor):
+    right = setting(nodes=4)
+    priors = [
+        cost.times(factor) if one.name == name else cost for one, cost in zip(right.datasets, right.priors, strict=True)
+    ]
+    known = [(one.samples, cost) for one, cost in zip(right.datasets, right.priors, strict=True)]
+
+    wrong = METHODS["acme"].run(replace(right, priors=priors))
+
+    assert wrong.makespan_s <= 1.1 * lower_bound_s(right.site, PHASES, known)
+
+
+def test_no_schedule_of_whole_datasets_is_shorter_than_their_bound():
+    for nodes in (1, 4):
+        given = setting(nodes=nodes)
+        bound_s = whole_bound_s(given.site, PHASES, given.priors)
+
+        assert METHODS["metrics_off_gpu"].run(given).makespan_s >= bound_s
+        assert METHODS["baseline"].run(given).makespan_s >= bound_s
 
 
 def test_a_lost_slice_comes_back_once():

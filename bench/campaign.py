@@ -1,0 +1,375 @@
+"""A campaign beside a pretraining job, live:  python bench/campaign.py [--trial-speed N] [--json FILE]
+
+A simulated cluster of ten nodes as a process of its own, and the real loops on a real PostgreSQL: turns, copies of
+models, the coordinator. Pretraining holds nine nodes and is put back into the queue once, ten seconds after evaluation
+was asked for. Three runs with the same seed: pretraining alone; with 63 datasets of a 7B model as one job each, which
+loads the model over the node's link and scores on its GPU; with the same datasets as a campaign (`--nodes 1`).
+
+Printed for both: how long GPU jobs of evaluation waited (median, p90), GPU-seconds that they held without inferring,
+when a dataset had its result, and what became of pretraining. The cluster plays evaluation `--trial-speed` times as
+fast, and seconds are given in its time: so a turn of our loops, which nothing makes faster, counts that many times.
+Loaders of one node do not slow each other here, which is kind to the one-job-each side. About five minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from loops import clear, database
+
+NODES, PRETRAINING_NODES = 10, 9
+RESTART_S, HORIZON_S = 10.0, 60.0  # of the wall, since evaluation was asked for
+TOO_LONG_S = 1800.0
+PAUSE_S = 0.1
+ROOT = "/shared/evaluations"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretraining:
+    started_s: float
+    restarted_s: float
+    attempts: int
+    lines: int  # of progress, ten steps each, in the first `HORIZON_S`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    datasets: int
+    gpu_jobs: int
+    cpu_jobs: int
+    queued_p50_s: float
+    queued_p90_s: float
+    gpu_held_s: float
+    gpu_idle_s: float
+    result_p50_s: float
+    result_p90_s: float
+    makespan_s: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trial-speed", type=float, default=60.0)
+    parser.add_argument("--json", metavar="FILE")
+    given = parser.parse_args()
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    print(f"{machine}\n{NODES} nodes of 8 GPUs, pretraining on {PRETRAINING_NODES}, evaluation {given.trial_speed:g}x")
+    with ExitStack() as stack:
+        database(stack)
+        found = {name: run(kind(given.trial_speed), given.trial_speed) for name, kind in KINDS.items()}
+    print("\n".join(table(found)))
+    if given.json:
+        runs = {name: {part: one and asdict(one) for part, one in parts.items()} for name, parts in found.items()}
+        Path(given.json).write_text(
+            json.dumps({"machine": machine, "trial_speed": given.trial_speed, "runs": runs}, indent=2) + "\n"
+        )
+
+
+def run(kind: Any, speed: float) -> dict[str, Any]:
+    from tests.cluster.running import ClusterProcess
+
+    clear()
+    with tempfile.TemporaryDirectory(prefix="acme-bench-") as home:
+        options = ("--nodes", str(NODES), "--trial-speed", str(speed), "--seed", "0")
+        with ClusterProcess(Path(home), *options) as cluster:
+            return Site(cluster, speed).live(kind)
+
+
+class Site:
+    """One cluster, its pretraining job, and the loops that beat would run."""
+
+    def __init__(self, process: Any, speed: float) -> None:
+        from tests import make
+
+        place = {"address": process.address, "log_root": str(process.log_root)}
+        secret = {"token_file": str(process.state / "token"), "api_user": "root"}
+        self.cluster = make.cluster("beside", nodes=0, policy="acme", **place, **secret)
+        self.speed = speed
+        make.team(ada="admin")
+        self.turn()
+
+    def turn(self) -> None:
+        from jobs import clock
+        from scheduling.connections import connect
+        from scheduling.loops.evaluate import evaluate_once
+        from scheduling.loops.staging import stage_once
+        from scheduling.loops.turn import turns
+
+        turns(self.cluster.pk, "bench", connect)
+        now = clock.now()
+        stage_once(now)
+        evaluate_once(now)
+
+    def until(self, over: Callable[[], bool]) -> None:
+        began = time.monotonic()
+        while not over():
+            if time.monotonic() - began > TOO_LONG_S:
+                raise RuntimeError("the run did not come to its end")
+            self.turn()
+            time.sleep(PAUSE_S)
+
+    def live(self, kind: Any) -> dict[str, Any]:
+        from jobs.stop_actions import requeue
+        from tests import make
+
+        job = self.pretraining()
+        self.until(lambda: running(job))
+        kind.prepare(self)
+        asked, began = kind.ask(self.cluster), time.monotonic()
+        self.until(lambda: time.monotonic() - began > RESTART_S)
+        job.refresh_from_db()
+        requeue(job, author=make.author(), why="It starts again from its newest checkpoint.")
+        self.until(lambda: time.monotonic() - began > HORIZON_S and kind.over(asked))
+        return {"pretraining": pretrained(job), "evaluation": kind.told(asked)}
+
+    def pretraining(self) -> Any:
+        from tests import make
+
+        wish = {"nodes": PRETRAINING_NODES, "gpus_per_node": 8, "cpus_per_node": 64, "memory_per_node": "400G"}
+        hints = {"SIM_DURATION_S": "3600", "SIM_END": "COMPLETED"}
+        return make.job(cluster=self.cluster, kind="pretrain", name="pretrain", environment=hints, **wish)
+
+
+def running(job: Any) -> bool:
+    job.refresh_from_db()
+    return bool(job.state == "RUNNING" and job.attempts.filter(confirmed_at__isnull=False, ended_at=None).exists())
+
+
+def pretrained(job: Any) -> Pretraining:
+    from jobs.models import Event
+
+    first, *later = job.attempts.order_by("number")
+    again = Event.objects.filter(job=job, to_state="PENDING").order_by("id").last()
+    asked = again.at if again else first.ended_at
+    return Pretraining(
+        started_s=(first.confirmed_at - job.submitted_at).total_seconds(),
+        restarted_s=(later[-1].confirmed_at - asked).total_seconds(),
+        attempts=1 + len(later),
+        lines=sum(_lines(job, attempt) for attempt in (first, *later)),
+    )
+
+
+def _lines(job: Any, attempt: Any) -> int:
+    from datetime import UTC, datetime
+
+    until = datetime.fromtimestamp(job.submitted_at.timestamp() + HORIZON_S, UTC).strftime("[%Y-%m-%d %H:%M:%S]")
+    text = Path(attempt.log_path).read_text() if attempt.log_path else ""
+    return sum(line.startswith("[") and line[: len(until)] <= until for line in text.splitlines())
+
+
+# --- the ways to evaluate
+
+
+class Alone:
+    def __init__(self, speed: float) -> None:
+        pass
+
+    def prepare(self, site: Site) -> None:
+        pass
+
+    def ask(self, cluster: Any) -> None:
+        return None
+
+    def over(self, asked: None) -> bool:
+        return True
+
+    def told(self, asked: None) -> None:
+        return None
+
+
+class OneEach:
+    """Each dataset is a job that starts, loads over the link, infers and scores on its GPU: what people submit."""
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+
+    def prepare(self, site: Site) -> None:
+        pass
+
+    def ask(self, cluster: Any) -> list[Any]:
+        from jobs import actions, clock
+        from scheduling.evaluation.work import datasets
+        from tests import make
+
+        specs = [self._spec(number, one) for number, one in enumerate(datasets())]
+        team = make.team()
+        return actions.submit(specs, cluster=cluster, team=team, author=make.author(), now=clock.now())
+
+    def _spec(self, number: int, dataset: Any) -> Any:
+        from scheduling.evaluation import orders
+
+        part = orders.Part(
+            shard=number,
+            dataset=dataset.name,
+            start=0,
+            samples=dataset.samples,
+            output=f"{ROOT}/{number}",
+            command="answer && score",
+            scores=True,
+            expected_s=3600.0,
+        )
+        told = orders.told([part], model="/checkpoints/run/step-1000", serve="", nonce="each")
+        asked = {"gpus_per_node": 1, "cpus_per_node": 4}
+        return orders.inference(f"each-{dataset.name}", "", "", [part], {orders.VARIABLE: told}, **asked)
+
+    def over(self, jobs: list[Any]) -> bool:
+        from jobs.lifecycle import FINAL
+        from jobs.models import Job
+
+        return not Job.objects.filter(pk__in=[job.pk for job in jobs]).exclude(state__in=FINAL).exists()
+
+    def told(self, asked: list[Any]) -> Evaluated:
+        from jobs.models import Job
+        from scheduling.evaluation.work import datasets
+        from scheduling.loops.evaluate import said_by
+
+        jobs = list(Job.objects.filter(pk__in=[job.pk for job in asked]).select_related("cluster").order_by("id"))
+        failed = [job.name for job in jobs if job.state != "COMPLETED"]
+        if failed:
+            raise RuntimeError(f"these did not come to their end: {failed}")
+        took = {part.part: part.took_s for job in jobs for part in said_by(job, "each", 1 << 20).parts}
+        inferring = sum(took[number] * _inferring(one) for number, one in enumerate(datasets()))
+        done = [(job.ended_at - job.submitted_at).total_seconds() for job in jobs]
+        return evaluated(self._speed, gpu_jobs=jobs, cpu_jobs=0, inferring=inferring, done=done)
+
+
+def _inferring(dataset: Any) -> float:
+    """Which share of a job that does both is inference: the dice of a shard stretch both alike."""
+    from scheduling.simulator.trials import pace
+
+    cost = pace(dataset.name, dataset.samples)
+    return float(cost.on_gpu / (cost.on_gpu + cost.score))
+
+
+class Decoupled:
+    """The cluster has evaluated before, if only a small dataset: so it is known how long a trial takes to start."""
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+
+    def prepare(self, site: Site) -> None:
+        known = self._campaign(site.cluster, "/checkpoints/run/step-500", [_prior("warmup", 200, 30.0, 1.0)])
+        site.until(lambda: self.over(known))
+
+    def ask(self, cluster: Any) -> Any:
+        from scheduling.evaluation.work import Phases, datasets
+
+        costs = [(one, Phases.anchored().cost(one, one.samples)) for one in datasets()]
+        priors = [
+            _prior(one.name, one.samples, cost.on_gpu / self._speed, cost.score / self._speed) for one, cost in costs
+        ]
+        return self._campaign(cluster, "/checkpoints/run/step-1000", priors)
+
+    def _campaign(self, cluster: Any, checkpoint: str, priors: list[dict[str, Any]]) -> Any:
+        from jobs import clock
+        from scheduling import evaluation_actions as verbs
+        from scheduling.evaluation import asked
+        from tests import make
+
+        commands = {"infer": "answer", "metric": "score", "output_root": ROOT, "stage_root": "/dev/shm"}
+        team = make.team()
+        spec = asked.suite({"name": "study", "datasets": priors, **commands})
+        suite = verbs.define(spec, team=team, author=make.author())
+        wanted = asked.campaign({"checkpoints": [checkpoint], "nodes": 1})
+        return verbs.ask(wanted, suite=suite, cluster=cluster, team=team, author=make.author(), now=clock.now())
+
+    def over(self, campaign: Any) -> bool:
+        campaign.refresh_from_db()
+        return campaign.state not in ("PENDING", "RUNNING")
+
+    def told(self, campaign: Any) -> Evaluated:
+        from django.db.models import Sum
+
+        from jobs.models import Job
+        from scheduling.models import Evaluation, Shard
+
+        if campaign.state != "COMPLETED":
+            raise RuntimeError(f"the campaign is {campaign.state}: {campaign.why}")
+        jobs = Job.objects.filter(trial__campaign=campaign).order_by("id")
+        inferring = Shard.objects.filter(evaluation__campaign=campaign).aggregate(Sum("infer_s"))["infer_s__sum"]
+        ended = Evaluation.objects.filter(campaign=campaign).values_list("ended_at", flat=True)
+        done = [(at - campaign.created_at).total_seconds() for at in ended]
+        gpu_jobs = list(jobs.filter(trial__kind="infer"))
+        cpu_jobs = jobs.filter(trial__kind="score").count()
+        return evaluated(self._speed, gpu_jobs=gpu_jobs, cpu_jobs=cpu_jobs, inferring=inferring, done=done)
+
+
+def _prior(name: str, samples: int, infer_s: float, score_s: float) -> dict[str, Any]:
+    return {"name": name, "samples": samples, "infer_s": infer_s, "score_s": score_s}
+
+
+def evaluated(speed: float, *, gpu_jobs: list[Any], cpu_jobs: int, inferring: float, done: list[float]) -> Evaluated:
+    queued = sorted(wait for job in gpu_jobs for wait in _waits(job))
+    held = sum((job.ended_at - job.started_at).total_seconds() * job.gpus for job in gpu_jobs if job.started_at)
+    ready = sorted(done)
+    return Evaluated(
+        datasets=len(done),
+        gpu_jobs=len(gpu_jobs),
+        cpu_jobs=cpu_jobs,
+        queued_p50_s=speed * _quantile(queued, 0.5),
+        queued_p90_s=speed * _quantile(queued, 0.9),
+        gpu_held_s=speed * held,
+        gpu_idle_s=speed * (held - inferring),
+        result_p50_s=speed * _quantile(ready, 0.5),
+        result_p90_s=speed * _quantile(ready, 0.9),
+        makespan_s=speed * ready[-1],
+    )
+
+
+def _waits(job: Any) -> Iterator[float]:
+    if job.started_at:
+        yield (job.started_at - job.submitted_at).total_seconds()
+
+
+def _quantile(values: list[float], share: float) -> float:
+    return values[int(share * (len(values) - 1) + 0.5)]
+
+
+KINDS = {"alone": Alone, "one job each": OneEach, "decoupled": Decoupled}
+
+
+# --- shown
+
+COLUMNS = {
+    "gpu_jobs": "GPU jobs",
+    "cpu_jobs": "CPU jobs",
+    "queued_p50_s": "queued p50",
+    "queued_p90_s": "queued p90",
+    "gpu_held_s": "GPU-s held",
+    "gpu_idle_s": "idle in them",
+    "result_p50_s": "result p50",
+    "result_p90_s": "result p90",
+    "makespan_s": "makespan",
+}
+
+
+def table(found: dict[str, Any]) -> Iterator[str]:
+    yield f"\n{'evaluation':<14}" + "".join(f"{title:>14}" for title in COLUMNS.values())
+    for name, run in found.items():
+        if one := run["evaluation"]:
+            yield f"{name:<14}" + "".join(f"{getattr(one, column):>14,.0f}" for column in COLUMNS)
+    each, ours = found["one job each"]["evaluation"], found["decoupled"]["evaluation"]
+    yield f"{'ratio':<14}" + "".join(
+        f"{getattr(each, column) / getattr(ours, column):>13.1f}x" if getattr(ours, column) else f"{'':>14}"
+        for column in COLUMNS
+    )
+    yield f"\n{'pretraining':<14}{'start s':>14}{'restart s':>14}{'attempts':>14}{f'steps in {HORIZON_S:.0f} s':>14}"
+    for name, run in found.items():
+        one = run["pretraining"]
+        yield f"{name:<14}{one.started_s:>14.1f}{one.restarted_s:>14.1f}{one.attempts:>14}{one.lines * 10:>14}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""`acme rules`: directories in which each new checkpoint is evaluated, switched on and off, changed, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from acme_client import table
+from acme_client.api import Acme
+from acme_client.terminal import Form, FormOption, print_rows, server_of, usage
+
+COLUMNS: list[table.Column] = [
+    ("ID", lambda row: row["id"]),
+    ("STATE", lambda row: "on" if row["is_on"] else "off"),
+    ("DIRECTORY", lambda row: row["directory"]),
+    ("SUITE", lambda row: row["suite"]),
+    ("EVALUATES", lambda row: row["which"]),
+    ("CAMPAIGNS", lambda row: row["started"]),
+    ("WHY", lambda row: row["why"]),
+]
+
+
+def make(acme: Acme, asked: Mapping[str, Any]) -> str:
+    given = {name: value for name, value in asked.items() if value is not None}
+    return str(acme.post("evaluation-rules/", given)["id"])
+
+
+def rules(
+    ctx: typer.Context,
+    id: Annotated[int | None, typer.Argument(help="One rule; without it all are listed.")] = None,
+    on: Annotated[bool | None, typer.Option("--on/--off", help="Switch it on or off.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Its campaigns stay.")] = False,
+    which: Annotated[str | None, typer.Option("--which", help="newest or every.")] = None,
+    pattern: Annotated[
+        str | None, typer.Option("--pattern", help="Of names beneath the directory, as 'run-*'.")
+    ] = None,
+    interval: Annotated[
+        str | None, typer.Option("--interval", help="The least time between campaigns: 1:00:00.")
+    ] = None,
+    per_day: Annotated[int | None, typer.Option("--per-day", help="At most so many campaigns in 24 hours.")] = None,
+    output: FormOption = Form.TABLE,
+) -> None:
+    """List the rules that evaluate new checkpoints, or change one. `acme evaluate --watch DIR` makes one."""
+    given = {"is_on": on, "which": which, "pattern": pattern, "interval": interval, "per_day": per_day}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if (changes or remove) and id is None:
+        usage("name the rule that is to change; acme rules lists them")
+    if changes and remove:
+        usage("--remove and a change are two things; give one of them")
+    print_rows(COLUMNS, _rows(server_of(ctx), id, changes, remove), output)
+
+
+def _rows(acme: Acme, id: int | None, changes: Mapping[str, Any], remove: bool) -> list[dict[str, Any]]:
+    if id is None:
+        return list(acme.pages("evaluation-rules/", {}, 1000))
+    address = f"evaluation-rules/{id}/"
+    if remove:
+        return [acme.post(f"{address}remove/")]
+    return [acme.patch(address, changes) if changes else acme.get(address)]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(rules)
