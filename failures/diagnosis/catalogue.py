@@ -123,6 +123,9 @@ ECC = frozenset({48, 63, 64, 92, 94, 95, 140, 160, 161, 171, 172, 173})
 MEMORY = re.compile(r"(?i)\bECC\b|\bDBE\b|double[- ]bit|row remap|retire|uncorrect|contained:|DRAM|SRAM")
 
 
+LINK = re.compile(r"(?i)\bNVLink\b|\binterrupt hit on link \d")  # whatever the code, the driver names the link
+
+
 CAUSED_BY = re.compile(r"(?i)caused by previous Xid (\d{1,3})\b")
 
 
@@ -130,7 +133,7 @@ def judged_xid(code: int, words: str) -> tuple[str, Role, int]:
     """(label, role, specificity) of a code with the words printed after it."""
     if (before := CAUSED_BY.search(words)) and int(before[1]) != code:
         return judged_xid(int(before[1]), "")[0], Role.CASCADE, 46
-    label = "GPUFallenOffBus" if code == 79 else "NVLinkError" if code in NVLINK else "XidOther"
+    label = "GPUFallenOffBus" if code == 79 else "NVLinkError" if code in NVLINK or LINK.search(words) else "XidOther"
     if label == "XidOther" and code in ECC and MEMORY.search(words):
         label = "ECCError"
     if code in CONSEQUENCES:

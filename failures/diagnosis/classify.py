@@ -38,7 +38,8 @@ RETRIED = re.compile(
 )
 ROLE_RANK = {Role.INITIATING: 2, Role.CASCADE: 1, Role.TEARDOWN: 0}
 PROGRESS = re.compile(
-    r"(?i)\b(?:iter(?:ation)?|step|epoch|samples?|batch)\b.{0,80}(?:loss|time|speed|throughput|lr|tokens|/s)|\d+%\||"
+    r"(?i)\b(?:iter(?:ation)?|step|epoch|samples?|batch)\b.{0,80}(?:loss|time(?!d|-?out|r|stamp)|speed|throughput|"
+    r"(?<![a-z])lr(?![a-z])|tokens|/s(?:ec(?:ond)?)?\b)|\d+%\||"
     r"^\{'(?:train_|eval_)?loss'|\bsaved? (?:model|checkpoint)|bus bandwidth|it/s|s/it|successfully|"
     r"\b(?:training|run|job|evaluation|workers|ranks|tasks) (?:is |are |has |have )?(?:complete|finished|done)|"
     r"\bpass@\d+\W|\b(?:accuracy|acc|bleu|f1|perplexity|ppl)\b\W{1,4}\d|\bexit(?:ed)?(?: with)?(?: exit)? code:? 0\b"

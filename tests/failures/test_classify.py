@@ -76,6 +76,16 @@ def test_a_job_that_failed_without_a_word_is_unknown() -> None:
     assert (diagnosis.root_cause, diagnosis.confidence) == (UNKNOWN, 0.0)
 
 
+def test_an_actor_that_vanished_without_a_word_is_unknown() -> None:
+    log = (
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+        "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: "
+        "Worker unexpectedly exits with a connection error code 2. End of file.\n"
+    )
+
+    assert diagnose_text(log).root_cause == UNKNOWN
+
+
 def test_only_a_launchers_last_words_are_unknown() -> None:
     text = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n  exitcode  : 1 (pid: 97)\n"
 
@@ -88,6 +98,15 @@ def test_a_warning_before_progress_is_no_failure() -> None:
     )
 
     assert diagnose_text(text).root_cause == NONE
+
+
+def test_a_step_that_timed_out_and_a_path_are_no_progress() -> None:
+    cancelled = "slurmstepd: *** JOB 41 CANCELLED AT 2025-03-01T04:00:12 *** on tern-3\n"
+
+    timed_out = diagnose_text(f"{cancelled}srun: step 41.0 timed out\n")
+    swept = diagnose_text(f"{cancelled}slurmstepd: problem deleting step cgroup path /cgroup/slurm: Resource busy\n")
+
+    assert timed_out.root_cause == swept.root_cause == "Preempted/TimeLimit"
 
 
 def test_an_error_before_the_time_limit_is_the_cause() -> None:

@@ -25,6 +25,8 @@ def event(text: str) -> gpu_events.GpuEvent:
         (48, "DBE (double bit error) ECC", "ECCError", Role.INITIATING),
         (48, "", "XidOther", Role.INITIATING),
         (31, "MMU Fault", "XidOther", Role.INITIATING),
+        (137, "RLW_RXPIPE interrupt hit on link 3 on GPU5: PRIV Error", "NVLinkError", Role.INITIATING),
+        (31, "MMU Fault: symlink 3", "XidOther", Role.INITIATING),
         (45, "Ch 00000010", "XidOther", Role.CASCADE),
         (154, "GPU recovery action changed", "XidOther", Role.CASCADE),
         (999, "", "XidOther", Role.INITIATING),

@@ -349,6 +349,7 @@ ROWS: tuple[Signature, ...] = (
             r"ProcessRaisedException",
             r"worker .{0,30}died unexpectedly",
             r"AsyncEngineDeadError",
+            r"[Ww]orker (?:unexpectedly )?exits with a connection error code",
         ),
         "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.",
     ),

@@ -40,6 +40,11 @@ ROWS: tuple[Signature, ...] = (
         "heron-2:81:95 [3] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : client reregistration",
     ),
     benign(
+        "slurm-cgroup-left",  # the scheduler sweeping up behind a step that has ended already
+        r"slurm\w*: .{0,60}(?:deleting|destroy|removing|rmdir).{0,80}cgroup.{0,120}(?:[Rr]esource busy|No such file)",
+        "slurmstepd: _slurm_cgroup_destroy: problem deleting step cgroup path /cgroup/step_0: Device or resource busy",
+    ),
+    benign(
         "no-ipv6",
         r"errno: 97 - Address family not supported",
         (

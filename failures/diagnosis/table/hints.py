@@ -152,7 +152,7 @@ ROWS: tuple[Signature, ...] = (
         "sidecar: could not reach the parameter server",
         caseless=True,
         blame=Blame.NETWORK,
-        unless=CALM,
+        unless=rf"{CALM}|unexpectedly exits with a connection error code",  # Ray's way to say that a process is gone
     ),
     symptom(
         "hint-checkpoint",

@@ -37,6 +37,7 @@ ROWS: tuple[Signature, ...] = (
                 r"query_port|alloc_pd)\w*.{0,30}\bfailed"
             ),
             r"vendor err(?:or)? [0-9]+",
+            r"(?:could not|failed to|unable to|cannot) create (?:a |an |loopback |extended )*(?:queue pair|QP)\b",
         ),
         (
             "heron-2:81:95 [3] transport/net_ib.cc:1301 NCCL WARN NET/IB : Got completion from peer 10.9.0.4 "

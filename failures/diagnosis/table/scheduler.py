@@ -90,7 +90,7 @@ ROWS: tuple[Signature, ...] = (
         30,
         (
             r"CANCELLED AT [0-9T:-]+ (?:DUE to SIGNAL|by )",
-            r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT [0-9T:-]+ \*\*\*",
+            r"\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?CANCELLED AT [0-9T:-]+ \*\*\*",
             r"(?i:job (?:deleted|cancelled|canceled) (?:at request|by))",
         ),
         "slurmstepd: error: *** STEP 7003.0 ON tern-1 CANCELLED AT 2025-03-01T04:00:12 ***",
@@ -109,6 +109,7 @@ ROWS: tuple[Signature, ...] = (
             r"Reason=(?:NodeDown|NodeFail\w*)",
             r"\b(?:down|drain\w*|fail)\* .{0,120}\b[Nn]ot responding",
             r"slurmd (?:is )?(?:dead|stopped) on",
+            r"\bslurmd(?:\[[0-9]+\])?: (?:slurmd: )?fatal:",
             r"(?i:update_node: node \S+ (?:reason set to|state set to (?:DOWN|DRAIN|FAIL)))",
             r"(?i:\bnodes? \S+ (?:marked|setting|set|is now)(?: to| state)? (?:DOWN|DRAIN\w*|FAIL\w*)\b)",
             r"due to failure of node",
