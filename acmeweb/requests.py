@@ -1,10 +1,14 @@
-"""What every request and answer carries: an id, which the Events of the request keep too, and a content policy."""
+"""What every request and answer carries: an id, which the Events of the request keep too, and a content policy.
+And what the log says of an answer.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable
+from copy import copy
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core.exceptions import BadRequest
@@ -21,6 +25,18 @@ SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 def request_id(request: HttpRequest) -> str:
     given = request.headers.get("X-Request-ID", "")
     return given if SAFE_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+class Line(logging.Formatter):
+    """Of an answer, a line says under which id it went out. One below 500 was meant, and brings no traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = copy(record)
+        if getattr(record, "status_code", 500) < 500:
+            told.exc_info = told.exc_text = None
+        if id := getattr(getattr(record, "request", None), "acme_id", ""):
+            told.msg, told.args = f"{record.getMessage()} [{id}]", None
+        return super().format(told)
 
 
 class RequestMiddleware:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 from urllib.parse import quote
 
 import httpx
@@ -34,6 +34,8 @@ from acme_client.terminal import usage as _usage
 EPILOG = "Exit codes: 0 done, 1 refused by the server, 2 wrong usage, 3 server not reachable, 4 not allowed."
 TEST_POLL_S = 1.0
 UNFINISHED = ("PENDING", "RUNNING", "SUSPENDED")
+# What all wrong words are; typer gives out its kinds only
+WrongUsage = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 app = typer.Typer(
     help="Acme: submit jobs, follow them, look after nodes.",
@@ -45,7 +47,10 @@ app = typer.Typer(
 
 def run() -> None:
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except WrongUsage as error:
+        _say_usage(error)
+        sys.exit(2)
     except AcmeError as error:
         _say(str(error))
         sys.exit(error.exit_code)
@@ -53,6 +58,13 @@ def run() -> None:
         # Whoever read us has seen enough; nothing may be written any more, not even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+
+
+def _say_usage(error: Any) -> None:
+    """One sentence, and where the words are explained; without any words the help was the answer."""
+    if sentence := " ".join(error.format_message().split()):
+        where = error.ctx.command_path if error.ctx else "acme"
+        _say(f"{sentence.rstrip('.')}; see {where} --help")
 
 
 @app.command()

@@ -79,7 +79,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
         name, _, value = words[at].partition("=")
-        bare = SHORT.get(name[:2], name) if not name.startswith("--") else name
+        bare = _known(SHORT.get(name[:2], name[:2]) if not name.startswith("--") else name)
         attached = bool(value) or "=" in words[at] or (not name.startswith("--") and len(name) > 2)
         at += 1 if attached or bare in SWITCHES else 2
     rest = list(words[at:])
@@ -138,15 +138,21 @@ def _option(left: list[str]) -> tuple[str, str]:
         sign = value
     else:
         raise BadOption(f"{word!r} is no option")
-    if name not in OPTIONS and name not in IGNORED and name not in ("--begin", "--export"):
-        raise BadOption(f"{name} is no option that Acme or sbatch knows")
-    if name in SWITCHES:
+    if _known(name) in SWITCHES:
         return name, ""
     if not sign:
         if not left:
             raise BadOption(f"{name} needs a value")
         value = left.pop(0)
     return name, value
+
+
+def _known(name: str) -> str:
+    if name in UNDOABLE:
+        raise BadOption(f"{name}: {UNDOABLE[name]}")
+    if name not in OPTIONS and name not in IGNORED and name not in ("--begin", "--export"):
+        raise BadOption(f"{name} is no option that Acme or sbatch knows")
+    return name
 
 
 # --- setters
@@ -280,20 +286,14 @@ OPTIONS: dict[str, Setter] = {
     "--checkpoint-interval": _text("checkpoint_interval"),
     "--signal": _text("checkpoint_signal"),
 }
-SWITCHES = frozenset({"--hold", "--requeue", "--no-requeue", "--preemptible", "--exclusive", "--test-only"})
+SWITCHES = frozenset({"--hold", "--requeue", "--no-requeue", "--preemptible", "--exclusive"})
+# Leaving these out would do what the caller asked not to be done
+UNDOABLE = {"--test-only": "Acme cannot try a submission, so nothing was submitted"}
 IGNORED = frozenset(
     {
         *("--partition", "--qos", "--output", "--error", "--input", "--ntasks", "--constraint", "--nodelist"),
         *("--exclude", "--reservation", "--mail-type", "--mail-user", "--open-mode", "--exclusive"),
-        *(
-            "--mem-per-cpu",
-            "--mem-per-gpu",
-            "--cpus-per-gpu",
-            "--ntasks-per-gpu",
-            "--nice",
-            "--licenses",
-            "--test-only",
-        ),
+        *("--mem-per-cpu", "--mem-per-gpu", "--cpus-per-gpu", "--ntasks-per-gpu", "--nice", "--licenses"),
     }
 )
 SHORT = {

@@ -42,7 +42,7 @@ def _act(
         print_rows(table.OUTCOME_COLUMNS, done.outcomes, output)
     else:
         for one in done.refused:
-            say(f"{one['id']}: {one['error']}")
+            say(one["error"] if one["id"] in one["error"] else f"{one['id']}: {one['error']}")
         if dry:
             typer.echo(f"{verb['verb']} would reach {done.done} of {done.matched} jobs.")
     if done.left:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from . import engine, wording
+from .labels import UNKNOWN
 from .values import Diagnosis, Ending
 
 CHUNK = 1 << 20
@@ -20,16 +21,22 @@ CHUNK = 1 << 20
 def lines(files: Iterable[str], ending: Ending, as_json: bool) -> Iterator[tuple[str, bool]]:
     """(what to print, was it read), file by file, each as soon as it is known."""
     for name in files:
-        diagnosis, read = diagnosed(name, ending)
-        yield (wording.as_json(name, diagnosis) if as_json else wording.as_text(name, diagnosis) + "\n"), read
+        diagnosis, trouble = diagnosed(name, ending)
+        if as_json:
+            yield wording.as_json(name, diagnosis), not trouble
+        else:
+            yield trouble or wording.as_text(name, diagnosis) + "\n", not trouble
 
 
-def diagnosed(name: str, ending: Ending) -> tuple[Diagnosis, bool]:
+def diagnosed(name: str, ending: Ending) -> tuple[Diagnosis, str]:
+    """The answer, and a sentence when it rests on nothing of the file: it is not there, or is no text at all."""
     try:
-        return engine.diagnose(_chunks(name), ending), True
-    except OSError as trouble:
-        sentence = f"{name} cannot be read: {trouble.strerror or trouble}."
-        return replace(engine.diagnose([], ending), notes=(sentence,)), False
+        diagnosis = engine.diagnose(_chunks(name), ending)
+    except OSError as error:
+        trouble = f"{name} cannot be read: {error.strerror or error}."
+        return replace(engine.diagnose([], ending), notes=(trouble,)), trouble
+    nothing_read = diagnosis.root_cause == UNKNOWN and diagnosis.size and not diagnosis.lines
+    return diagnosis, f"{name}: {diagnosis.notes[0]}" if nothing_read else ""
 
 
 def _chunks(name: str) -> Iterator[bytes]:

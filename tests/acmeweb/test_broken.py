@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from io import StringIO
+
 import pytest
 from django.db import OperationalError, connection
 from django.db.utils import ConnectionHandler
 
 from acmeweb import views
+from acmeweb.requests import Line
 from jobs.door.errors import AWAY_S, Unavailable, translated
 from tests.jobs import api_make as make
 
@@ -25,6 +29,34 @@ def raising(error):
         raise error
 
     return fails
+
+
+@pytest.fixture
+def log():
+    """What the server's log says meanwhile."""
+    console = next(one for one in logging.getLogger().handlers if isinstance(one.formatter, Line))
+    written = StringIO()
+    before = console.setStream(written)
+    yield written
+    console.setStream(before)
+
+
+def test_a_refusal_is_one_line_in_the_log_under_the_id_of_its_answer(browser, log):
+    answer = browser.post("/settings/teams/add/", {"name": "mine"})
+
+    (line,) = log.getvalue().splitlines()
+    assert answer.status_code == 403
+    assert "Forbidden" in line and line.endswith(f"[{answer['X-Request-ID']}]")
+
+
+def test_a_defect_is_told_in_full_under_the_id_of_its_answer(browser, log, monkeypatch):
+    monkeypatch.setattr(views.clock, "now", raising(RuntimeError("a word for us alone")))
+
+    answer = browser.get("/")
+
+    first = log.getvalue().splitlines()[0]
+    assert "Internal Server Error" in first and first.endswith(f"[{answer['X-Request-ID']}]")
+    assert "Traceback" in log.getvalue() and "a word for us alone" in log.getvalue()
 
 
 def test_a_page_without_a_connection_is_a_503_and_a_sentence(browser, monkeypatch):

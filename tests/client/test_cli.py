@@ -150,8 +150,8 @@ def test_what_could_not_be_done_is_told_and_exit_code_1(acme, ada):
 
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
-        f"acme: {job}: {job} is PENDING; requeue needs a job that runs",
-        "acme: 0000000000a: You have no job 0000000000a.",
+        f"acme: {job} is PENDING; requeue needs a job that runs",
+        "acme: You have no job 0000000000a.",
     ]
 
 
@@ -182,7 +182,7 @@ def test_nodes_drain_and_resume(acme, ada):
 def ends_with(door, monkeypatch, *words):
     """`run()` as the shell sees it."""
     monkeypatch.setattr("sys.argv", ["acme", *words])
-    monkeypatch.setattr("acme_client.cli.app", lambda: app(obj=door))
+    monkeypatch.setattr("acme_client.cli.app", lambda **how: app(obj=door, **how))
     with pytest.raises(SystemExit) as ended:
         run()
     return ended.value.code
@@ -205,6 +205,28 @@ def test_each_kind_of_failure_has_its_exit_code(acme, door, monkeypatch, capsys)
         "acme: http://localhost answers, but not as Acme does (status 200).",
         "acme: This token is unknown, expired or revoked.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["jobs", "--nope"], "acme: No such option: --nope (Possible options: --name); see acme jobs --help"),
+        (["jobs", "--limit", "many"], "acme: Invalid value for '--limit': "),
+        (["job"], "acme: Missing argument 'id'; see acme job --help"),
+        (["fly"], "acme: No such command 'fly'; see acme --help"),
+    ],
+)
+def test_wrong_words_are_one_sentence_and_exit_code_2(door, monkeypatch, capsys, words, sentence):
+    assert ends_with(door, monkeypatch, *words) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.lower().startswith(sentence.lower())
+
+
+def test_without_words_it_shows_what_it_can_do(door, monkeypatch, capsys):
+    assert ends_with(door, monkeypatch) == 2
+    shown = capsys.readouterr()
+    assert "Exit codes:" in shown.out + shown.err
+    assert "acme: " not in shown.err
 
 
 def test_login_keeps_the_token_where_only_you_can_read_it(acme, door, monkeypatch):

@@ -40,8 +40,37 @@ def test_a_missing_file_is_named_and_the_others_are_still_answered(tmp_path: Pat
     code, out = diagnosed("/no/such.log", str(sick))
 
     assert code == 2
-    assert "/no/such.log cannot be read: No such file or directory." in out
+    assert out.startswith("/no/such.log cannot be read: No such file or directory.\n")
     assert "ECCError" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (bytes(range(128, 256)) * 40, "This is binary data, not a text; give the log itself."),
+        (b"\x7fELF" + bytes(200), "This is a program, not a text; unpack it or give the log itself."),
+        (b"PK\x03\x04" + bytes(200), "This is a zip archive, not a text; unpack it or give the log itself."),
+    ],
+)
+def test_what_is_no_text_gets_one_sentence_and_no_verdict(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "what.log"
+    path.write_bytes(content)
+
+    code, out = diagnosed(str(path))
+
+    assert code == 2
+    assert out.splitlines() == [f"{path}: {sentence}", "acme: 1 of 1 files could not be read"]
+
+
+def test_an_empty_log_is_an_answer(tmp_path: Path) -> None:
+    path = tmp_path / "silent.log"
+    path.touch()
+
+    code, out = diagnosed(str(path))
+
+    assert code == 0
+    assert "the cause is not in this text (0 lines)" in out
+    assert "The log is empty." in out
 
 
 @pytest.mark.parametrize("signal", ["9", "KILL", "SIGKILL"])

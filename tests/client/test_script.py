@@ -90,6 +90,7 @@ def test_all_of_the_environment_is_never_sent():
         (["-N"], "--nodes needs a value"),
         (["--colour=red"], "--colour is no option that Acme or sbatch knows"),
         (["-Z"], "-Z is no option that Acme or sbatch knows"),
+        (["--test-only"], "--test-only: Acme cannot try a submission, so nothing was submitted"),
         (["--gres=fpga:1"], "--gres fpga:1: Acme knows gpu only"),
         (["-N", "3", "-G", "8"], "--gpus 8 cannot be shared evenly by 3 nodes"),
         (["-b", "soon"], "--begin: 'soon' is neither now+2hours nor a time such as 2026-01-31T08:00"),
@@ -102,6 +103,12 @@ def test_a_wrong_option_is_one_sentence(words, sentence):
         fields(words)
 
     assert str(failed.value) == sentence
+
+
+@pytest.mark.parametrize("words", [["--colour", "run.sh"], ["-Z", "run.sh"], ["--test-only", "run.sh"]])
+def test_an_unknown_option_is_named_and_takes_no_script_for_its_value(words):
+    with pytest.raises(BadOption, match=f"^{words[0]}"):
+        script.split(words)
 
 
 def test_an_open_quotation_mark_in_a_directive():
