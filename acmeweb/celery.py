@@ -28,6 +28,7 @@ app.conf.beat_schedule = {
     "watches": {"task": "scheduling.watch", "schedule": 15.0, "options": {"expires": 15}},
     "slow steps": {"task": "scheduling.slow", "schedule": 60.0, "options": {"expires": 60}},
     "nodes' health": {"task": "scheduling.health", "schedule": 30.0, "options": {"expires": 30}},
+    "burn-ins": {"task": "scheduling.care", "schedule": 15.0, "options": {"expires": 15}},
     "notices": {"task": "failures.notify", "schedule": 5.0, "options": {"expires": 5}},
     "late diagnoses": {"task": "failures.sweep", "schedule": 300.0, "options": {"expires": 300}},
     "accounts": {"task": "scheduling.accounts", "schedule": 300.0, "options": {"expires": 300}},

@@ -47,7 +47,7 @@ def _failures(cluster: Cluster, since: datetime) -> Iterator[Entry]:
 def _events(cluster: Cluster, since: datetime) -> Iterator[Entry]:
     down = Q(what="node.moved", to_state__startswith="DOWN")
     failed = Q(what="node.tested", detail__passed=False)
-    rows = Event.objects.filter(down | failed, node__cluster=cluster, at__gte=since)
+    rows = Event.objects.filter(down | failed, node__cluster=cluster, at__gte=since).exclude(detail__ran=False)
     for node, at, what in rows.values_list("node", "at", "what")[:MOST]:
         yield node, at, "down" if what == "node.moved" else "failed_test"
 

@@ -18,10 +18,10 @@ from failures.grouping import Scope, Symptom
 from failures.models import Incident, Sign
 from failures.models.decision import CARRIED_OUT, OPEN
 from failures.situation import CAUSES
-from jobs import journal
+from jobs import journal, node_actions
 from jobs.hostlist import expand
 from jobs.journal import Author
-from jobs.models import Attempt, Cluster, Node
+from jobs.models import Attempt, Care, Cluster, Node
 
 DETECTOR = Author(by="detector")
 
@@ -48,6 +48,8 @@ def see(
             return None
     if sign.severity == Severity.BAD and sign.incident is None:
         _join(sign, now)
+    if sign.severity == Severity.BAD and node is not None and node.care == Care.BURN_IN:
+        node_actions.to_repair(node, author=DETECTOR, why=sign.why)
     _tell(sign)
     return sign
 

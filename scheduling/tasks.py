@@ -17,6 +17,7 @@ from scheduling.backends.base import Unreachable
 from scheduling.connections import connect
 from scheduling.loops import evaluate, simulate
 from scheduling.loops.account import account_once
+from scheduling.loops.care import care_once
 from scheduling.loops.estimate import estimates
 from scheduling.loops.health import health_once
 from scheduling.loops.recover import recover_once
@@ -89,6 +90,11 @@ def slow() -> int:
 @shared_task(name="scheduling.health")
 def health() -> int:
     return health_once(clock.now())
+
+
+@shared_task(name="scheduling.care")
+def care() -> int:
+    return care_once(clock.now())
 
 
 @shared_task(name="scheduling.sweep")

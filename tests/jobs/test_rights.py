@@ -55,6 +55,7 @@ BODIES = {
     "nodes/<node_name:cluster>/<node_name:name>/drain/": {"reason": "x"},
     "nodes/<node_name:cluster>/<node_name:name>/resume/": {},
     "nodes/<node_name:cluster>/<node_name:name>/test/": {},
+    "nodes/<node_name:cluster>/<node_name:name>/burn-in/": {},
     "rules/<slug:rule>/adopt/": {},
     "rules/<slug:rule>/retire/": {},
     "jobs/<public_id:id>/diagnosis/": {"confirmed": True},
