@@ -59,6 +59,8 @@ PAGES = (
     Page(title="Evaluation rules", name="evaluation-rules", words="watch directory new checkpoints automatic"),
     Page(title="Teams", name="teams", words="settings members roles"),
     Page(title="Clusters", name="clusters", words="settings slurm connection test", needs="jobs.operate_cluster"),
+    Page(title="Notifications", name="channels", words="settings channels email webhook slack alerts"),
+    Page(title="Recovery modes", name="recovery-modes", words="settings observe propose act restart"),
     Page(title="Model", name="model", words="settings llm endpoint agent", needs="jobs.operate_cluster"),
     Page(title="Your account and tokens", name="account", words="settings password api token"),
     Page(title="API reference", name="api-docs", words="rest openapi schema"),

@@ -135,7 +135,7 @@ def _trouble(request: HttpRequest, now: datetime) -> Trouble:
 def _proposals(caller: Caller, now: datetime) -> list[Decision]:
     """What recovery would do if somebody said yes; the first to expire first."""
     rows = rights.decisions(caller).waiting_for_a_yes(now)
-    found = list(rows.select_related("attempt__job__team").order_by("expires_at")[:MOST_TROUBLE])
+    found = list(rows.select_related("attempt__job__team", "sign__node").order_by("expires_at")[:MOST_TROUBLE])
     for decision in found:
         decision.sentence = decision_actions.sentence(decision)
     return found

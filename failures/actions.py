@@ -197,13 +197,35 @@ def _known(row: Diagnosis, names: Iterable[str]) -> list[Node]:
 # --- incidents
 
 
-def _join(row: Diagnosis, first_at: datetime, now: datetime) -> Incident:
-    """Under a lock of the cluster: two attempts that die of one cause in one moment must not open two incidents."""
+def find_or_open(
+    cluster_id: int, symptom: Symptom, category: str, first_at: datetime, lead: Diagnosis | None = None
+) -> tuple[Incident, bool]:
+    """The incident that a symptom belongs to, and whether it was there. Under a lock of the cluster: two attempts that
+    die of one cause in one moment must not open two incidents."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [OPEN_LOCK, row.cluster_id])
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [OPEN_LOCK, cluster_id])
+    found = grouping.choose(symptom, kin.candidates(cluster_id, symptom))
+    if found:
+        return Incident.objects.get(pk=found), True
+    opened = Incident.objects.create(
+        cluster_id=cluster_id,
+        root_cause=symptom.root_cause,
+        category=category,
+        scope=grouping.scope_of(symptom),
+        subject=grouping.subject_of(symptom)[:200],
+        words=symptom.words,
+        first_symptom_at=first_at,
+        last_symptom_at=symptom.at,
+        lead=lead,
+    )
+    return opened, False
+
+
+def _join(row: Diagnosis, first_at: datetime, now: datetime) -> Incident:
     symptom = kin.symptom_of(row)
-    found = grouping.choose(symptom, kin.candidates(row.cluster_id, symptom))
-    incident = Incident.objects.get(pk=found) if found else _open(row, symptom, first_at)
+    incident, found = find_or_open(row.cluster_id, symptom, row.category, first_at, lead=row)
+    if incident.lead_id is None:  # it was opened by a sign: now there is somebody who died of it
+        Incident.objects.filter(pk=incident.pk).update(lead=row)
     Diagnosis.objects.filter(pk=row.pk).update(incident=incident)
     Incident.objects.filter(pk=incident.pk).update(
         attempts=F("attempts") + 1,
@@ -220,20 +242,6 @@ def _join(row: Diagnosis, first_at: datetime, now: datetime) -> Incident:
     what = "incident.joined" if found else "incident.opened"
     _event(what, ENGINE, row, to_state=incident.state, why=incident.title, detail={"incident": incident.pk})
     return incident
-
-
-def _open(row: Diagnosis, symptom: Symptom, first_at: datetime) -> Incident:
-    return Incident.objects.create(
-        cluster_id=row.cluster_id,
-        root_cause=row.root_cause,
-        category=row.category,
-        scope=grouping.scope_of(symptom),
-        subject=grouping.subject_of(symptom)[:200],
-        words=symptom.words,
-        first_symptom_at=first_at,
-        last_symptom_at=symptom.at,
-        lead=row,
-    )
 
 
 @transaction.atomic
@@ -280,10 +288,11 @@ def _moved(incident: Incident, wanted: str) -> Moved:
 def _of_incident(what: str, author: Author, incident: Incident, state: str, why: str) -> None:
     before = incident.state
     incident.refresh_from_db()
-    if incident.lead is None:
-        return
-    detail = {"incident": incident.pk}
-    _event(what, author, incident.lead, from_state=before, to_state=state, why=why, detail=detail)
+    moved: dict[str, Any] = {"from_state": before, "to_state": state, "why": why, "detail": {"incident": incident.pk}}
+    if incident.lead is not None:
+        _event(what, author, incident.lead, **moved)
+    else:  # signs alone
+        journal.event(what, author, cluster_id=incident.cluster_id, node=incident.nodes.first(), **moved).save()
     live.changed("failures", f"incident:{incident.pk}")
 
 

@@ -13,7 +13,18 @@ from django.utils.safestring import SafeString
 
 from failures import actions, rule_actions
 from failures.diagnosis.labels import LABELS
-from failures.models import Channel, Decision, Diagnosis, Incident, LearnedRule, Notice, Order, RuleState, Standing
+from failures.models import (
+    Channel,
+    Decision,
+    Diagnosis,
+    Incident,
+    LearnedRule,
+    Notice,
+    Order,
+    RuleState,
+    Sign,
+    Standing,
+)
 from jobs import clock
 from jobs.admin import looks
 from jobs.admin.record import Open, RecordAdmin
@@ -248,6 +259,16 @@ class DecisionAdmin(RecordAdmin):
     @admin.display(description="course", ordering="course")
     def standing(self, row: Decision) -> SafeString:
         return looks.long_badge(row.badge)
+
+
+@admin.register(Sign)
+class SignAdmin(RecordAdmin):
+    list_display = ("id", "since", "symptom", "severity", "node", "attempt", "why", "ended_at", "incident")
+    list_select_related = ("attempt__job", "node", "incident")
+    list_filter = ("symptom", "severity", "cluster")
+    date_hierarchy = "since"
+    search_fields = ("node__name__startswith", "attempt__key__startswith")
+    search_help_text = "Begin of a node's name or of a job id."
 
 
 @admin.register(Order)

@@ -11,7 +11,7 @@ from django.db.models import F
 
 from acmeweb import live
 from failures.actions import Moved, storable
-from failures.models import Course, Decision, Diagnosis, Order, Step
+from failures.models import Course, Decision, Diagnosis, Order, Sign, Step
 from failures.recovery.remedies import RESTARTING, Action, Mode
 from failures.recovery.stored import as_json
 from failures.recovery.values import Recovery
@@ -28,8 +28,8 @@ CLAIM = timedelta(seconds=60)
 ACTING_TAKES = timedelta(minutes=30)  # with two rounds of tests; then the job is given back to its ending
 
 
-def record(row: Diagnosis, situation: Situation, found: Recovery, now: datetime) -> Decision | None:
-    """One for each failed attempt; None where somebody else was faster."""
+def record(row: Diagnosis | Sign, situation: Situation, found: Recovery, now: datetime) -> Decision | None:
+    """One for each failed attempt and for each sign; None where somebody else was faster."""
     try:
         with transaction.atomic():
             return _record(row, situation, found, now)
@@ -37,11 +37,12 @@ def record(row: Diagnosis, situation: Situation, found: Recovery, now: datetime)
         return None
 
 
-def _record(row: Diagnosis, situation: Situation, found: Recovery, now: datetime) -> Decision:
+def _record(row: Diagnosis | Sign, situation: Situation, found: Recovery, now: datetime) -> Decision:
+    ground = {"diagnosis": row} if isinstance(row, Diagnosis) else {"sign": row}
     inputs = {name: storable(as_json(getattr(situation, name))) for name in ("facts", "history", "policy")}
     base, words = found.checkpoint, {"pro": found.pro, "con": found.con}
     decision = Decision.objects.create(
-        cluster_id=row.cluster_id, incident_id=row.incident_id, diagnosis=row, attempt=row.attempt, at=now,
+        cluster_id=row.cluster_id, incident_id=row.incident_id, attempt=row.attempt, at=now, **ground,
         action=found.action.value, mode=found.mode.value, why=storable(found.why),
         limits=storable([[mode.value, why] for mode, why in found.limits]), drain=sorted(found.drain),
         test=sorted(found.test), checkpoint_path=base.path[:1000] if base else "",
@@ -65,6 +66,8 @@ def _course(found: Recovery) -> str:
 def _let_the_job_wait(decision: Decision, now: datetime) -> None:
     """As long as the decision may still come to pass. Who is started again by nobody need not wait for anybody."""
     attempt = decision.attempt
+    if attempt is None or attempt.ended_at is None:
+        return
     try:
         if decision.course == Course.APPROVED:
             recovery_actions.postpone(attempt, now + ACTING_TAKES, why=f"Recovery: {sentence(decision)}")
@@ -94,7 +97,8 @@ def give_back(decision: Decision, author: Author, why: str = "", *, hold: bool =
     not wait any more."""
     stops = decision.action == Action.STOP and decision.mode == Mode.ACT
     words = why or f"{decision.why[:1].upper()}{decision.why[1:]}."
-    recovery_actions.give_back(decision.attempt, author=author, why=words, hold=hold or stops)
+    if decision.attempt is not None:
+        recovery_actions.give_back(decision.attempt, author=author, why=words, hold=hold or stops)
 
 
 # --- what people say
@@ -110,8 +114,7 @@ def approve(decision: Decision, *, author: Author, now: datetime, why: str = "")
         raise Moved(f"it was right until {row.expires_at:%d %b %H:%M} UTC; what was right then may be wrong now")
     _say(row, Course.APPROVED, author, now, why, due_at=now)
     _event("decision.approved", author, row, why=why, to_state=Course.APPROVED)
-    with_job = row.action in RESTARTING
-    if with_job:
+    if row.attempt is not None and row.action in RESTARTING:
         _if_it_waits(lambda: recovery_actions.postpone(row.attempt, now + ACTING_TAKES, why="Recovery was approved."))
     decision.refresh_from_db()
 
@@ -157,6 +160,8 @@ def _resumed(step: Step, author: Author, why: str, now: datetime) -> str:
 def _held_again(row: Decision, author: Author, why: str, now: datetime) -> str:
     """A job that has not gone on yet is held, whatever its end would have made of it; one that has is nobody's to
     stop."""
+    if row.attempt is None:
+        return ""
     job = Job.objects.get(pk=row.attempt.job_id)
     Order.objects.create(cluster_id=row.cluster_id, job=job, by=author.by, why=why, at=now)
     if job.state != State.PENDING:
@@ -249,20 +254,28 @@ def name_faulty(decision: Decision, names: Sequence[str]) -> None:
 
 def expire(now: datetime) -> int:
     """What nobody said yes to in time is never done."""
-    done = 0
-    for row in Decision.objects.filter(course=Course.PROPOSED, expires_at__lte=now).select_related("attempt__job")[
-        :200
-    ]:
-        with transaction.atomic():
-            if Decision.objects.filter(pk=row.pk, course=Course.PROPOSED).update(course=Course.EXPIRED, ended_at=now):
-                _event("decision.expired", RECOVERY, row, to_state=Course.EXPIRED, why="Nobody approved it in time.")
-                _tell(row)
-                done += 1
-    return done
+    late = Decision.objects.filter(course=Course.PROPOSED, expires_at__lte=now).select_related("attempt__job")
+    return sum(_expired(row, "Nobody approved it in time.", now) for row in late[:200])
+
+
+def forget(sign: Sign, why: str, now: datetime) -> None:
+    """What was proposed because of a sign that has passed is not to be done any more."""
+    for row in Decision.objects.filter(sign=sign, course=Course.PROPOSED).select_related("attempt__job"):
+        _expired(row, why, now)
+
+
+@transaction.atomic
+def _expired(row: Decision, why: str, now: datetime) -> bool:
+    over = {"course": Course.EXPIRED, "ended_at": now, "outcome": why}
+    if not Decision.objects.filter(pk=row.pk, course=Course.PROPOSED).update(**over):
+        return False
+    _event("decision.expired", RECOVERY, row, to_state=Course.EXPIRED, why=why)
+    _tell(row)
+    return True
 
 
 def _locked(decision: Decision) -> Decision:
-    rows = Decision.objects.select_for_update(of=("self",)).select_related("attempt__job", "incident")
+    rows = Decision.objects.select_for_update(of=("self",)).select_related("attempt__job", "incident", "sign__node")
     return rows.get(pk=decision.pk)
 
 
@@ -271,10 +284,15 @@ def step(decision: Decision, kind: str, words: str, node: Node | None = None) ->
 
 
 def _event(what: str, author: Author, decision: Decision, **fields: Any) -> None:
-    attempt = Attempt.objects.select_related("job").get(pk=decision.attempt_id)
     detail = {"incident": decision.incident_id, "decision": decision.pk, "action": decision.action}
+    if decision.attempt_id is None:
+        node = Node.objects.get(signs__decision=decision)
+        journal.of_node(what, author, node, detail=detail, **fields).save()
+        return
+    attempt = Attempt.objects.select_related("job").get(pk=decision.attempt_id)
     journal.of_job(what, author, attempt.job, attempt=attempt, detail=detail, **fields).save()
 
 
 def _tell(decision: Decision) -> None:
-    live.changed("failures", f"incident:{decision.incident_id}", f"job:{decision.attempt.job.public_id}")
+    of_job = [f"job:{decision.attempt.job.public_id}"] if decision.attempt else []
+    live.changed("failures", f"incident:{decision.incident_id}", *of_job)

@@ -32,8 +32,8 @@ class Shown:
 
 def shown(incident: Incident, caller: Caller) -> Shown:
     """The open ones first, then the newest."""
-    rows = rights.decisions(caller).filter(incident=incident)
-    rows = rows.select_related("attempt__job__team").prefetch_related("steps__node__cluster").order_by("-pk")
+    rows = rights.decisions(caller).filter(incident=incident).order_by("-pk")
+    rows = rows.select_related("attempt__job__team", "sign__node__cluster").prefetch_related("steps__node__cluster")
     found = list(rows[: MOST + 1])
     for one in found:
         one.may_decide = rights.may_decide(caller, one)
@@ -43,7 +43,7 @@ def shown(incident: Incident, caller: Caller) -> Shown:
 
 
 def _orders(decisions: list[Decision], caller: Caller) -> list[Order]:
-    jobs = {one.attempt.job_id for one in decisions}
+    jobs = {one.attempt.job_id for one in decisions if one.attempt}
     nodes = {step.node_id for one in decisions for step in one.steps.all() if step.node_id}
     rows = rights.orders(caller).select_related("job__team", "node")
     found = [*rows.filter(job__in=jobs)[:MOST], *rows.filter(node__in=nodes)[:MOST]] if decisions else []
@@ -107,5 +107,7 @@ def lift(request: HttpRequest, order: int) -> HttpResponse:
 
 
 def _decision(caller: Caller, number: int, decision: int) -> Decision:
-    rows = rights.decisions(caller).select_related("attempt__job__team", "attempt__job__cluster", "incident")
+    rows = rights.decisions(caller).select_related(
+        "attempt__job__team", "attempt__job__cluster", "incident", "sign__node"
+    )
     return get_object_or_404(rows, pk=decision, incident_id=number)

@@ -24,6 +24,7 @@ class Scope(StrEnum):
 
 NODE_CAUSES = frozenset(
     {"NVLinkError", "CUDAError", "NodeFailure", "SlurmNodeFail", "ECCError", "GPUFallenOffBus", "XidOther"}
+    | {"NodeHealth", "SlowNode"}  # signs: nobody has died of them yet
 )
 SERVICE_CAUSES = frozenset({"NetworkError", "S3StorageError", "ConnectionError"})
 # What a peer of a dead node says, or what says nothing: it joins an incident of a node that the attempt ran on

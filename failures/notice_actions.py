@@ -78,6 +78,19 @@ def switch_channel(row: Channel, is_on: bool, *, author: Author) -> None:
     row.is_on = is_on
 
 
+@transaction.atomic
+def change_rules(row: Channel, *, scope: str, least_gpu_hours: float, author: Author) -> bool:
+    """What it is told of. Where it leads is never changed: that would be another channel."""
+    rules = {"scope": scope, "least_gpu_hours": least_gpu_hours}
+    before = {name: getattr(row, name) for name in rules}
+    if before == rules or not Channel.objects.filter(pk=row.pk, **before).update(**rules):
+        return False
+    detail = {"channel": row.pk, "from": before, "to": rules}
+    journal.event("channel.changed", author, why=str(row), detail=detail).save()
+    row.refresh_from_db()
+    return True
+
+
 def want(channel_id: int, incident_id: int, digest: str, now: datetime) -> bool:
     """There is something to say. Soon, but not at once after the last message."""
     row, new = Notice.objects.get_or_create(

@@ -57,7 +57,8 @@ def may_decide(caller: Caller, decision: Decision) -> bool:
     """Approve, decline, undo: closing and testing nodes is for operators, a job alone for whoever may change it."""
     if caller.operates or caller.everywhere:
         return True
-    return not (decision.drain or decision.test) and caller.may_change(decision.attempt.job)
+    alone = decision.attempt is not None and not (decision.drain or decision.test)
+    return alone and caller.may_change(decision.attempt.job)
 
 
 def may_lift(caller: Caller, order: Order) -> bool:

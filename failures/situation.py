@@ -6,26 +6,34 @@ last day, the attempts of one job. A directory of checkpoints is listed here too
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Q, QuerySet
 
 from failures import checkpoints, shelves
 from failures.detect import loss
+from failures.detect.findings import Symptom
 from failures.detect.loss import Point
 from failures.diagnosis.labels import UNKNOWN
 from failures.diagnosis.values import Category, Restart
-from failures.models import Decision, Diagnosis, Order
+from failures.models import Decision, Diagnosis, Order, Sign
 from failures.models.decision import CARRIED_OUT
 from failures.recovery.remedies import Action, Mode
 from failures.recovery.values import ANY, Done, Facts, History, Policy, Saved
 from failures.recovery.values import Order as Said
 from jobs import actions
 from jobs.hostlist import expand
+from jobs.ledgers import Try
 from jobs.models import Attempt, Node, Progress, RecoveryMode
 
 MOST_POINTS = 20_000
 MOST_DONE = 2_000
 SPIKE = "LossNaNOrSpike"
+CAUSES = {Symptom.SLOW: "SlowNode", Symptom.NODE: "NodeHealth"}  # of the table of remedies
+SEEN = 0.9  # measured, not guessed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +45,36 @@ class Situation:
 
 def of(row: Diagnosis, now: datetime) -> Situation:
     facts = facts_of(row)
-    return Situation(facts=facts, history=_history(row, facts, now), policy=policy_of(row.attempt))
+    tries = actions.tries_of(row.attempt)
+    return Situation(facts=facts, history=_history(row.cluster_id, tries, facts, now), policy=policy_of(row.attempt))
+
+
+def of_sign(row: Sign, now: datetime) -> Situation:
+    """It lasts, so it is judged as of now. A node alone is nobody's job, and for operators to say."""
+    attempt, facts = row.attempt, _facts_of_sign(row, now)
+    tries = actions.tries_of(attempt) if attempt else []
+    policy = policy_of(attempt) if attempt else policy_on(row.cluster_id)
+    return Situation(facts=facts, history=_history(row.cluster_id, tries, facts, now), policy=policy)
+
+
+def _facts_of_sign(row: Sign, now: datetime) -> Facts:
+    attempt, named = row.attempt, frozenset({row.node.name} if row.node else ())
+    common: dict[str, Any] = {
+        "cause": CAUSES[Symptom(row.symptom)], "category": Category.INFRASTRUCTURE, "at": now, "confidence": SEEN,
+        "restart_helps": Restart.YES, "incident": str(row.incident_id or ""), "suspects": named, "sign": row.why,
+    }  # fmt: skip
+    if attempt is None:
+        return Facts(job="", team="", nodes=named, **common)
+    job = attempt.job
+    return Facts(
+        job=job.public_id,
+        team=job.team.name,
+        nodes=frozenset(expand(attempt.nodelist)),
+        labels={str(name): str(value) for name, value in job.labels.items()},
+        checkpoints=_saved(attempt, None),
+        started_from=_started_from(attempt),
+        **common,
+    )
 
 
 def facts_of(row: Diagnosis) -> Facts:
@@ -106,12 +143,12 @@ def _spike(attempt: Attempt) -> int | None:
     return int(found[-1].subject.partition("-")[0]) if found else None
 
 
-def _history(row: Diagnosis, facts: Facts, now: datetime) -> History:
+def _history(cluster_id: int, tries: Sequence[Try], facts: Facts, now: datetime) -> History:
     return History(
-        tries=actions.tries_of(row.attempt),
-        done=_done(row.cluster_id, now),
-        orders=_orders(row, facts),
-        cluster_nodes=Node.objects.filter(cluster=row.cluster_id).count(),
+        tries=tries,
+        done=_done(cluster_id, now),
+        orders=_orders(cluster_id, facts),
+        cluster_nodes=Node.objects.filter(cluster=cluster_id).count(),
     )
 
 
@@ -123,7 +160,7 @@ def _done(cluster_id: int, now: datetime) -> tuple[Done, ...]:
     return tuple(
         Done(
             action=Action(action),
-            job=job,
+            job=job or "",
             at=began_at,
             incident=str(incident),
             nodes=frozenset(drained),
@@ -134,15 +171,24 @@ def _done(cluster_id: int, now: datetime) -> tuple[Done, ...]:
     )
 
 
-def _orders(row: Diagnosis, facts: Facts) -> tuple[Said, ...]:
-    standing = Order.objects.standing().filter(cluster=row.cluster_id).select_related("job", "node")
+def _orders(cluster_id: int, facts: Facts) -> tuple[Said, ...]:
+    standing = Order.objects.standing().filter(cluster=cluster_id).select_related("job", "node")
     subjects = facts.nodes | {facts.job}
     return tuple(Said(subject=one.subject, by=one.by, why=one.why) for one in standing if one.subject in subjects)
 
 
 def policy_of(attempt: Attempt) -> Policy:
     """Rows of one cluster overrule those of all; `Policy.mode` takes the least of a team's and the operators'."""
-    rows = list(RecoveryMode.objects.for_job(attempt.job).select_related("team"))
+    return _policy(RecoveryMode.objects.for_job(attempt.job))
+
+
+def policy_on(cluster_id: int) -> Policy:
+    """What operators said for a cluster."""
+    return _policy(RecoveryMode.objects.filter(Q(cluster=None) | Q(cluster=cluster_id), team=None))
+
+
+def _policy(said: QuerySet[RecoveryMode]) -> Policy:
+    rows = list(said.select_related("team"))
     modes: dict[tuple[str, str], Mode] = {}
     for row in sorted(rows, key=lambda row: row.cluster_id is not None):
         modes[row.team.name if row.team else ANY, row.action or ANY] = Mode(row.mode)

@@ -34,12 +34,15 @@ TONES = {
     "decision.undone": ("warn", "↺"),
     "job.recovered": ("running", "↺"),
     "job.started": ("good", "▶"),
+    "sign.seen": ("warn", "▲"),
+    "sign.blamed": ("bad", "▲"),
+    "sign.passed": ("good", "✓"),
     "node.moved": ("warn", "▲"),
     "node.drained": ("drain", "⊖"),
     "node.resumed": ("good", "○"),
 }
 TOLD = tuple(TONES)
-LOOPS = ("sync", "diagnosis", "scheduler", "recovery")
+LOOPS = ("sync", "diagnosis", "scheduler", "recovery", "detector")
 
 
 @dataclass(frozen=True, kw_only=True)

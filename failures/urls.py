@@ -1,6 +1,6 @@
 from django.urls import path
 
-from failures import decision_views, model_views, rule_views, views
+from failures import channel_views, decision_views, mode_views, model_views, rule_views, views
 from failures.api.urls import AttemptKey, IncidentNumber  # noqa: F401 (importing them registers the converters)
 
 urlpatterns = [
@@ -22,6 +22,13 @@ urlpatterns = [
     ),
     path("failures/orders/<incident_number:order>/lift/", decision_views.lift, name="order-lift"),
     path("failures/<incident_number:number>/<slug:verb>/", views.incident_verb, name="incident-verb"),
+    path("settings/notifications/", channel_views.channels, name="channels"),
+    path("settings/notifications/add/", channel_views.add, name="channel-add"),
+    path("settings/notifications/<incident_number:number>/", channel_views.channel, name="channel"),
+    path("settings/notifications/<incident_number:number>/<slug:verb>/", channel_views.verb, name="channel-verb"),
+    path("settings/recovery/", mode_views.modes, name="recovery-modes"),
+    path("settings/recovery/set/", mode_views.set_mode, name="recovery-mode-set"),
+    path("settings/recovery/<incident_number:number>/", mode_views.change, name="recovery-mode"),
     path("settings/model/", model_views.model, name="model"),
     path("jobs/<slug:public_id>/diagnosis/", views.job_diagnosis, name="job-diagnosis"),
 ]

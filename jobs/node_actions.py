@@ -1,17 +1,24 @@
-"""The only code that changes a node: what operators ask for, and what a cluster reports."""
+"""The only code that changes a node: what operators ask for, what tests find, and what a cluster reports.
+
+The way back of a node that failed a test: test → repair → burn-in → return. In burn-in nothing runs there but its test,
+again and again, for a time that its cluster's settings say; then it takes work by itself. One test that fails, or a bad
+sign of its health, sends it back to repair.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import transaction
 
 from acmeweb import live
 from jobs import journal, stop_actions
 from jobs.journal import Author
-from jobs.models import TO_NODES, Allocation, Deed, DeedKind, DrainMode, Maintenance, Mode, Node
+from jobs.models import TO_NODES, Allocation, Care, Deed, DeedKind, DrainMode, Event, Maintenance, Mode, Node
 from jobs.notation import count
+
+BETWEEN_TESTS = timedelta(minutes=1)
 
 
 class NodeError(Exception):
@@ -56,7 +63,7 @@ def resume(node: Node, *, author: Author, why: str = "", now: datetime) -> None:
     left = node.maintenance
     if left and left.is_wanted(now):
         left.spared.add(node)
-    nothing = {"reason": "", "reason_by": "", "reason_at": None}
+    nothing = {"reason": "", "reason_by": "", "reason_at": None, "care": Care.NONE, "care_until": None}
     Node.objects.filter(pk=node.pk).update(drain_asked=False, drain_mode=DrainMode.FINISH, maintenance=None, **nothing)
     stop_actions.call_off(node, author=author, why=f"{node} takes work again.", now=now)
     _ask(node, DeedKind.RESUME, why)
@@ -83,19 +90,8 @@ class Outcome:
 def test(node: Node, *, author: Author, why: str = "") -> Deed:
     """Run the cluster's test command on it, while nothing else may start there: on a node that is drained and empty."""
     _lock(node)
-    if node.cluster.mode != Mode.DRIVE:
-        raise NodeError(f"{node.cluster} is not driven by Acme, which runs tests as jobs")
-    if not node.drain_asked:
-        raise NodeError(f"{node} is not drained; drain it first, so that the test has it alone")
-    if held := Allocation.objects.filter(node=node, released_at__isnull=True).values("attempt").distinct().count():
-        raise NodeError(f"{count(held, 'job')} still {'runs' if held == 1 else 'run'} on {node}")
-    deed, new = Deed.objects.get_or_create(
-        node=node,
-        kind=DeedKind.TEST,
-        attempt=None,
-        done_at=None,
-        defaults={"cluster_id": node.cluster_id, "reason": why or "It is tested."},
-    )
+    _refuse_test(node)
+    deed, new = _ask_test(node, why)
     if not new:
         raise NodeError(f"{node} is being tested already")
     journal.of_node("node.test_asked", author, node, why=why, detail={"test": deed.pk}).save()
@@ -104,11 +100,93 @@ def test(node: Node, *, author: Author, why: str = "") -> Deed:
     return deed
 
 
+def _refuse_test(node: Node) -> None:
+    if node.cluster.mode != Mode.DRIVE:
+        raise NodeError(f"{node.cluster} is not driven by Acme, which runs tests as jobs")
+    if not node.drain_asked:
+        raise NodeError(f"{node} is not drained; drain it first, so that the test has it alone")
+    if held := Allocation.objects.filter(node=node, released_at__isnull=True).values("attempt").distinct().count():
+        raise NodeError(f"{count(held, 'job')} still {'runs' if held == 1 else 'run'} on {node}")
+
+
+def _ask_test(node: Node, why: str) -> tuple[Deed, bool]:
+    return Deed.objects.get_or_create(
+        node=node,
+        kind=DeedKind.TEST,
+        attempt=None,
+        done_at=None,
+        defaults={"cluster_id": node.cluster_id, "reason": why or "It is tested."},
+    )
+
+
 def tested(node: Node, deed: Deed, outcome: Outcome, *, author: Author) -> None:
     """In the transaction that settles the deed."""
-    told = {"test": deed.pk, "passed": outcome.passed, "exit_code": outcome.exit_code, "log": outcome.log_path}
+    told = {
+        "test": deed.pk,
+        "passed": outcome.passed,
+        "ran": outcome.ran,
+        "exit_code": outcome.exit_code,
+        "log": outcome.log_path,
+    }
     journal.of_node("node.tested", author, node, why=outcome.sentence, detail=told).save()
+    if outcome.ran and not outcome.passed:
+        to_repair(node, author=author, why=outcome.sentence)
     _done(node)
+
+
+# --- the way back
+
+
+@transaction.atomic
+def to_repair(node: Node, *, author: Author, why: str) -> None:
+    """Something is broken: it stays closed until somebody has repaired it. Of an open node nothing is said."""
+    row = Node.objects.select_for_update().get(pk=node.pk)
+    if not row.drain_asked or row.care == Care.REPAIR:
+        return
+    if row.care == Care.BURN_IN:
+        journal.of_node("node.burn_in_failed", author, node, why=why).save()
+    Node.objects.filter(pk=node.pk).update(care=Care.REPAIR, care_until=None)
+    journal.of_node("node.repair_asked", author, node, why=why).save()
+    _done(node)
+
+
+@transaction.atomic
+def burn_in(node: Node, *, author: Author, why: str = "", now: datetime) -> None:
+    """It is repaired: its burn-in begins with a test, and ends with its return."""
+    _lock(node)
+    _refuse_test(node)
+    if node.care == Care.BURN_IN:
+        raise NodeError(f"{node} is in burn-in already")
+    until = now + timedelta(minutes=node.cluster.burn_in_minutes)
+    Node.objects.filter(pk=node.pk).update(care=Care.BURN_IN, care_until=until)
+    deed, _ = _ask_test(node, "It is in burn-in.")
+    detail = {"until": until.isoformat(), "test": deed.pk}
+    journal.of_node("node.burn_in_began", author, node, why=why, detail=detail).save()
+    _done(node)
+
+
+@transaction.atomic
+def burn_on(node: Node, *, author: Author, now: datetime) -> bool:
+    """The next step of a burn-in, where one is due: another test, or the node's return."""
+    _lock(node)
+    if node.care != Care.BURN_IN or not node.drain_asked:
+        return False
+    tests = Deed.objects.filter(node=node, kind=DeedKind.TEST)
+    last = tests.order_by("-pk").first()
+    if last is not None and (last.done_at is None or (last.done_at > now - BETWEEN_TESTS and now < node.care_until)):
+        return False
+    if now >= node.care_until and last is not None and _has_passed(node, last):
+        why = f"It passed its burn-in of {node.cluster.burn_in_minutes} minutes."
+        journal.of_node("node.burn_in_passed", author, node, why=why).save()
+        resume(node, author=author, why=why, now=now)
+        return True
+    _refuse_test(node)
+    _ask_test(node, "It is in burn-in.")
+    return True
+
+
+def _has_passed(node: Node, deed: Deed) -> bool:
+    return Event.objects.filter(node=node, what="node.tested", detail__test=deed.pk, detail__passed=True).exists()
 
 
 def _lock(node: Node) -> None:

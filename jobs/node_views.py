@@ -182,7 +182,12 @@ def _recent(request: HttpRequest, row: Node) -> list[Attempt]:
     return list(found.order_by("-pk")[:20])
 
 
-DONE = {"drain": "closed for new jobs", "resume": "takes work again", "test": "its test begins"}
+DONE = {
+    "drain": "closed for new jobs",
+    "resume": "takes work again",
+    "test": "its test begins",
+    "burn-in": "its burn-in begins",
+}
 
 
 @require_POST
@@ -203,6 +208,8 @@ def node_verb(request: HttpRequest, cluster: str, name: str, verb: str) -> HttpR
                 node_actions.resume(row, author=author, why=why, now=clock.now())
             case "test":
                 node_actions.test(row, author=author, why=why)
+            case "burn-in":
+                node_actions.burn_in(row, author=author, why=why, now=clock.now())
     except NodeError as error:
         messages.error(request, f"Conflict, nothing was changed: {error}.")
     else:

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.db import transaction
 
-from jobs import ending, journal
+from jobs import clock, ending, journal
 from jobs.actions import Moved, end_of, move, tries_of
 from jobs.journal import Author
 from jobs.ledgers import crash_loop
@@ -118,8 +118,18 @@ def set_mode(
     if not new and row.mode == mode:
         return row
     before = "" if new else row.mode
-    row.mode, row.changed_by = mode, author.by
-    row.save(update_fields=["mode", "changed_by"])
+    row.mode, row.changed_by, row.changed_at = mode, author.by, clock.now()
+    row.save(update_fields=["mode", "changed_by", "changed_at"])
     detail = {"team": team_id, "action": action, "from": before, "to": mode}
     journal.event("recovery.mode", author, cluster_id=cluster_id, why=str(row), detail=detail).save()
     return row
+
+
+@transaction.atomic
+def unset_mode(row: RecoveryMode, *, author: Author) -> bool:
+    """What is said more generally counts again; nothing said at all means propose."""
+    told, detail = str(row), {"team": row.team_id, "action": row.action, "from": row.mode, "to": ""}
+    if not RecoveryMode.objects.filter(pk=row.pk).delete()[0]:
+        return False
+    journal.event("recovery.mode", author, cluster_id=row.cluster_id, why=f"no more: {told}", detail=detail).save()
+    return True

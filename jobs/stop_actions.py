@@ -54,12 +54,14 @@ def reach_limit(job: Job, *, author: Author, why: str) -> None:
 
 
 @transaction.atomic
-def recover(attempt: Attempt, *, author: Author, why: str) -> None:
-    """It is alive and does nothing any more, or nothing good: end it as failed, so that recovery goes on from there."""
+def recover(attempt: Attempt, *, author: Author, why: str, saves: bool = False) -> None:
+    """It is alive and does nothing any more, or nothing good: end it as failed, so that recovery goes on from there.
+    One that only is slow `saves` its work first."""
     live = Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).exists()
     if not live:
         raise moved(attempt.job, f"{attempt} has ended already")
-    stop(attempt.job, State.FAILED, "recover", author=author, why=why)
+    ask = ask_of(attempt.job) if saves else None
+    stop(attempt.job, State.FAILED, "recover", author=author, why=why, ask=ask)
 
 
 def ask_of(job: Job) -> Ask | None:

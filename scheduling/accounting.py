@@ -1,17 +1,17 @@
 """The rows of a window as facts for the ledger.
 
-Eleven short statements for each cluster, whatever the window; nothing is written. What is read grows with the jobs that
+Twelve short statements for each cluster, whatever the window; nothing is written. What is read grows with the jobs that
 ended since the window began (old windows cost more than new ones), with their attempts x nodes, and with the nodes' own
 Events. What no row tells is not guessed: the capacity of a node is that of today, since its cluster was entered; an
 attempt that reports nothing is productive from its confirmation on; a pause for a save is what a trainer reports of it;
-slow steps are counted from the day on which somebody writes them down, and until then lie in "productive".
+slow steps are what `scheduling.loops.slow` has seen of them, so those of jobs that report no steps lie in "productive".
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -21,7 +21,7 @@ from django.db import connection
 from django.db.models import Max, Q
 
 from failures.grouping import NODE_CAUSES
-from failures.models import Diagnosis
+from failures.models import Diagnosis, Sign
 from jobs.lifecycle import CLOSED_NODE_FLAGS, FAILURES, FINAL, USABLE_NODE, Flag, NodeFlag, State
 from jobs.maintenance_actions import MAINTENANCE
 from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Hold, Job, Node, Verdict
@@ -180,15 +180,14 @@ def _lives(attempts: Mapping[int, Sequence[Attempt]], live: Mapping[int, Attempt
     steps = _first_steps(list(live))
     good = Checkpoint.objects.filter(attempt__in=list(live), durable_at__isnull=False).exclude(verdict=Verdict.BAD)
     saved = dict(good.order_by().values_list("attempt").annotate(Max("saved_at")))
-    stalls = _stalls(list(live))
+    stalls, slows = _stalls(list(live)), _slows(list(live))
     lives = {}
     for tries in attempts.values():
         before = ""
         for one in tries:
             if one.pk in live:
-                lives[one.pk] = worked.life(
-                    _life(one, before, steps.get(one.pk), saved.get(one.pk), stalls.get(one.pk, ()))
-                )
+                told = _life(one, before, steps.get(one.pk), saved.get(one.pk), stalls.get(one.pk, ()))
+                lives[one.pk] = worked.life(replace(told, slows=slows.get(one.pk, ())))
             before = (one.cause or one.state) if one.state in FAILURES else ""
     return lives
 
@@ -235,6 +234,19 @@ def _stalls(attempts: Sequence[int]) -> dict[int, list[worked.Span]]:
     found: dict[int, list[worked.Span]] = defaultdict(list)
     for attempt, at, stall_s in told.order_by("saved_at").values_list("attempt", "saved_at", "stall_s"):
         found[attempt].append((us(at) - round(stall_s * 1_000_000), us(at)))
+    return found
+
+
+def _slows(attempts: Sequence[int]) -> dict[int, list[worked.Pace]]:
+    """One that lasts is known until it was seen last."""
+    told = Sign.objects.slow().filter(attempt__in=attempts).order_by("since")
+    found: dict[int, list[worked.Pace]] = defaultdict(list)
+    for sign in told:
+        over = us(sign.ended_at or sign.seen_at)
+        pace = worked.Pace(
+            start=us(sign.since), end=over, observed=sign.observed, expected=sign.expected, cause="SlowNode"
+        )
+        found[sign.attempt_id or 0].append(pace)
     return found
 
 

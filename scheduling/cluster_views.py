@@ -28,7 +28,7 @@ REACHED_BY = ("address", "api_user", "token_file", "metrics_address", "log_root"
 class ClusterForm(forms.ModelForm):
     class Meta:
         model = Cluster
-        fields = ("title", *REACHED_BY, "mode", "checkpoint_signal")
+        fields = ("title", *REACHED_BY, "mode", "checkpoint_signal", "burn_in_minutes")
         labels = {"api_user": "User there", "metrics_address": "Telemetry", "log_root": "Job logs"}
 
     def clean(self) -> dict[str, Any]:
@@ -42,7 +42,8 @@ class ClusterForm(forms.ModelForm):
         return cleaned
 
     def columns(self) -> dict[str, Any]:
-        return {name: self.cleaned_data[name] for name in self.Meta.fields if name in self.cleaned_data}
+        said = {name: self.cleaned_data[name] for name in self.Meta.fields if name in self.cleaned_data}
+        return {name: value for name, value in said.items() if value is not None}  # a number left out stays
 
     def asked(self) -> Asked:
         return Asked(**{name: self.cleaned_data[name] for name in REACHED_BY})

@@ -162,6 +162,8 @@ def _tell_nodes(test: NodeTest) -> None:
         why = test.unjudged.get(node.name, "") if passed is None else PASSED if passed else FAILED
         detail = {"test": test.pk, "passed": passed}
         journal.of_node("node.tested", RECOVERY, node, why=why, detail=detail).save()
+        if passed is False:
+            node_actions.to_repair(node, author=RECOVERY, why=why)
 
 
 def _open(test: NodeTest, node: Node, now: datetime) -> None:

@@ -18,9 +18,12 @@ from scheduling.connections import connect
 from scheduling.loops import evaluate, simulate
 from scheduling.loops import evaluation_rules as rules
 from scheduling.loops.account import account_once
+from scheduling.loops.care import care_once
 from scheduling.loops.estimate import estimates
+from scheduling.loops.health import health_once
 from scheduling.loops.recover import recover_once
 from scheduling.loops.sample import sample_once, sweep_once
+from scheduling.loops.slow import slow_once
 from scheduling.loops.staging import stage_once
 from scheduling.loops.sweep import wake_overdue
 from scheduling.loops.turn import turns
@@ -78,6 +81,21 @@ def accounts() -> int:
 @shared_task(name="scheduling.watch")
 def watch() -> int:
     return watch_once(clock.now())
+
+
+@shared_task(name="scheduling.slow")
+def slow() -> int:
+    return slow_once(clock.now())
+
+
+@shared_task(name="scheduling.health")
+def health() -> int:
+    return health_once(clock.now())
+
+
+@shared_task(name="scheduling.care")
+def care() -> int:
+    return care_once(clock.now())
 
 
 @shared_task(name="scheduling.sweep")

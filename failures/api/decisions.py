@@ -43,9 +43,13 @@ DECISION = Shape(
     {
         "id": number(),
         "incident": number(get=at("incident_id"), needs=("incident_id",)),
-        "attempt": text(get=at("attempt.key"), needs=("attempt__key",)),
-        "job": text(get=at("attempt.job.public_id"), needs=("attempt__job__public_id",)),
-        "team": text(get=at("attempt.job.team.name"), needs=("attempt__job__team__name",)),
+        "attempt": text("Null: a node alone.", get=at("attempt.key"), needs=("attempt__key",), nullable=True),
+        "job": text(get=at("attempt.job.public_id"), needs=("attempt__job__public_id",), nullable=True),
+        "team": text(get=at("attempt.job.team.name"), needs=("attempt__job__team__name",), nullable=True),
+        "node": text(
+            "That a sign names, where nobody has died.", get=at("sign.node.name"), needs=("sign__node__name",),
+            nullable=True,
+        ),
         "at": moment(),
         "action": text(choices=ACTIONS),
         "mode": text("How far it may go by itself.", choices=MODES),
@@ -137,7 +141,7 @@ class Replay(Endpoint):
 def _verb(name: str, says: str, act: Callable[..., None]) -> type[Verb]:
     def work(self: Any, incident: int, decision: int) -> Response:
         asked = self.body({"reason": readers.text(1000, lines=True)}, f"the verb {name}")
-        rows = rights.decisions(self.caller).select_related("attempt__job__team", "incident")
+        rows = rights.decisions(self.caller).select_related("attempt__job__team", "incident", "sign")
         row = found(rows.filter(incident=incident), "decision", pk=decision)
         if not rights.may_decide(self.caller, row):
             raise PermissionDenied("Operators do that, and whoever may change the job where no node is closed.")

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -106,6 +106,16 @@ class Watch:
         self._makes = 0.0, 0.0
         self._told = False
 
+    @property
+    def is_slow(self) -> bool:
+        """It was said, and has not passed."""
+        return self._told
+
+    @property
+    def excess(self) -> float:
+        """By which part the newest steps took longer than predicted."""
+        return median(list(self._over)[-LOUD_STEPS:]) if self._over else 0.0
+
     def see(self, step: Step) -> Finding | None:
         self._seen += 1
         if self._seen <= FIRST or step.seconds <= 0:
@@ -151,7 +161,7 @@ class Watch:
             since=step.at,
             observed=step.seconds,
             expected=predicted,
-            why=f"Its steps take {how_much:.0%} longer than their batches explain.",
+            why=_longer(how_much),
         )
 
     def _how_slow(self) -> float | None:
@@ -163,6 +173,20 @@ class Watch:
         if len(over) == QUIET_STEPS and (quiet := median(over)) > max(QUIET, sure):
             return quiet
         return None
+
+
+def lasting(steps: Iterable[Step]) -> Finding | None:
+    """The finding that still holds at the end of a series, since the first of the steps that showed it."""
+    watch, found, recent = Watch(), None, deque[float](maxlen=LOUD_STEPS)
+    for step in steps:
+        recent.append(step.at)
+        if one := watch.see(step):
+            found = replace(one, since=recent[0])
+    return replace(found, why=_longer(watch.excess)) if found and watch.is_slow else None
+
+
+def _longer(part: float) -> str:
+    return f"Its steps take {part:.0%} longer than their batches explain."
 
 
 def slow(steps: Iterable[Step]) -> list[Finding]:

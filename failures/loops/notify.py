@@ -17,17 +17,15 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-import httpx
 from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
-from django.core.mail import EmailMessage
 from django.db.models import Q, QuerySet
 
-from failures import notice_actions, telling
+from failures import notice_actions, sending, telling
 from failures.decision_actions import sentence
 from failures.models import Channel, Decision, Incident, Notice
 from failures.telling import Message
-from jobs import clock, outbound
+from jobs import clock
 from jobs.models import Job
 
 log = logging.getLogger(__name__)
@@ -36,13 +34,7 @@ LATELY, DAY = timedelta(hours=1), timedelta(days=1)
 MOST = 500
 TIME = timedelta(seconds=20)
 
-EXPECTED = (outbound.ForbiddenTarget, httpx.HTTPError, httpx.InvalidURL, OSError)
-
 Send = Callable[[Notice, Message], None]
-
-
-class NotSent(Exception):
-    """The message is a sentence about the receiver."""
 
 
 def notify_once(now: datetime, send: Send | None = None) -> int:
@@ -51,7 +43,7 @@ def notify_once(now: datetime, send: Send | None = None) -> int:
     done, at, failed = 0, now, set[int]()
     troubled = notice_actions.troubled(now)
     while at - now < TIME and (row := notice_actions.claim(at, last=troubled, but=failed)) is not None:
-        if _sent(row, at, deliver if send is None else send):
+        if _sent(row, at, _deliver if send is None else send):
             done += 1
         else:
             failed.add(row.channel_id)
@@ -129,7 +121,7 @@ def _sent(row: Notice, now: datetime, send: Send) -> bool:
     except SoftTimeLimitExceeded:
         raise
     except Exception as error:
-        is_ours = not isinstance(error, (NotSent, *EXPECTED))
+        is_ours = not isinstance(error, sending.EXPECTED)
         log.warning("%s was not sent: %s", row, error, exc_info=is_ours)
         notice_actions.note_failed(row, f"{type(error).__name__}: {error}", now)
         return False
@@ -137,37 +129,5 @@ def _sent(row: Notice, now: datetime, send: Send) -> bool:
     return True
 
 
-def deliver(row: Notice, message: Message) -> None:
-    match row.channel.kind:
-        case Channel.Kind.EMAIL:
-            _mail(row, message)
-        case Channel.Kind.SLACK:
-            _post(row.channel.target, telling.for_slack(message), {})
-        case _:
-            body = telling.for_webhook(message, row.update)
-            signed = telling.signature(row.channel.secret, body, int(clock.now().timestamp()))
-            headers = {"Acme-Signature": signed, "Acme-Delivery": f"{row.pk}-{row.update}"}
-            _post(row.channel.target, body, headers)
-
-
-def _post(target: str, body: bytes, headers: dict[str, str]) -> None:
-    headers = {"Content-Type": "application/json", **headers}
-    # What it answers beside its status is not read: it might never end
-    with (
-        outbound.client(settings.ACME_WEBHOOK_NETWORKS) as client,
-        client.stream("POST", target, content=body, headers=headers) as answer,
-    ):
-        pass
-    if answer.status_code // 100 != 2:
-        raise NotSent(f"it answered {answer.status_code}")
-
-
-def _mail(row: Notice, message: Message) -> None:
-    """Later mails are answers to the first one, so that a reader's program keeps them together."""
-    if not settings.EMAIL_HOST:
-        raise NotSent("no mail server is configured (ACME_MAIL_URL)")
-    thread = f"<incident-{row.incident_id}.{row.channel_id}@{settings.ACME_MAIL_FROM.rpartition('@')[2]}>"
-    headers = {"In-Reply-To": thread, "References": thread} if row.update else {"Message-ID": thread}
-    EmailMessage(
-        message.subject, "\n".join(message.lines), settings.ACME_MAIL_FROM, [row.channel.target], headers=headers
-    ).send()
+def _deliver(row: Notice, message: Message) -> None:
+    sending.send(row.channel, message, update=row.update, delivery=f"{row.pk}-{row.update}")

@@ -7,6 +7,7 @@ from failures.models.diagnosis import Diagnosis, Review
 from failures.models.following import Following
 from failures.models.incident import Incident, Standing
 from failures.models.notice import Channel, Notice
+from failures.models.sign import Sign
 from failures.models.signature import LearnedRule, ModelOpinion, Origin, RuleHit, RuleKind, RuleState
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "RuleHit",
     "RuleKind",
     "RuleState",
+    "Sign",
     "Standing",
     "Step",
 ]

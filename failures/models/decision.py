@@ -14,6 +14,7 @@ from django.db.models.functions import Now
 
 from failures.models.diagnosis import Diagnosis
 from failures.models.incident import Incident
+from failures.models.sign import Sign
 from failures.recovery.remedies import Action, Mode
 from jobs.lifecycle import Badge
 from jobs.models import Attempt, Cluster, Job, Node
@@ -66,8 +67,10 @@ class DecisionQuerySet(models.QuerySet["Decision"]):
 class Decision(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="decisions")
     incident = models.ForeignKey(Incident, on_delete=models.PROTECT, related_name="decisions")
-    diagnosis = models.OneToOneField(Diagnosis, on_delete=models.PROTECT, related_name="decision")
-    attempt = models.OneToOneField(Attempt, on_delete=models.PROTECT, related_name="decision")
+    # about an attempt that failed, or about a sign: of an attempt that runs on, or of a node alone
+    diagnosis = models.OneToOneField(Diagnosis, null=True, on_delete=models.PROTECT, related_name="decision")
+    sign = models.OneToOneField(Sign, null=True, on_delete=models.PROTECT, related_name="decision")
+    attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="decisions")
     at = models.DateTimeField(db_default=Now())
 
     # what it was made from
@@ -113,11 +116,19 @@ class Decision(models.Model):
             models.Index(fields=["cluster", "began_at"], name="decision_carried_out"),
         ]
         constraints = [
-            models.CheckConstraint(condition=models.Q(course__in=Course.values), name="decision_course_known")
+            models.CheckConstraint(condition=models.Q(course__in=Course.values), name="decision_course_known"),
+            models.CheckConstraint(
+                condition=models.Q(diagnosis__isnull=False) ^ models.Q(sign__isnull=False),
+                name="decision_has_one_ground",
+            ),
         ]
 
     def __str__(self) -> str:
-        return f"{self.action} ({self.attempt})"
+        return f"{self.action} ({self.subject})"
+
+    @property
+    def subject(self) -> Attempt | Node | None:
+        return self.attempt or (self.sign.node if self.sign else None)
 
     @property
     def badge(self) -> Badge:
@@ -157,7 +168,7 @@ class Step(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.node or self.decision.attempt}"
+        return f"{self.kind} {self.node or self.decision.subject}"
 
 
 class OrderQuerySet(models.QuerySet["Order"]):

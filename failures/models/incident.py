@@ -32,9 +32,10 @@ class IncidentQuerySet(models.QuerySet["Incident"]):
         return self.exclude(state=Standing.RESOLVED)
 
     def touching(self, jobs: models.QuerySet[Job]) -> Self:
-        """Incidents that any of these jobs was in."""
+        """Incidents that any of these jobs was in, or is slowed down by."""
         inside = Incident.objects.filter(diagnoses__attempt__job__in=jobs.values("pk"))
-        return self.filter(pk__in=inside.values("pk"))
+        slowed = Incident.objects.filter(signs__attempt__job__in=jobs.values("pk"))
+        return self.filter(models.Q(pk__in=inside.values("pk")) | models.Q(pk__in=slowed.values("pk")))
 
 
 class Incident(models.Model):

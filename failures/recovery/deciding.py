@@ -156,7 +156,7 @@ def _same(done: Done, facts: Facts) -> bool:
 def _evidence(
     action: Action, facts: Facts, history: History, base: Saved | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    pro = [f"The diagnosis is {facts.cause}, {facts.confidence:.0%} sure."]
+    pro = [facts.sign] if facts.sign else [f"The diagnosis is {facts.cause}, {facts.confidence:.0%} sure."]
     con = []
     if facts.named:
         pro.append(f"The evidence names {', '.join(sorted(facts.named))}.")
@@ -164,11 +164,11 @@ def _evidence(
         con.append(f"It also names {', '.join(sorted(strangers))}, where the job did not run.")
     if facts.alike:
         pro.append(f"{facts.alike} other {'job' if facts.alike == 1 else 'jobs'} died of the same cause.")
-    if facts.restart_helps is not Restart.UNKNOWN:
+    if facts.restart_helps is not Restart.UNKNOWN and facts.job:
         (pro if (facts.restart_helps is Restart.YES) == (action in RESTARTING) else con).append(
             f"Restarting helps against this: {facts.restart_helps}."
         )
-    if action in RESTARTING:
+    if action in RESTARTING and facts.job:
         _weigh_restart(pro, con, facts, history, base)
     return tuple(pro), tuple(con)
 

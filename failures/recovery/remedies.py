@@ -73,6 +73,7 @@ REMEDIES: dict[str, Remedy] = {
     "NCCLTimeoutError":       _row(TEST,      TEST,      RESTART,   "a rank did not arrive; two rounds of pairs tell which node cannot talk"),
     "NCCLRemoteError":        _row(TEST,      RESTART,   TEST,      "a peer went away; the named one is tested"),
     "Hang":                   _row(TEST,      TEST,      STOP,      "a lost peer passes, a deadlock in the program comes back"),
+    "NodeHealth":             _row(TEST,      TEST,      TEST,      "the node reports a fault; new work there would meet it"),
     "SlowNode":               _row(ELSEWHERE, NOTHING,   ELSEWHERE, "everybody waits for the slowest; without it the job keeps its pace"),
     # a service: many jobs, one cause, one wait
     "NetworkError":           _row(ELSEWHERE, WAIT,      WAIT,      "the fabric failed; a named host can be left out, an outage is waited for"),

@@ -33,7 +33,8 @@ class Saved:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """One failed attempt, as its diagnosis and the record have it."""
+    """One failed attempt, as its diagnosis and the record have it; or a sign of one that runs, or of a node alone
+    (then there is no job)."""
 
     job: str
     team: str
@@ -50,6 +51,7 @@ class Facts:
     checkpoints: tuple[Saved, ...] = ()
     started_from: int | None = None  # the step of the checkpoint that it had loaded
     spike_at: int | None = None  # the step at which the loss went up
+    sign: str = ""  # what a detector saw
 
     @property
     def named(self) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""The diagnosis of a job as part of its page: jobs know nothing of failures, their template asks here."""
+"""Parts of the pages of a job and of a node: jobs know nothing of failures, their templates ask here."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from django import template
 
-from failures import views
-from jobs.models import Job
+from failures import sign_views, views
+from jobs.models import Job, Node
 
 register = template.Library()
 
@@ -17,6 +17,18 @@ def diagnosis_of(context: Any, job: Job) -> dict[str, Any]:
     """The panel as the page opens; afterwards the fragment asks for itself."""
     request = context["request"]
     return views.panel(request, job) | {"now": context["now"], "csrf_token": context.get("csrf_token")}
+
+
+@register.inclusion_tag("failures/_node_signs.html", takes_context=True)
+def signs_of(context: Any, node: Node) -> dict[str, Any]:
+    """What detectors see of a node, and what they saw of it lately."""
+    return sign_views.of_node(node, context["now"])
+
+
+@register.inclusion_tag("failures/_job_signs.html", takes_context=True)
+def slow_steps_of(context: Any, job: Job) -> dict[str, Any]:
+    """How long its steps have been longer than predicted."""
+    return sign_views.of_job(job, context["now"])
 
 
 @register.filter

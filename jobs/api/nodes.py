@@ -186,6 +186,31 @@ class TestNode(NodeVerb):
         return Response(_test(deed, f"{cluster}/{name}"))
 
 
+class BurnInNode(NodeVerb):
+    """Bring a repaired node back."""
+
+    rules = {
+        "POST": Rule(
+            scope=Scope.OPERATE,
+            says="Begin the burn-in of a repaired node: tested for a time, then it returns by itself",
+            body=shapes.WHY,
+            answer=shapes.NODE,
+            operator=True,
+            conflicts=True,
+            team=True,
+        )
+    }
+    takes = {"reason": readers.text(LONGEST_REASON, lines=True)}
+
+    def work(self, cluster: str, name: str) -> Response:
+        asked = self.body(self.takes, "the verb burn-in")
+        node = self.lock(cluster, name)
+        node_actions.burn_in(node, author=self.author, why=asked.get("reason", ""), now=clock.now())
+        soon(node.cluster_id)
+        shown = shapes.NODE.show(whole_node(cluster, name))
+        return Response(shown, headers={"ETag": versions.etag(shown)})
+
+
 def _test(deed: Deed, node: str) -> dict[str, Any]:
     told = Event.objects.filter(node=deed.node_id, what="node.tested", detail__test=deed.pk).first()
     return {

@@ -23,7 +23,7 @@ from jobs.door.shapes import (
 )
 from jobs.lifecycle import CODES, Kind, NodeState, State, title
 from jobs.masking import masked, masked_command
-from jobs.models import Attempt, DrainMode, Hold, Job, Mode, Role, Scope
+from jobs.models import Attempt, Care, DrainMode, Hold, Job, Mode, Role, Scope
 from jobs.spec import HIGHEST_PRIORITY
 
 ID = text("Short public id that sorts by time; an array's task is written ID_INDEX.")
@@ -195,6 +195,8 @@ NODE = Shape(
         "reason": text("Why it is closed."),
         "reason_by": text(),
         "reason_at": moment(nullable=True),
+        "care": text("Where it is on its way back: repair, burn-in; empty: nowhere.", choices=Care.values),
+        "care_until": moment("When its burn-in is over.", nullable=True),
         "since": moment("In this state since."),
         "seen_at": moment("When its cluster last spoke of it.", nullable=True),
     },

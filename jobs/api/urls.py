@@ -48,4 +48,5 @@ urlpatterns = [
     path("nodes/<node_name:cluster>/<node_name:name>/drain/", nodes.DrainNode.as_view()),
     path("nodes/<node_name:cluster>/<node_name:name>/resume/", nodes.ResumeNode.as_view()),
     path("nodes/<node_name:cluster>/<node_name:name>/test/", nodes.TestNode.as_view()),
+    path("nodes/<node_name:cluster>/<node_name:name>/burn-in/", nodes.BurnInNode.as_view()),
 ]

@@ -1,6 +1,6 @@
 """The record: every row of it, one subject a module."""
 
-from jobs.models.cluster import Cluster, DrainMode, Mode, Node
+from jobs.models.cluster import Care, Cluster, DrainMode, Mode, Node
 from jobs.models.door import IdempotencyKey
 from jobs.models.event import TO_NODES, Deed, DeedKind, Event
 from jobs.models.job import After, Allocation, Attempt, Checkpoint, Dependency, Hold, Job, Verdict
@@ -17,6 +17,7 @@ __all__ = [
     "After",
     "Allocation",
     "Attempt",
+    "Care",
     "Checkpoint",
     "Cluster",
     "Deed",

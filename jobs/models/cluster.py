@@ -7,6 +7,7 @@ from typing import Self
 
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
@@ -78,6 +79,13 @@ class Cluster(models.Model):
     test_command = models.TextField(
         blank=True, help_text="What a test of a node runs. Empty: the check of GPUs, network and disk that Acme brings."
     )
+    burn_in_minutes = models.PositiveIntegerField(
+        "burn-in (minutes)",
+        blank=True,
+        default=60,
+        validators=[MaxValueValidator(10_080)],
+        help_text="So long a repaired node is tested again and again before it takes work.",
+    )
     policy = models.CharField(max_length=40, default="acme")
     policy_settings = models.JSONField(
         default=dict,
@@ -104,6 +112,14 @@ class Cluster(models.Model):
 
     def is_silent(self, now: datetime) -> bool:
         return self.heard_at is None or self.heard_at <= now - SILENT_AFTER
+
+
+class Care(models.TextChoices):
+    """Where a closed node is on its way back."""
+
+    NONE = "", "none"
+    REPAIR = "repair", "waits for repair"
+    BURN_IN = "burn-in"
 
 
 class NodeQuerySet(models.QuerySet["Node"]):
@@ -161,6 +177,8 @@ class Node(models.Model):
     reason = models.TextField(blank=True, editable=False)
     reason_by = models.CharField(max_length=150, blank=True, editable=False)
     reason_at = models.DateTimeField(null=True, editable=False)
+    care = models.CharField(max_length=8, choices=Care, blank=True, default=Care.NONE, editable=False)
+    care_until = models.DateTimeField(null=True, editable=False, help_text="When its burn-in is over.")
     since = models.DateTimeField(db_default=Now(), editable=False, help_text="In this state since.")
     seen_at = models.DateTimeField(null=True, editable=False)
 

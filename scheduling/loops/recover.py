@@ -1,8 +1,8 @@
 """Recover: decide about every failure that has its verdict, and carry out what may be done.
 
 Who is eligible   verdicts of the last hour that belong to an incident and have no decision, the oldest first;
-                  decisions that a mode or a person said yes to, by when their next step is due; proposals whose time is
-                  over.
+                  signs that last, are bad, name a node and have none; decisions that a mode or a person said yes to, by
+                  when their next step is due; proposals whose time is over.
 What a turn does  decides (values only, no transaction), writes each decision with its inputs; makes the next step of
                   each that is due: close the named nodes, test who may be it, start the job again from where it should.
 Failure story     One decision for each failed attempt, one row for each step, each in the transaction of what it tells
@@ -29,16 +29,19 @@ from django.db.models import QuerySet
 from failures import decision_actions, situation
 from failures.actions import Moved
 from failures.decision_actions import RECOVERY
-from failures.models import Course, Decision, Diagnosis, Step
+from failures.detect.findings import Severity
+from failures.models import Course, Decision, Diagnosis, Sign, Step
+from failures.models.decision import OPEN
 from failures.recovery import decide
 from failures.recovery.remedies import RESTARTING, Action, Mode
 from failures.recovery.values import Recovery
 from jobs import node_actions, recovery_actions, stop_actions
 from jobs.actions import JobError
 from jobs.lifecycle import State
-from jobs.models import Attempt, DrainMode, Node
+from jobs.models import Allocation, Attempt, DrainMode, Node
 from jobs.models import Mode as ClusterMode
 from jobs.node_actions import NodeError
+from jobs.notation import count
 from jobs.wishes import want_turn
 from scheduling import nodetest_actions
 from scheduling.models import NodeTest
@@ -50,13 +53,14 @@ MOST_AT_ONCE = 50
 MOST_LOOKED_AT = 500  # of which all the others could not be decided
 MOST_ERRORS = 5
 AGAIN = timedelta(seconds=2)
+PATIENTLY = timedelta(seconds=30)
 CLEARED_BY_A_TEST = frozenset({"NodeFailure", "SlurmNodeFail", "NetworkError", "CUDAError"})
 
 
 def recover_once(now: datetime) -> int:
     """How many decisions were made or carried a step further."""
-    done = _decide(now)
-    due = Decision.objects.due(now).select_related("attempt__job__cluster", "cluster").order_by("due_at")
+    done = _decide(now) + _decide_signs(now)
+    due = Decision.objects.due(now).select_related("attempt__job__cluster", "cluster", "sign").order_by("due_at")
     for decision in due[:MOST_AT_ONCE]:
         done += _carried_on(decision, now)
     done += decision_actions.expire(now)
@@ -81,10 +85,26 @@ def _undecided(now: datetime) -> QuerySet[Diagnosis]:
     return wanted.order_by("failed_at")
 
 
-def _decided(row: Diagnosis, now: datetime) -> bool:
+def _decide_signs(now: datetime) -> int:
+    rows = Sign.objects.lasting().filter(severity=Severity.BAD, incident__isnull=False, decision=None)
+    named = rows.filter(node__isnull=False, node__drain_asked=False, cluster__mode=ClusterMode.DRIVE)
+    wanted = named.select_related("node", "attempt__job__team", "attempt__job__cluster").order_by("since")
+    return sum(_decided(row, now) for row in wanted[:MOST_AT_ONCE] if not _is_decided_about(row))
+
+
+def _is_decided_about(sign: Sign) -> bool:
+    """Somebody who died there, or another sign, has led to it."""
+    open_ = Decision.objects.filter(cluster=sign.cluster_id, course__in=OPEN)
+    of_attempt = sign.attempt is not None and open_.filter(attempt=sign.attempt_id).exists()
+    return of_attempt or open_.filter(drain__contains=[sign.node.name] if sign.node else []).exists()
+
+
+def _decided(row: Diagnosis | Sign, now: datetime) -> bool:
     try:
-        seen = situation.of(row, now)
-        found = _within_reach(row.attempt, decide(seen.facts, seen.history, seen.policy, now))
+        seen = situation.of(row, now) if isinstance(row, Diagnosis) else situation.of_sign(row, now)
+        found = decide(seen.facts, seen.history, seen.policy, now)
+        if row.attempt is not None:
+            found = _within_reach(row.attempt, found)
         return decision_actions.record(row, seen, found, now) is not None
     except SoftTimeLimitExceeded:
         raise
@@ -128,18 +148,31 @@ def _carried_on(decision: Decision, now: datetime) -> bool:
 
 
 def carry_out(decision: Decision, now: datetime) -> bool:
-    if decision.attempt.ended_at is None:
-        return _end_attempt(decision, now)
+    attempt = decision.attempt
+    if attempt is not None and attempt.ended_at is None:
+        return _end_attempt(attempt, decision, now)
+    if attempt is not None and decision.sign_id and attempt.stop_as != State.FAILED:
+        return decision_actions.finish(decision, Course.DONE, "Its attempt ended by itself before that.", now)
     for node in Node.objects.filter(cluster=decision.cluster_id, name__in=decision.drain).order_by("name"):
         _close(decision, node, now)
+    if attempt is None and (busy := _still_there(decision)):
+        decision_actions.wait(decision, now + PATIENTLY, f"It is tested when it is empty: {count(busy, 'job')} there.")
+        return False
     test = _tested(decision, now)
     if test is not None and test.ended_at is None and decision.action == Action.TEST:
         decision_actions.wait(decision, now + AGAIN, f"Its nodes are tested in pairs, round {test.round}.")
         return False
     if test is not None and test.faulty:
         decision_actions.name_faulty(decision, test.faulty)
-    said = " ".join(one for one in (test.sentence if test else "", _act_on_job(decision, now)) if one)
+    job = _act_on_job(decision, now) if attempt is not None else ""
+    said = " ".join(one for one in (test.sentence if test else "", job) if one)
     return decision_actions.finish(decision, Course.DONE, said, now)
+
+
+def _still_there(decision: Decision) -> int:
+    """How many jobs run on in peace on what was closed."""
+    held = Allocation.objects.filter(node__cluster=decision.cluster_id, node__name__in=decision.drain)
+    return held.filter(released_at__isnull=True).values("attempt").distinct().count()
 
 
 def _cleared_by_a_test(decision: Decision) -> list[str]:
@@ -164,13 +197,13 @@ def _tested(decision: Decision, now: datetime) -> NodeTest | None:
         return nodetest_actions.go_on(test, now) if not test.worlds.exists() else test
 
 
-def _end_attempt(decision: Decision, now: datetime) -> bool:
+def _end_attempt(attempt: Attempt, decision: Decision, now: datetime) -> bool:
     """It runs still, and must end before anything else. Its cluster has the last word on when."""
-    attempt = decision.attempt
     if not attempt.stop_as:
         with transaction.atomic():
             decision_actions.still_ours(decision)
-            stop_actions.recover(attempt, author=RECOVERY, why=f"{decision.facts['cause']}: {decision.why}.")
+            why = f"{decision.facts['cause']}: {decision.why}."
+            stop_actions.recover(attempt, author=RECOVERY, why=why, saves=decision.sign_id is not None)
         want_turn(decision.cluster_id)
     elif attempt.stop_as != State.FAILED:
         said = f"Somebody else ends it: {attempt.stop_why}"

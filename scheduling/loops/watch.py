@@ -40,13 +40,14 @@ HANG, SPIKE = "Hang", "LossNaNOrSpike"
 def watch_once(now: datetime) -> int:
     """How many symptoms were found or taken back."""
     found = _passed(now)
-    for attempt in _running():
+    for attempt in followed():
         with one_row(attempt):
             found += _looked_at(attempt, now)
     return found
 
 
-def _running() -> list[Attempt]:
+def followed() -> list[Attempt]:
+    """Running attempts that recovery looks after, and that have no verdict yet."""
     looked_after = Q(job__kind__in=[str(kind) for kind in TRAINING]) | ~Q(job__checkpoint_dir="")
     wanted = looked_after | Q(job__labels__contains={RECOVERY_LABEL: "on"})
     rows = Attempt.objects.filter(wanted, ended_at__isnull=True, confirmed_at__isnull=False, stop_as="", diagnosis=None)

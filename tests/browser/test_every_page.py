@@ -113,6 +113,8 @@ def pages(job) -> dict[str, str]:
         "clusters": "/settings/clusters/",
         "cluster": "/settings/clusters/of/seren/",
         "cluster-add": "/settings/clusters/add/",
+        "channels": "/settings/notifications/",
+        "recovery-modes": "/settings/recovery/",
         "model": "/settings/model/",
     }
 

@@ -21,8 +21,9 @@ from django.test import Client
 
 from failures import actions, notice_actions, telling
 from failures.loops import notify
-from failures.loops.notify import NotSent, notify_once
+from failures.loops.notify import notify_once
 from failures.models import Channel, Decision, Incident, Notice
+from failures.sending import NotSent
 from failures.telling import Message
 from jobs import clock
 from jobs.models import Event

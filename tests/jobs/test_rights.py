@@ -58,6 +58,7 @@ BODIES = {
     "clusters/<slug:name>/maintenance/": {"name": "x", "reason": "y", "end_at": "2100-01-01T00:00:00Z"},
     "clusters/<slug:name>/maintenance/<int:number>/": {"end_at": "2100-01-01T00:00:00Z"},
     "clusters/<slug:name>/maintenance/<int:number>/cancel/": {},
+    "nodes/<node_name:cluster>/<node_name:name>/burn-in/": {},
     "rules/<slug:rule>/adopt/": {},
     "rules/<slug:rule>/retire/": {},
     "jobs/<public_id:id>/diagnosis/": {"confirmed": True},

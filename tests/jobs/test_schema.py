@@ -121,7 +121,7 @@ def test_what_recovery_answers_is_as_described(schema, olga, tmp_path):
     attempt = failures.failed(tmp_path, by="olga", kind="pretrain", text="step 1\n")
     failures.diagnose_once(failures.clock.now())
     recover_once(failures.clock.now())
-    number, decision = failures.of(attempt).incident_id, attempt.decision.pk
+    number, decision = failures.of(attempt).incident_id, attempt.decisions.get().pk
     here, described = f"incidents/{number}/decisions/{decision}/", "incidents/{incident}/decisions/{decision}/"
 
     for verb in ("approve", "undo"):

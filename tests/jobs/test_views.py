@@ -342,7 +342,7 @@ def test_a_job_page_asks_as_often_after_many_attempts(ada, django_assert_num_que
     for _ in range(3):
         make.ended(job, State.NODE_FAIL)
 
-    with django_assert_num_queries(12):
+    with django_assert_num_queries(13):
         ada.get(f"/jobs/{job}/")
 
 

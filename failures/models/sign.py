@@ -1,0 +1,89 @@
+"""What a detector sees of a running attempt or of a node, for as long as it lasts.
+
+A sign is no failure: an attempt that is slow runs on, and what it dies of later is judged for itself. It is the
+evidence of an incident, what recovery decides from, and what the ledger counts slow steps by.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from failures.detect.findings import Severity, Symptom
+from failures.models.incident import Incident
+from jobs.lifecycle import Badge
+from jobs.models import Attempt, Cluster, Node
+
+LOOKS: dict[str, tuple[str, str]] = {
+    Severity.NOTE: ("quiet", "◌"),
+    Severity.WARN: ("warn", "▲"),
+    Severity.BAD: ("bad", "●"),
+}
+WORDS = {Symptom.SLOW: "slow steps", Symptom.NODE: "node health"}
+
+
+class SignQuerySet(models.QuerySet["Sign"]):
+    def lasting(self) -> Self:
+        return self.filter(ended_at__isnull=True)
+
+    def of_nodes(self) -> Self:
+        return self.filter(symptom=Symptom.NODE)
+
+    def slow(self) -> Self:
+        return self.filter(symptom=Symptom.SLOW)
+
+
+class Sign(models.Model):
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="signs")
+    symptom = models.CharField(max_length=10, choices=[(one.value, one.value) for one in Symptom])
+    severity = models.CharField(max_length=4, choices=[(one.value, one.value) for one in Severity])
+    attempt = models.ForeignKey(Attempt, null=True, on_delete=models.CASCADE, related_name="signs")
+    node = models.ForeignKey(Node, null=True, on_delete=models.CASCADE, related_name="signs")
+    since = models.DateTimeField()
+    seen_at = models.DateTimeField(db_default=Now(), help_text="When it was seen last.")
+    ended_at = models.DateTimeField(null=True)
+    why = models.TextField()
+    observed = models.FloatField(default=0, help_text="Of slow steps: seconds of one, and what was predicted.")
+    expected = models.FloatField(default=0)
+    incident = models.ForeignKey(Incident, null=True, on_delete=models.PROTECT, related_name="signs")
+
+    objects = SignQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["attempt", "symptom"],
+                condition=Q(ended_at__isnull=True, attempt__isnull=False),
+                name="one_lasting_sign_per_attempt",
+            ),
+            models.UniqueConstraint(
+                fields=["node", "symptom"],
+                condition=Q(ended_at__isnull=True, attempt__isnull=True),
+                name="one_lasting_sign_per_node",
+            ),
+            models.CheckConstraint(
+                condition=Q(attempt__isnull=False) | Q(node__isnull=False), name="sign_is_of_somebody"
+            ),
+        ]
+        indexes = [models.Index(fields=["cluster"], name="sign_lasting", condition=Q(ended_at__isnull=True))]
+
+    def __str__(self) -> str:
+        return f"{WORDS.get(self.kind, self.symptom)} of {self.attempt or self.node}"
+
+    @property
+    def kind(self) -> Symptom:
+        return Symptom(self.symptom)
+
+    @property
+    def badge(self) -> Badge:
+        tone, icon = LOOKS[self.severity]
+        return Badge(label=WORDS.get(self.kind, self.symptom), code=self.symptom, tone=tone, icon=icon)
+
+    @property
+    def times(self) -> float:
+        """How many times longer than predicted."""
+        return self.observed / self.expected if self.expected > 0 else 1.0

@@ -1,0 +1,141 @@
+"""Health: what nodes report of themselves, and what became of those who ran on them, as signs.
+
+Who is eligible   nodes of clusters with telemetry that are up by their cluster's word.
+What a turn does  asks the pure detector about the last minutes of each node; what it finds is a sign of the node, for
+                  as long as it lasts. Only what is bad opens an incident, from which recovery decides.
+Failure story     A sign is one row while it lasts; killed anywhere or run twice, nothing is said twice. Telemetry that
+                  stops everywhere at once says something of the exporter, and nothing of any node. An Xid counts when
+                  it changes: the driver shows the last one until it is loaded again.
+
+A turn reads the samples of the last minutes: 40 narrow rows of each node, by the index on time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from django.db.models import Max
+
+from failures import sign_actions
+from failures.detect import nodes as detect
+from failures.detect.findings import Finding, Severity, Symptom
+from failures.detect.nodes import Reading
+from failures.models import Sign
+from failures.past import past_of
+from jobs.lifecycle import USABLE_NODE
+from jobs.models import Cluster, Node, Resolution, Sample
+from scheduling.loops.rows import one_row
+
+WINDOW = timedelta(minutes=10)
+SUSTAINED = 4  # samples: one hot moment is weather
+FRESH = timedelta(seconds=detect.SILENT_S)
+HEARD_AT_ALL = timedelta(days=1)
+WORTH_SAYING = (Severity.WARN, Severity.BAD)
+
+
+def health_once(now: datetime) -> int:
+    """How many signs were seen or have passed."""
+    done = 0
+    for cluster in Cluster.objects.exclude(metrics_address=""):
+        with one_row(cluster):
+            done += _cluster(cluster, now)
+    return done
+
+
+def _cluster(cluster: Cluster, now: datetime) -> int:
+    nodes = list(Node.objects.filter(cluster=cluster, state__in=USABLE_NODE, gpus__gt=0))
+    signs = {sign.node_id: sign for sign in Sign.objects.lasting().of_nodes().filter(cluster=cluster)}
+    found = {node.pk: _worst(reading, now) for node, reading in _readings(cluster, nodes, now)}
+    past = past_of(cluster, now)
+    done = 0
+    for node in nodes:
+        with one_row(node):
+            said = [*found.get(node.pk, ()), *_lemon(node, past.get(node.pk, ()), now)]
+            done += _noted(cluster, node, said, signs.get(node.pk), now)
+    return done
+
+
+def _worst(reading: Reading, now: datetime) -> list[Finding]:
+    return [one for one in detect.health(reading, now.timestamp()) if one.severity in WORTH_SAYING]
+
+
+def _noted(cluster: Cluster, node: Node, said: Sequence[Finding], sign: Sign | None, now: datetime) -> bool:
+    if said:
+        whole = Finding(
+            symptom=Symptom.NODE,
+            since=now.timestamp(),
+            severity=said[0].severity,
+            why=" ".join(one.why for one in said),
+        )
+        return sign_actions.see(whole, cluster, now, node=node) is not None
+    return sign is not None and sign_actions.passed(sign, "It is well again.", now, now)
+
+
+def _lemon(node: Node, past: Sequence[detect.Past], now: datetime) -> list[Finding]:
+    at = now.timestamp()
+    if not detect.is_lemon(past, at):
+        return []
+    why = f"It fails again and again: a lemon score of {detect.lemon(past, at):.1f} from the last 30 days."
+    return [Finding(symptom=Symptom.NODE, since=at, severity=Severity.WARN, why=why)]
+
+
+# --- samples → readings
+
+
+def _readings(cluster: Cluster, nodes: Sequence[Node], now: datetime) -> Iterable[tuple[Node, Reading]]:
+    """Of the nodes that ever had telemetry; of none while the exporter itself is silent."""
+    samples = _samples(cluster, now)
+    newest = max((rows[-1].at for rows in samples.values()), default=None)
+    if newest is None or now - newest > FRESH:
+        return
+    silent = _last_heard(cluster, [node for node in nodes if node.pk not in samples], now)
+    begun = _judged_until(cluster)
+    for node in nodes:
+        if rows := samples.get(node.pk):
+            yield node, reading(node.name, rows, since=begun.get(node.pk))
+        elif node.pk in silent:
+            yield node, Reading(node=node.name, heard_at=silent[node.pk].timestamp())
+
+
+def _samples(cluster: Cluster, now: datetime) -> Mapping[int, list[Sample]]:
+    rows = Sample.objects.filter(resolution=Resolution.RAW, at__gt=now - WINDOW, at__lte=now, node__cluster=cluster)
+    found = defaultdict(list)
+    for row in rows.only("node_id", "at", "gpu_temperature_c", "xid").order_by("at"):
+        found[row.node_id].append(row)
+    return found
+
+
+def _last_heard(cluster: Cluster, nodes: Sequence[Node], now: datetime) -> Mapping[int, datetime]:
+    rows = Sample.objects.filter(node__in=nodes, resolution=Resolution.RAW, at__gt=now - HEARD_AT_ALL)
+    return dict(rows.order_by().values_list("node").annotate(Max("at"))) if nodes else {}
+
+
+def _judged_until(cluster: Cluster) -> Mapping[int, datetime]:
+    """What was seen before a sign was closed is not held against a node again."""
+    rows = Sign.objects.of_nodes().filter(cluster=cluster, ended_at__isnull=False)
+    return dict(rows.order_by().values_list("node").annotate(Max("ended_at")))
+
+
+def reading(name: str, rows: Sequence[Sample], since: datetime | None = None) -> Reading:
+    hottest = [max((value for value in row.gpu_temperature_c if value is not None), default=None) for row in rows]
+    lately = [value for value in hottest[-SUSTAINED:] if value is not None]
+    return Reading(
+        node=name,
+        heard_at=rows[-1].at.timestamp(),
+        xids=_new_xids(rows, since),
+        hottest_c=min(lately) if len(lately) == SUSTAINED else None,
+    )
+
+
+def _new_xids(rows: Sequence[Sample], since: datetime | None) -> list[int]:
+    """Those that came within this time, in order."""
+    last: dict[int, float | None] = {}
+    found = []
+    for row in rows:
+        for gpu, code in enumerate(row.xid):
+            if gpu in last and code and code != last[gpu] and (since is None or row.at > since):
+                found.append(int(code))
+            last[gpu] = code
+    return found

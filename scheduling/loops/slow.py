@@ -1,0 +1,156 @@
+"""Slow: look at the steps of running training jobs, and say which take longer than their batches explain.
+
+Who is eligible   the attempts that `watch` looks after, heard of within the last minutes; and signs of attempts that
+                  have ended.
+What a turn does  asks the pure detector about the newest steps of each, beside those from before its sign began, so
+                  that a long slowdown is never taken for the usual. What it finds is a sign; it names the node where
+                  the ranks' own times, or the node's own health, tell which one it is. What passed is closed.
+Failure story     The detector sees rows alone and keeps nothing between turns; a sign is one row for as long as it
+                  lasts. Killed anywhere, run twice or late, the next turn says the same. An attempt that ended closes
+                  its sign at its end, so no ledger counts slow steps of the dead.
+
+A look is one range of the progress' own key, 300 rows, and about four milliseconds of arithmetic; so a turn every
+minute with a thousand training jobs is some seconds of one worker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from failures import sign_actions
+from failures.detect import pace
+from failures.detect.findings import Finding, Severity
+from failures.detect.pace import LOUD_STEPS, Step
+from failures.models import Sign
+from jobs.hostlist import expand
+from jobs.models import Attempt, Node, Progress
+from scheduling.loops.rows import one_row
+from scheduling.loops.watch import followed
+
+NEWEST, RECENT = 300, 80
+HEARD = timedelta(minutes=3)
+MOST_SIGNS = 2_000
+
+
+def slow_once(now: datetime) -> int:
+    """How many signs were seen, named or closed."""
+    signs = {sign.attempt_id: sign for sign in _lasting()}
+    done = sum(_closed(sign) for sign in signs.values())
+    for attempt in followed():
+        if now - attempt.pulse.heard_at < HEARD:
+            with one_row(attempt):
+                done += _looked_at(attempt, signs.get(attempt.pk), now)
+    return done
+
+
+def _lasting() -> list[Sign]:
+    rows = Sign.objects.lasting().slow().select_related("attempt__job__cluster", "node", "incident")
+    return list(rows[:MOST_SIGNS])
+
+
+def _closed(sign: Sign) -> bool:
+    ended = sign.attempt and sign.attempt.ended_at
+    if not ended:
+        return False
+    with one_row(sign):
+        return sign_actions.passed(sign, "Its attempt has ended.", ended, ended)
+    return False
+
+
+def _looked_at(attempt: Attempt, sign: Sign | None, now: datetime) -> bool:
+    steps = steps_of(_told(attempt, sign.since if sign else None))
+    found = pace.lasting(steps)
+    if sign is None:
+        return found is not None and _say(attempt, found, now)
+    if found is None:
+        return _passed(sign, steps, now)
+    _measure(sign, steps, now)
+    return sign.node is None and _localised(attempt, sign, now)
+
+
+def _say(attempt: Attempt, found: Finding, now: datetime) -> bool:
+    sign = sign_actions.see(found, attempt.job.cluster, now, attempt=attempt)
+    if sign is not None and sign.node is None:
+        _localised(attempt, sign, now)
+    return sign is not None
+
+
+def _passed(sign: Sign, steps: Sequence[Step], now: datetime) -> bool:
+    if len(steps) <= LOUD_STEPS:
+        return False  # too little is known
+    return sign_actions.passed(sign, "Its steps are as long as predicted again.", _moment(steps[-LOUD_STEPS], now), now)
+
+
+def _moment(step: Step, now: datetime) -> datetime:
+    return datetime.fromtimestamp(step.at, now.tzinfo)
+
+
+def _measure(sign: Sign, steps: Sequence[Step], now: datetime) -> None:
+    """In seconds of one step: the newest ones since it began, and those from before."""
+    slow = [step.seconds for step in steps if step.at >= sign.since.timestamp()]
+    before = [step.seconds for step in steps if step.at < sign.since.timestamp()]
+    if slow and before:
+        sign_actions.measure(sign, median(slow), median(before), now)
+
+
+# --- rows → steps
+
+
+class Told(NamedTuple):
+    step: int
+    at: datetime
+    tokens: int | None
+    step_time_s: float | None
+
+
+def _told(attempt: Attempt, since: datetime | None) -> list[Told]:
+    """The newest ones; of an attempt that is slow for a while, also the last ones from before."""
+    rows = Progress.objects.filter(attempt_id=attempt.pk, step__isnull=False).order_by("-at")
+    columns = rows.values_list("step", "at", "tokens", "step_time_s")
+    if since is None:
+        return [Told(*row) for row in columns[:NEWEST]][::-1]
+    newest = columns.filter(at__gte=since)[:RECENT]
+    before = columns.filter(at__lt=since)[: NEWEST - RECENT]
+    return [Told(*row) for row in (*newest, *before)][::-1]
+
+
+def steps_of(rows: Sequence[Told]) -> list[Step]:
+    """What each took: as it says itself, else from one to the next. Without its tokens every batch is like the others;
+    over a gap (steps that nobody looked at) nothing is measured."""
+    ahead = [(one, row) for one, row in pairwise(rows) if row.step > one.step]
+    knows = all(one.tokens is not None and row.tokens is not None and row.tokens > one.tokens for one, row in ahead)
+    return [
+        Step(at=row.at.timestamp(), seconds=seconds, tokens=_tokens(one, row) if knows else 1.0)
+        for one, row in ahead
+        if (seconds := _seconds(one, row)) > 0
+    ]
+
+
+def _seconds(one: Told, row: Told) -> float:
+    told = row.step_time_s
+    if told is not None and math.isfinite(told) and told > 0:
+        return told
+    return (row.at - one.at).total_seconds() / (row.step - one.step)
+
+
+def _tokens(one: Told, row: Told) -> float:
+    return ((row.tokens or 0) - (one.tokens or 0)) / (row.step - one.step)
+
+
+# --- who it is
+
+
+def _localised(attempt: Attempt, sign: Sign, now: datetime) -> bool:
+    """Where exactly one of its nodes shows trouble of its own, it is that one; of two nobody can say."""
+    nodes = Node.objects.filter(cluster=sign.cluster_id, name__in=expand(attempt.nodelist))
+    unwell = Sign.objects.lasting().of_nodes().filter(node__in=nodes).exclude(severity=Severity.NOTE)
+    found = list(unwell.select_related("node")[:2])
+    if len(found) != 1 or found[0].node is None:
+        return False
+    why = f"Of its nodes {found[0].node} alone is not well: {found[0].why}"
+    return sign_actions.blame(sign, found[0].node, why, now)

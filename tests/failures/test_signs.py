@@ -1,0 +1,405 @@
+"""Slow steps and sick nodes: seen by the detectors, told as incidents, decided about, counted in the ledger."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from failures import decision_actions, sign_actions
+from failures.detect.findings import Finding, Severity, Symptom
+from failures.models import Course, Decision, Diagnosis, Incident, Sign
+from failures.past import past_of_node
+from jobs import actions, clock, node_actions, recovery_actions
+from jobs.ending import Ended
+from jobs.lifecycle import State
+from jobs.models import Attempt, Cluster, Deed, Event, Job, Node, Progress, Pulse, Resolution, Sample
+from scheduling import accounting
+from scheduling.ledger import Bucket
+from scheduling.loops.health import health_once
+from scheduling.loops.recover import recover_once
+from scheduling.loops.slow import Told, slow_once, steps_of
+from tests import make as rows
+from tests.failures import make
+
+pytestmark = pytest.mark.django_db
+
+MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
+
+
+def training(root, on=("seren-001", "seren-002", "seren-003"), **asked):
+    attempt = make.running(root, kind="pretrain", checkpoint_dir="/ckpt/run", on=on, **asked)
+    attempt.job.checkpoints.create(attempt=attempt, step=30, path="/ckpt/run/30")
+    return attempt
+
+
+def reports(attempt, until, *paces, tokens=True):
+    """Stretches of so many steps of so many seconds, the last step at `until`."""
+    first = attempt.progress.count()
+    took = [seconds for steps, seconds in paces for _ in range(steps)]
+    ends = [until - timedelta(seconds=sum(took[number + 1 :])) for number in range(len(took))]
+    Progress.objects.bulk_create(
+        Progress(attempt=attempt, at=at, step=step, tokens=4096 * step if tokens else None, step_time_s=seconds)
+        for step, (at, seconds) in enumerate(zip(ends, took, strict=True), first + 1)
+    )
+    said = {"at": until, "heard_at": until, "step": first + len(took), "loss": 2.0}
+    Pulse.objects.update_or_create(attempt=attempt, defaults=said)
+
+
+def samples(name, now, *, xid=0, hot=60.0, minutes=5, came=1.0):
+    """One each 15 seconds until now; the Xid came so many minutes ago."""
+    node = Node.objects.get(name=name)
+    for number in range(int(minutes * 4)):
+        at = now - number * 15 * SECOND
+        code = xid if now - at <= came * MINUTE else 0
+        Sample.objects.create(node=node, at=at, gpu_temperature_c=[50.0, hot], xid=[0, code], resolution=Resolution.RAW)
+
+
+def watched(root):
+    home = make.cluster(root)
+    Cluster.objects.filter(pk=home.pk).update(metrics_address="http://127.0.0.1:1/metrics")
+    return home
+
+
+def hot(name):
+    return Finding(symptom=Symptom.NODE, since=clock.now().timestamp(), severity=Severity.BAD, why="A GPU is at 95 °C.")
+
+
+# --- slow steps
+
+
+def test_steps_that_become_slow_are_a_sign_and_open_an_incident(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now, (100, 2.0), (20, 3.0))
+
+    assert slow_once(now) == 1
+
+    sign = Sign.objects.get()
+    assert (sign.attempt, sign.symptom, sign.node, sign.ended_at) == (attempt, "slow", None, None)
+    assert "50% longer than their batches explain" in sign.why
+    assert abs(sign.since - (now - MINUTE)) < 10 * SECOND
+    assert (sign.incident.root_cause, sign.incident.subject) == ("SlowNode", attempt.job.public_id)
+    assert Event.objects.filter(what="sign.seen", attempt=attempt).count() == 1
+
+
+@pytest.mark.parametrize("case", ["steady", "one pause", "opted out", "silent"])
+def test_nothing_is_said_of_steps_that_are_as_long_as_ever(tmp_path, case):
+    now = clock.now()
+    attempt = training(tmp_path, **({"labels": {"acme-recovery": "off"}} if case == "opted out" else {}))
+    slow = {"steady": (20, 2.0), "one pause": (1, 60.0)}.get(case, (20, 3.0))
+    reports(attempt, now - 20 * MINUTE if case == "silent" else now, (100, 2.0), slow, *([(9, 2.0)] * (slow[0] == 1)))
+
+    assert slow_once(now) == 0
+    assert not Sign.objects.exists()
+
+
+def test_a_long_slowdown_is_never_taken_for_the_usual_and_ends_when_it_ends(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now, (250, 2.0), (20, 3.0))
+    slow_once(now)
+
+    for later in (20 * MINUTE, 40 * MINUTE):
+        reports(attempt, now + later, (400, 3.0))
+        slow_once(now + later)
+    sign = Sign.objects.get()
+    assert (sign.ended_at, sign.seen_at, sign.times) == (None, now + 40 * MINUTE, 1.5)
+
+    reports(attempt, now + 42 * MINUTE, (60, 2.0))
+    assert slow_once(now + 42 * MINUTE) == 1
+    sign.refresh_from_db()
+    assert sign.ended_at is not None and Incident.objects.get().state == "resolved"
+
+
+def test_seen_twice_it_is_said_once(tmp_path):
+    now = clock.now()
+    reports(training(tmp_path), now, (100, 2.0), (20, 3.0))
+
+    assert [slow_once(now), slow_once(now)] == [1, 0]
+    assert Incident.objects.count() == 1
+
+
+def test_the_node_that_alone_is_not_well_is_named_and_its_job_proposed_to_go_on_without_it(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    sick = Node.objects.get(name="seren-002")
+    Sign.objects.create(cluster=sick.cluster, node=sick, symptom="node", severity="warn", since=now, why="Hot.")
+    reports(attempt, now, (100, 2.0), (20, 3.0))
+
+    slow_once(now)
+    recover_once(now)
+
+    incident = Incident.objects.get()
+    assert (incident.scope, incident.subject) == ("node", "seren-002")
+    decision = Decision.objects.get()
+    assert (decision.action, decision.mode, decision.drain) == ("restart elsewhere", "propose", ["seren-002"])
+    assert (decision.attempt, decision.diagnosis, decision.checkpoint_step) == (attempt, None, 30)
+    assert any("Of its nodes seren-002 alone is not well" in one for one in decision.pro)
+
+
+def slowed(root, now, mode="act"):
+    attempt = training(root)
+    sick = Node.objects.get(name="seren-002")
+    recovery_actions.set_mode(mode, author=rows.LOOP)
+    Sign.objects.create(cluster=sick.cluster, node=sick, symptom="node", severity="warn", since=now, why="Hot.")
+    reports(attempt, now, (100, 2.0), (20, 3.0))
+    slow_once(now)
+    recover_once(now)
+    return attempt
+
+
+def test_where_recovery_acts_the_slow_attempt_is_ended_and_goes_on_without_the_node(tmp_path):
+    now = clock.now()
+    attempt = slowed(tmp_path, now)
+    attempt.refresh_from_db()
+    assert attempt.stop_as == State.FAILED and Deed.objects.filter(kind="cancel", attempt=attempt).exists()
+
+    actions.finish(attempt, Ended(state=State.CANCELLED, at=now, signal=15), author=rows.LOOP)
+    recover_once(now + 2 * decision_actions.CLAIM)
+
+    job = attempt.job
+    job.refresh_from_db()
+    assert (job.state, job.resume["step"]) == (State.PENDING, 30)
+    assert Node.objects.get(name="seren-002").drain_asked
+    assert Decision.objects.get().course == Course.DONE
+    assert not Diagnosis.objects.exists()
+
+
+def test_an_attempt_that_ends_by_itself_first_is_not_started_again_because_it_was_slow(tmp_path):
+    now = clock.now()
+    attempt = slowed(tmp_path, now, mode="propose")
+    decision_actions.approve(Decision.objects.get(), author=rows.author(), now=now)
+    actions.finish(attempt, Ended(state=State.COMPLETED, at=now, exit_code=0), author=rows.LOOP)
+
+    recover_once(now)
+
+    assert Decision.objects.get().outcome == "Its attempt ended by itself before that."
+    assert not Node.objects.get(name="seren-002").drain_asked
+
+
+def test_what_a_slow_attempt_dies_of_is_judged_and_decided_for_itself(tmp_path):
+    now = clock.now()
+    attempt = slowed(tmp_path, now, mode="propose")
+    make.end(tmp_path, attempt, make.STORAGE)
+    make.diagnose_once(clock.now())
+
+    slow_once(clock.now())
+    recover_once(clock.now())
+
+    of_slow, of_end = Decision.objects.order_by("pk")
+    assert (of_slow.course, of_end.diagnosis.root_cause) == (Course.EXPIRED, "S3StorageError")
+    assert Sign.objects.slow().get().ended_at == Diagnosis.objects.get().attempt.ended_at
+
+
+def test_slow_time_is_slow_in_the_ledger_and_no_longer_productive(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now, (100, 2.0), (20, 4.0))
+    slow_once(now)
+    began = now - 2 * timedelta(hours=1)
+    attempt.allocations.update(held_at=began)
+    Attempt.objects.update(promised_at=began, confirmed_at=began)
+    Job.objects.update(submitted_at=began)
+    Cluster.objects.update(created_at=began)
+
+    found = accounting.account(attempt.job.cluster, now - 10 * MINUTE, now)
+    slow = sum(piece.gpu_us for piece in found.pieces if piece.bucket == Bucket.SLOW)
+
+    sign = Sign.objects.get()
+    spell = (sign.seen_at - sign.since).total_seconds()
+    assert slow / 1e6 == pytest.approx(24 * spell / 2, rel=0.01)
+    assert {piece.cause for piece in found.pieces if piece.bucket == Bucket.SLOW} == {"SlowNode"}
+
+
+def test_without_step_times_they_are_taken_from_one_report_to_the_next():
+    now = clock.now()
+    told = [Told(10 * n, now + 20 * n * SECOND, None, None) for n in range(4)] + [Told(30, now, None, None)]
+
+    assert [step.seconds for step in steps_of(told)] == [2.0, 2.0, 2.0]
+
+
+# --- nodes
+
+
+def test_an_xid_of_a_broken_gpu_is_a_sign_and_the_node_is_proposed_to_be_tested(tmp_path):
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now, xid=79)
+    samples("seren-002", now)
+
+    assert health_once(now) == 1
+    recover_once(now)
+
+    sign = Sign.objects.get()
+    assert (sign.node.name, sign.severity) == ("seren-001", "bad") and sign.why.startswith("Xid 79: ")
+    decision = Decision.objects.get()
+    assert (decision.action, decision.mode, decision.drain) == ("test nodes", "propose", ["seren-001"])
+    assert decision.attempt is None and not Node.objects.filter(drain_asked=True).exists()
+    assert Event.objects.filter(what="decision.made", node=sign.node).exists()
+
+
+@pytest.mark.parametrize("case", ["well", "old", "of the program", "a hot moment", "exporter silent"])
+def test_a_node_is_left_alone_that_reports_nothing_new_and_bad(tmp_path, case):
+    now = clock.now()
+    watched(tmp_path)
+    how = {"old": {"xid": 79, "came": 99.0}, "of the program": {"xid": 13}}.get(case, {})
+    samples("seren-001", now - 10 * MINUTE if case == "exporter silent" else now, **how)
+    if case == "a hot moment":
+        Sample.objects.filter(at=now).update(gpu_temperature_c=[99.0, 99.0])
+
+    assert health_once(now) == 0
+    assert not Sign.objects.exists()
+
+
+def test_a_node_without_telemetry_is_warned_of_and_nothing_is_decided(tmp_path):
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now - 10 * MINUTE)
+    samples("seren-002", now)
+
+    assert health_once(now) == 1
+    assert recover_once(now) == 0
+
+    sign = Sign.objects.get()
+    assert (sign.node.name, sign.severity, sign.incident) == ("seren-001", "warn", None)
+    assert sign.why.startswith("No telemetry for ")
+
+
+def test_a_node_that_is_well_again_takes_its_proposal_back(tmp_path):
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now, hot=97.0)
+    health_once(now)
+    recover_once(now)
+    Sample.objects.update(gpu_temperature_c=[50.0, 60.0])
+
+    assert health_once(now) == 1
+
+    assert Decision.objects.get().course == Course.EXPIRED
+    assert (Incident.objects.get().state, Sign.objects.get().ended_at) == ("resolved", now)
+    assert Event.objects.filter(what__in=("sign.passed", "decision.expired", "incident.resolved")).count() == 3
+
+
+def test_a_node_in_use_is_closed_now_and_tested_when_it_is_empty(tmp_path):
+    recovery_actions.set_mode("act", author=rows.LOOP)
+    now = clock.now()
+    home = watched(tmp_path)
+    attempt = make.running(tmp_path, on=("seren-001",))
+    sign_actions.see(hot("seren-001"), home, now, node=Node.objects.get(name="seren-001"))
+
+    recover_once(now)
+    decision = Decision.objects.get()
+    assert decision.outcome == "It is tested when it is empty: 1 job there."
+    assert Node.objects.get(name="seren-001").drain_asked and attempt.stop_as == ""
+
+    actions.finish(attempt, Ended(state=State.COMPLETED, at=now, exit_code=0), author=rows.LOOP)
+    recover_once(now + 2 * MINUTE)
+    assert decision.node_test.nodes == ["seren-001"] and len(decision.node_test.partners) == 1
+
+
+def test_a_node_that_is_closed_already_is_nobodys_to_decide_about(tmp_path):
+    now = clock.now()
+    home, node = watched(tmp_path), Node.objects.get(name="seren-001")
+    node_actions.drain(node, author=rows.author(), why="Its fan is changed.", now=now)
+    sign_actions.see(hot("seren-001"), home, now, node=node)
+
+    assert recover_once(now) == 0
+
+
+def test_an_undo_opens_the_node_and_recovery_leaves_it_alone(tmp_path):
+    recovery_actions.set_mode("act", author=rows.LOOP)
+    now = clock.now()
+    home, node = watched(tmp_path), Node.objects.get(name="seren-001")
+    sign_actions.see(hot("seren-001"), home, now, node=node)
+    recover_once(now)
+
+    decision_actions.undo(Decision.objects.get(), author=rows.author(), now=now, why="It is the sensor.")
+
+    node.refresh_from_db()
+    assert not node.drain_asked
+    assert recover_once(now + 2 * MINUTE) == 0
+
+
+def test_who_dies_on_the_node_joins_the_incident_that_its_sign_opened(tmp_path):
+    now = clock.now()
+    home = watched(tmp_path)
+    sign_actions.see(hot("seren-001"), home, now, node=Node.objects.get(name="seren-001"))
+
+    found = make.diagnosed(tmp_path, make.XID, on=("seren-001",))
+
+    incident = Incident.objects.get()
+    assert found.incident == incident and incident.lead == found and incident.attempts == 1
+
+
+def test_a_node_that_fails_again_and_again_is_a_lemon(tmp_path):
+    now = clock.now()
+    watched(tmp_path)
+    for _ in range(5):
+        make.diagnosed(tmp_path, make.XID, on=("seren-001",))
+    samples("seren-001", clock.now())
+
+    assert {one.what for one in past_of_node(Node.objects.get(name="seren-001"), now)} == {"job_failed_here_alone"}
+    assert health_once(clock.now()) == 1
+    assert "a lemon score of 5.0" in Sign.objects.get().why
+
+
+def test_one_node_that_blows_up_leaves_the_others_alone(tmp_path, monkeypatch):
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now, xid=79)
+    samples("seren-002", now, xid=79)
+    real = sign_actions.see
+
+    def broken(finding, cluster, now, *, node):
+        if node.name == "seren-001":
+            raise actions.JobError("no")
+        return real(finding, cluster, now, node=node)
+
+    monkeypatch.setattr(sign_actions, "see", broken)
+
+    assert health_once(now) == 1
+    assert Sign.objects.get().node.name == "seren-002"
+
+
+# --- pages
+
+
+def signed_in(name="olga"):
+    person = rows.user(name, is_superuser=True)
+    browser = Client()
+    browser.force_login(person)
+    return browser
+
+
+def test_the_pages_show_sign_and_decision_where_nobody_has_died(tmp_path):
+    now = clock.now()
+    home, node = watched(tmp_path), Node.objects.get(name="seren-001")
+    sign_actions.see(hot("seren-001"), home, now, node=node)
+    recover_once(now)
+    browser, incident = signed_in(), Incident.objects.get()
+
+    page = browser.get(f"/failures/{incident.pk}/").content.decode()
+    assert "A GPU is at 95 °C." in page and "Nothing has failed of it yet" in page
+    assert "Test nodes without seren-001" in page
+    assert "A GPU is at 95 °C." in browser.get("/nodes/seren/seren-001/").content.decode()
+    assert "Test nodes without seren-001" in browser.get("/").content.decode()
+    listed = browser.get(f"/api/v1/incidents/{incident.pk}/decisions/").json()["results"]
+    assert [(one["node"], one["job"]) for one in listed] == [("seren-001", None)]
+
+
+def test_the_owner_of_a_slow_job_sees_it_and_its_incident_and_another_team_does_not(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now, (100, 2.0), (20, 3.0))
+    slow_once(now)
+    ada, ben = Client(), Client()
+    ada.force_login(rows.user("ada"))
+    rows.team("speech", ben="researcher")
+    ben.force_login(rows.user("ben"))
+
+    number = Incident.objects.get().pk
+    assert "longer than their batches explain" in ada.get(f"/jobs/{attempt.job.public_id}/").content.decode()
+    assert ada.get(f"/failures/{number}/").status_code == 200
+    assert ben.get(f"/failures/{number}/").status_code == 404
