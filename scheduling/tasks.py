@@ -18,6 +18,7 @@ from scheduling.connections import connect
 from scheduling.loops import evaluate, simulate
 from scheduling.loops.account import account_once
 from scheduling.loops.estimate import estimates
+from scheduling.loops.minute import forget_once, minute_once
 from scheduling.loops.recover import recover_once
 from scheduling.loops.sample import sample_once, sweep_once
 from scheduling.loops.staging import stage_once
@@ -64,6 +65,11 @@ def samples() -> None:
             log.warning("no telemetry of cluster %s: %s", cluster, error)
 
 
+@shared_task(name="scheduling.minutes")
+def minutes() -> int:
+    return minute_once(clock.now())
+
+
 @shared_task(name="scheduling.recover")
 def recover() -> int:
     return recover_once(clock.now())
@@ -82,6 +88,7 @@ def watch() -> int:
 @shared_task(name="scheduling.sweep")
 def sweep() -> int:
     wake_overdue(clock.now())
+    forget_once(clock.now())
     return sweep_once(clock.now())
 
 

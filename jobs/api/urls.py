@@ -23,6 +23,7 @@ urlpatterns = [
     path("me/", places.Me.as_view()),
     path("clusters/", places.Clusters.as_view()),
     path("clusters/<slug:name>/", places.OneCluster.as_view()),
+    path("clusters/<slug:name>/course/", places.ClusterCourse.as_view()),
     path("teams/", places.Teams.as_view()),
     path("teams/<slug:name>/", places.OneTeam.as_view()),
     path("quotas/", places.Quotas.as_view()),

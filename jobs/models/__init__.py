@@ -7,10 +7,11 @@ from jobs.models.job import After, Allocation, Attempt, Checkpoint, Dependency, 
 from jobs.models.people import Identity, Membership, Quota, Role, Scope, Team, Token
 from jobs.models.progress import PROGRESS_KEPT, Progress, Pulse
 from jobs.models.recovery import RecoveryMode
-from jobs.models.telemetry import KEPT, Resolution, Sample
+from jobs.models.telemetry import KEPT, MINUTES_KEPT, Minute, Resolution, Sample
 
 __all__ = [
     "KEPT",
+    "MINUTES_KEPT",
     "PROGRESS_KEPT",
     "TO_NODES",
     "After",
@@ -28,6 +29,7 @@ __all__ = [
     "Identity",
     "Job",
     "Membership",
+    "Minute",
     "Mode",
     "Node",
     "Progress",
