@@ -4,7 +4,7 @@
 (() => {
   const box = document.getElementById("course-plots");
   if (!box) return;
-  const HEIGHT = 120;
+  const HEIGHT = 140;
   const EVERY_MS = 60000;
   const words = document.getElementById("course-words");
   let cluster = box.dataset.cluster;

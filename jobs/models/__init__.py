@@ -7,6 +7,7 @@ from jobs.models.job import After, Allocation, Attempt, Checkpoint, Dependency, 
 from jobs.models.people import Identity, Membership, Quota, Role, Scope, Team, Token
 from jobs.models.progress import PROGRESS_KEPT, Progress, Pulse
 from jobs.models.recovery import RecoveryMode
+from jobs.models.saved_view import SavedView
 from jobs.models.telemetry import KEPT, MINUTES_KEPT, Minute, Resolution, Sample
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Resolution",
     "Role",
     "Sample",
+    "SavedView",
     "Scope",
     "Team",
     "Token",
