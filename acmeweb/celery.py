@@ -22,6 +22,8 @@ app.conf.beat_schedule = {
     "turns": {"task": "scheduling.turns", "schedule": 1.0, "options": {"expires": 2}},
     "estimates": {"task": "scheduling.estimates", "schedule": 30.0, "options": {"expires": 30}},
     "samples": {"task": "scheduling.samples", "schedule": 15.0, "options": {"expires": 15}},
+    # Three looks a minute, of which the first writes: one that came late must not leave a gap
+    "minutes": {"task": "scheduling.minutes", "schedule": 20.0, "options": {"expires": 20}},
     "diagnoses": {"task": "failures.diagnose", "schedule": 1.0, "options": {"expires": 2}},
     "followed logs": {"task": "failures.follow", "schedule": 5.0, "options": {"expires": 5}},
     "recoveries": {"task": "scheduling.recover", "schedule": 1.0, "options": {"expires": 2}},

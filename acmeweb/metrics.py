@@ -23,9 +23,9 @@ from django.views.decorators.http import require_safe
 from rest_framework.exceptions import AuthenticationFailed
 
 from acmeweb.authentication import BearerTokenAuthentication
-from acmeweb.views import glances
 from failures.models import Diagnosis, Incident, Standing
 from jobs import clock, tally
+from jobs.glances import glances
 from jobs.lifecycle import NodeState, State
 from jobs.models import Cluster, Job, Node, Pulse, Scope
 from jobs.rights import Caller

@@ -6,28 +6,28 @@ import logging
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any
 
 import redis
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.db import Error, connection
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Count, F
+from django.db.models import F
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
 from django.templatetags.static import static
 from django.views.decorators.http import require_safe
 
+from acmeweb import shared
+from acmeweb.campaigns import under_way
 from acmeweb.trainings import trainings
 from failures import decision_actions, rights
 from failures.grouping import Scope
 from failures.models import Decision, Incident, Standing
 from failures.models.diagnosis import look
 from jobs import clock
-from jobs.capacity import Capacity, Load, capacity
-from jobs.lifecycle import USABLE_NODE, NodeFlag
-from jobs.models import Allocation, Cluster, Deed, Job, Node
+from jobs.glances import glances
+from jobs.models import Cluster, Deed, Job, Node
 from jobs.pages import answer
 from jobs.rights import Caller
 
@@ -85,16 +85,19 @@ MOST_RECENT = 10
 @require_safe
 def home(request: HttpRequest) -> HttpResponse:
     """Exceptions first, then the clusters at a glance, then the queue. Names only of jobs that the viewer may see."""
-    now = clock.now()
+    now, caller = clock.now(), Caller(user=request.user)
     context = {
         "now": now,
-        "trouble": cache(lambda: _trouble(request, now)),
+        "trouble": cache(lambda: _trouble(caller, now)),
         "clusters": cache(lambda: glances(now)),
-        "queue": cache(lambda: _queue(request)),
-        "trainings": cache(lambda: trainings(Job.objects.visible_to(request.user), now)),
-        "recent": cache(lambda: list(Job.objects.visible_to(request.user).finished_last().in_rows()[:MOST_RECENT])),
+        "shared_at": cache(lambda: shared.at("queue", "nodes")),
+        "selects": False,
+        "queue": cache(lambda: _queue(caller)),
+        "trainings": cache(lambda: trainings(caller.jobs(), now)),
+        "campaigns": cache(lambda: under_way(caller)),
+        "recent": cache(lambda: list(caller.jobs().finished_last().in_rows()[:MOST_RECENT])),
     }
-    fragments = {part: f"_{part}.html" for part in ("exceptions", "capacity", "queue", "trainings")}
+    fragments = {part: f"_{part}.html" for part in ("exceptions", "capacity", "queue", "trainings", "campaigns")}
     return answer(request, "home.html", context, fragments)
 
 
@@ -115,10 +118,10 @@ class Trouble:
         return bool(self.silent or self.proposals or self.incidents or self.nodes or self.held or self.hanging)
 
 
-def _trouble(request: HttpRequest, now: datetime) -> Trouble:
-    mine = Job.objects.visible_to(request.user)
-    nodes = list(Node.objects.troubled().select_related("cluster").order_by("-since"))
-    caller = rights.of_user(request.user)
+def _trouble(caller: Caller, now: datetime) -> Trouble:
+    mine = caller.jobs()
+    troubled = Node.objects.troubled()
+    nodes = list(troubled.select_related("cluster").order_by("-since")[: MOST_TROUBLE + 1])
     incidents = _untaken(caller)
     return Trouble(
         silent=list(Cluster.objects.silent(now)),
@@ -126,7 +129,7 @@ def _trouble(request: HttpRequest, now: datetime) -> Trouble:
         incidents=incidents[:MOST_TROUBLE],
         more_incidents=len(incidents) > MOST_TROUBLE,
         nodes=nodes[:MOST_TROUBLE],
-        more_nodes=max(0, len(nodes) - MOST_TROUBLE),
+        more_nodes=troubled.count() - MOST_TROUBLE if len(nodes) > MOST_TROUBLE else 0,
         held=list(mine.held_back().in_rows().order_by("-pk")[:MOST_TROUBLE]),
         hanging=list(mine.hanging(Deed.objects.hanging()).in_rows().order_by("-pk")[:MOST_TROUBLE]),
     )
@@ -151,56 +154,15 @@ def _untaken(caller: Caller) -> list[Incident]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Glance:
-    """One cluster: where its GPUs are, and how many jobs run and wait."""
-
-    cluster: Cluster
-    capacity: Capacity
-    nodes: int
-    running: int
-    waiting: int
-    is_silent: bool
-
-
-def glances(now: datetime) -> list[Glance]:
-    held = Allocation.objects.held_per_node()
-    loads: dict[int, list[Load]] = {}
-    for node in Node.objects.only("cluster_id", "gpus", "state", "flags", "drain_asked", "foreign_gpus"):
-        loads.setdefault(node.cluster_id, []).append(load_of(node, held.get(node.pk, 0)))
-    running, waiting = _per_cluster(Job.objects.live()), _per_cluster(Job.objects.waiting())
-    return [
-        Glance(
-            cluster=cluster,
-            capacity=capacity(loads.get(cluster.pk, ())),
-            nodes=len(loads.get(cluster.pk, ())),
-            running=running.get(cluster.pk, 0),
-            waiting=waiting.get(cluster.pk, 0),
-            is_silent=cluster.is_silent(now),
-        )
-        for cluster in Cluster.objects.all()
-    ]
-
-
-def load_of(node: Node, held: int) -> Load:
-    answers = node.state in USABLE_NODE and NodeFlag.NOT_RESPONDING not in node.flags
-    # GPUs of jobs that came to the cluster another way are taken too, though no allocation of ours says so
-    return Load(gpus=node.gpus, held=held + len(node.foreign_gpus), answers=answers, takes_work=node.takes_work)
-
-
-def _per_cluster(found: Any) -> dict[int, int]:
-    return dict(found.order_by().values_list("cluster").annotate(Count("pk")))
-
-
-@dataclass(frozen=True, kw_only=True)
 class Queue:
     waiting: list[Job]
     running: list[Job]
     is_cut: bool
 
 
-def _queue(request: HttpRequest) -> Queue:
+def _queue(caller: Caller) -> Queue:
     """Half of the rows for each; what one half leaves free goes to the other."""
-    visible = Job.objects.visible_to(request.user).in_rows()
+    visible = caller.jobs().in_rows()
     waiting = list(visible.waiting().in_queue_order()[: MOST_QUEUED + 1])
     running = list(visible.live().order_by(F("started_at").desc(nulls_first=True), "-pk")[: MOST_QUEUED + 1])
     half = MOST_QUEUED // 2

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """One node: its GPUs, how many of them are held, whether it answers and whether new work may start on it."""
+    """A node: its GPUs, how many of them are held, whether it answers and whether new work may start on it; and how
+    many nodes are like that."""
 
+    nodes: int = 1
     gpus: int
     held: int
     answers: bool
@@ -67,17 +69,17 @@ class Capacity:
         return parts
 
 
-def capacity(nodes: Iterable[Load]) -> Capacity:
+def capacity(loads: Iterable[Load]) -> Capacity:
     """A node that does not answer is down with all it has; of a drained one, what still works counts as allocated."""
     allocated = free = drained = down = 0
-    for node in nodes:
-        held = min(node.held, node.gpus)
-        if not node.answers:
-            down += node.gpus
+    for load in loads:
+        gpus, held = load.nodes * load.gpus, load.nodes * min(load.held, load.gpus)
+        if not load.answers:
+            down += gpus
             continue
         allocated += held
-        if node.takes_work:
-            free += node.gpus - held
+        if load.takes_work:
+            free += gpus - held
         else:
-            drained += node.gpus - held
+            drained += gpus - held
     return Capacity(allocated=allocated, free=free, drained=drained, down=down)

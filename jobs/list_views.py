@@ -20,7 +20,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_POST, require_safe
 
-from jobs import clock, folding, forms, many
+from jobs import clock, folding, forms, many, saved_views
 from jobs.journal import Author
 from jobs.lifecycle import FAILURES, FINAL, LIVE, Kind, State
 from jobs.many import MOST_VERBS, Outcome
@@ -58,7 +58,9 @@ class Asked:
         return kept | ({"mine": "1"} if self.mine else {}) | ({"fold": "0"} if self.unfolded else {})
 
     def url(self, **other: str | None) -> str:
-        return f"?{urlencode({name: value for name, value in (self.kept | other).items() if value is not None})}"
+        """No filters at all are asked for too: the bare address may begin with a view."""
+        wanted = {name: value for name, value in (self.kept | other).items() if value is not None}
+        return f"?{urlencode(wanted) or saved_views.NO_VIEW}"
 
 
 def _asked(given: Any) -> Asked:
@@ -67,7 +69,7 @@ def _asked(given: Any) -> Asked:
 
 
 def _found(user: Any, asked: Asked) -> QuerySet[Job]:
-    found, wanted = Job.objects.visible_to(user), asked.filters
+    found, wanted = Caller(user=user).jobs(), asked.filters
     if asked.mine:
         found = found.filter(user=user)
     if wanted["q"]:
@@ -84,7 +86,9 @@ def _found(user: Any, asked: Asked) -> QuerySet[Job]:
 
 @require_safe
 def jobs(request: HttpRequest) -> HttpResponse:
-    asked = _asked(request.GET)
+    asked, caller = _asked(request.GET), Caller(user=request.user)
+    if not request.GET and (first := saved_views.first_of(caller)) and not saved_views.same(first.query, ""):
+        return redirect(saved_views.address(first))
     written = request.GET.get("before", "")
     before = int(written) if written.isdecimal() and len(written) < 19 else None
     found = _found(request.user, asked)
@@ -116,6 +120,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "may_act": lambda: Team.objects.where(request.user, Role.RESEARCHER).exists(),
         "verbs": VERBS.values(),
         "selects": True,
+        "views": cache(lambda: saved_views.shelf(caller, urlencode(asked.kept))),
     }
     return answer(request, "jobs/jobs.html", context, {"jobs": "jobs/_jobs.html"})
 
@@ -129,6 +134,11 @@ def _rows(found: QuerySet[Job], asked: Asked, before: int | None) -> list[Job]:
         return folding.page(found.in_rows(), before, PAGE)
     rest = found if before is None else found.filter(pk__lt=before)
     return list(rest.in_rows().order_by("-pk")[: PAGE + 1])
+
+
+@require_POST
+def save_view(request: HttpRequest) -> HttpResponse:
+    return saved_views.save(request, urlencode(_asked(request.POST).kept))
 
 
 # --- for spreadsheets

@@ -1,11 +1,13 @@
 from django.urls import path
 
-from jobs import account_views, list_views, map_views, node_views, settings_views, views
+from jobs import account_views, list_views, map_views, node_views, saved_views, settings_views, views
 
 urlpatterns = [
     path("jobs/", list_views.jobs, name="jobs"),
     path("jobs/export.csv", list_views.as_csv, name="jobs-csv"),
     path("jobs/many/", list_views.on_many, name="jobs-many"),
+    path("jobs/views/", list_views.save_view, name="jobs-views"),
+    path("jobs/views/<int:pk>/<slug:verb>/", saved_views.change, name="jobs-view"),
     path("jobs/new/", views.submit, name="submit"),
     path("jobs/<slug:public_id>/", views.job, name="job"),
     path("jobs/<slug:public_id>/log/", views.log, name="log"),

@@ -21,6 +21,7 @@ from scheduling.loops.account import account_once
 from scheduling.loops.care import care_once
 from scheduling.loops.estimate import estimates
 from scheduling.loops.health import health_once
+from scheduling.loops.minute import forget_once, minute_once
 from scheduling.loops.recover import recover_once
 from scheduling.loops.sample import sample_once, sweep_once
 from scheduling.loops.slow import slow_once
@@ -68,6 +69,11 @@ def samples() -> None:
             log.warning("no telemetry of cluster %s: %s", cluster, error)
 
 
+@shared_task(name="scheduling.minutes")
+def minutes() -> int:
+    return minute_once(clock.now())
+
+
 @shared_task(name="scheduling.recover")
 def recover() -> int:
     return recover_once(clock.now())
@@ -101,6 +107,7 @@ def care() -> int:
 @shared_task(name="scheduling.sweep")
 def sweep() -> int:
     wake_overdue(clock.now())
+    forget_once(clock.now())
     return sweep_once(clock.now())
 
 

@@ -9,27 +9,9 @@ function plotsOf(box) {
   let points = [];
   let marks = [];
   let charts = [];
-  // As everywhere here: UTC, and a day of 24 hours
-  const two = (value) => String(value).padStart(2, "0");
-  const clock = (seconds) => {
-    const at = new Date(seconds * 1000);
-    const time = `${two(at.getUTCHours())}:${two(at.getUTCMinutes())}`;
-    return time === "00:00" ? `${two(at.getUTCMonth() + 1)}-${two(at.getUTCDate())}` : time;
-  };
   const width = () => box.querySelector(".uplot")?.clientWidth || Math.min(box.clientWidth, 640);
   const number = (value) => (typeof value === "number" ? value : null);  // NaN comes as a word, and leaves a gap
-
-  function colour(name) {
-    const probe = document.createElement("i");
-    probe.className = name;
-    probe.style.color = "var(--fg, var(--muted))";
-    box.append(probe);
-    const found = getComputedStyle(probe).color;
-    probe.remove();
-    return found;
-  }
-
-  const xs = () => points.map((point) => (over === "at" ? Date.parse(point.at) / 1000 : point.step));
+  const place = (point) => (over === "at" ? Date.parse(point.at) / 1000 : point.step);
 
   // Checkpoints are lines across the plot: what was saved by then can be started from
   const saved = (tone) => ({
@@ -53,29 +35,28 @@ function plotsOf(box) {
     },
   });
 
-  function options(title, tone) {
-    const quiet = colour("quiet");
-    const axis = { stroke: quiet, grid: { stroke: quiet, width: 0.25 }, ticks: { stroke: quiet, width: 0.5 } };
+  function options(title, tone, count) {
     return {
-      title, width: width(), height: HEIGHT,
-      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
-      cursor: { sync: { key: "progress" }, drag: { x: true, y: false } },
-      scales: { x: { time: over === "at" } },
-      axes: [over === "at" ? { ...axis, values: (_, ticks) => ticks.map(clock) } : axis, { ...axis, size: 62 }],
+      ...drawing.plot(box, { title, height: HEIGHT, time: over === "at", key: "progress" }),
+      width: width(),
       series: [
-        over === "at" ? { label: "UTC", value: (_, at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(0, 19).replace("T", " ")) } : { label: "step" },
-        { label: title, stroke: tone, width: 1.5, spanGaps: false, points: { show: points.length < 40 } },
+        over === "at" ? { label: "UTC", value: (_, at) => drawing.exact(at) } : { label: "step" },
+        { label: title, stroke: tone, width: 1.5, spanGaps: false, points: { show: count < 40 } },
       ],
-      plugins: [saved(colour("good"))],
+      plugins: [saved(drawing.colour(box, "good"))],
     };
   }
 
+  // A report without a step has no place over steps
+  const placed = () => (over === "at" ? points : points.filter((point) => typeof point.step === "number").sort((a, b) => a.step - b.step));
+
   function draw() {
     charts.forEach((chart) => chart.destroy());
-    if (over === "step") points = points.filter((point) => point.step !== null).sort((a, b) => a.step - b.step);
-    const shown = DRAWN.filter(([name]) => points.some((point) => number(point[name]) !== null));
+    const drawn = placed();
+    const shown = DRAWN.filter(([name]) => drawn.some((point) => number(point[name]) !== null));
+    const tone = drawing.colour(box, "running");
     charts = shown.map(([name, title]) =>
-      new uPlot(options(title, colour("running")), [xs(), points.map((point) => number(point[name]))], box));
+      new uPlot(options(title, tone, drawn.length), [drawn.map(place), drawn.map((point) => number(point[name]))], box));
     fit();
     box.dataset.drawn = String(charts.length);
   }
@@ -84,15 +65,9 @@ function plotsOf(box) {
     for (const chart of charts) chart.setSize({ width: chart.root.clientWidth || width(), height: HEIGHT });
   }
 
-  async function read(url) {
-    const response = await fetch(url, { headers: { Accept: "application/json" } });
-    if (!response.ok) throw new Error(String(response.status));
-    return response.json();
-  }
-
   async function ask() {
     try {
-      const [series, found] = await Promise.all([read(box.dataset.series), read(box.dataset.marks)]);
+      const [series, found] = await Promise.all([drawing.read(box.dataset.series), drawing.read(box.dataset.marks)]);
       points = series.points;
       marks = found.results ?? [];
       draw();
@@ -104,12 +79,9 @@ function plotsOf(box) {
     if (!button) return;
     over = button.dataset.over;
     box.querySelectorAll("[data-over]").forEach((one) => one.setAttribute("aria-pressed", String(one === button)));
-    ask();
+    draw();
   });
-  document.querySelector("[data-theme-switch]")?.addEventListener("click", () => setTimeout(draw));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  new ResizeObserver(fit).observe(box);
-  if (box.dataset.live) setInterval(() => { if (!document.hidden) ask(); }, EVERY_MS);
+  drawing.keep(box, { draw, fit, ask, everyMs: box.dataset.live ? EVERY_MS : 0 });
   ask();
 }
 

@@ -12,9 +12,9 @@ from django.http import HttpRequest
 
 from jobs import recovery_actions
 from jobs.admin import looks
-from jobs.admin.record import AcmeAdmin, KeepsHistory
+from jobs.admin.record import AcmeAdmin, KeepsHistory, RecordAdmin
 from jobs.journal import Author
-from jobs.models import Membership, Quota, RecoveryMode, Role, Team
+from jobs.models import Membership, Quota, RecoveryMode, Role, SavedView, Team
 
 # --- roles
 
@@ -165,3 +165,12 @@ class RecoveryModeAdmin(AcmeAdmin):
             obj.mode, author=Author.of(request), team_id=obj.team_id, cluster_id=obj.cluster_id, action=obj.action
         )
         obj.pk = row.pk
+
+
+@admin.register(SavedView)
+class SavedViewAdmin(RecordAdmin):
+    list_display = ("name", "owner", "team", "query", "created_at")
+    list_select_related = ("owner", "team")
+    list_filter = ("team",)
+    ordering = ("name",)
+    search_fields = ("name", "owner__username__exact")

@@ -6,7 +6,7 @@ from django.contrib import admin
 
 from jobs.admin import looks
 from jobs.admin.record import RecordAdmin
-from jobs.models import Pulse, Sample
+from jobs.models import Minute, Pulse, Sample
 
 
 def _known(values: list[float | None]) -> list[float]:
@@ -49,6 +49,19 @@ class SampleAdmin(RecordAdmin):
     def xids(self, sample: Sample) -> str:
         found = (f"Xid {value:.0f} on GPU {gpu}" for gpu, value in enumerate(sample.xid) if value)
         return ", ".join(found) or looks.NOTHING
+
+
+@admin.register(Minute)
+class MinuteAdmin(RecordAdmin):
+    list_display = ("cluster", "taken", "gpus", "held", "closed", "busy", "running", "waiting", "wanted")
+    list_display_links = ("taken",)
+    list_select_related = ("cluster",)
+    list_filter = ("cluster", "at")
+    ordering = ("-pk",)
+
+    @admin.display(description="at")
+    def taken(self, minute: Minute) -> str:
+        return looks.when(minute.at)
 
 
 @admin.register(Pulse)

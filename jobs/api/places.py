@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import F, QuerySet, Sum
 from rest_framework.response import Response
 
+from jobs import clock, minutes
 from jobs.api import shapes
 from jobs.door import pages, query
 from jobs.door.endpoint import Detail, Endpoint, Listing, found, refuse_unknown
 from jobs.door.rights import Rule
-from jobs.door.shapes import plain
+from jobs.door.shapes import Field, Shape, moment, number, plain
 from jobs.models import Cluster, Job, Mode, Quota, Scope, Team
 
 BY_NAME = {"name": pages.Sort(column="name"), "id": pages.ID}
@@ -42,6 +44,48 @@ class OneCluster(Detail):
 
     def row(self, name: str) -> Cluster:
         return found(Cluster.objects.all(), "cluster", name=name)
+
+
+def _series(says: str) -> Field:
+    return Field(schema={"type": "array", "items": {"type": ["number", "null"]}, "description": says})
+
+
+MOST_HOURS, MOST_STEPS = 744, 400
+COURSE = Shape(
+    "Course",
+    {
+        "begin": moment("Of the first step."),
+        "step_s": number("How long a step is; the series have one mean for each, null where nothing is known.", low=60),
+        "gpus": _series("GPUs there were."),
+        "held": _series("GPUs that jobs held."),
+        "closed": _series("GPUs that nobody held, on nodes that took no work or did not answer."),
+        "busy": _series("Percent of the GPUs' time; of those that were measured."),
+        "running": _series("Jobs that ran."),
+        "waiting": _series("Jobs that waited."),
+        "wanted": _series("GPUs that those asked for."),
+    },
+)
+
+
+class ClusterCourse(Endpoint):
+    """What a cluster did lately."""
+
+    tag = "Clusters and teams"
+    rules = {
+        "GET": Rule(
+            scope=Scope.READ,
+            says="What was held, busy and waiting over the last hours, as series of even steps",
+            answer=COURSE,
+            query={"hours": ({"type": "integer", "minimum": 1, "maximum": MOST_HOURS}, "Until now; else 24.")},
+        )
+    }
+
+    def get(self, request: Any, name: str) -> Response:
+        refuse_unknown(request, "hours")
+        hours = query.whole(self.query, "hours", 1, MOST_HOURS) or 24
+        cluster = found(Cluster.objects.all(), "cluster", name=name)
+        course = minutes.course(cluster, timedelta(hours=hours), MOST_STEPS, clock.now())
+        return Response({"begin": plain(course.begin), "step_s": course.step_s, **course.values})
 
 
 class Teams(Listing):

@@ -15,7 +15,6 @@ from jobs.api.jobs import OfJob
 from jobs.api.progress import NOT_NUMBERS
 from jobs.door import pages, query
 from jobs.door.endpoint import Endpoint, Listing, found, refuse_unknown
-from jobs.door.errors import BadField
 from jobs.door.rights import Rule
 from jobs.door.shapes import Field, Shape, at, either, many, measure, moment, number, plain, text
 from jobs.models import Checkpoint, Pulse, Scope, Verdict
@@ -96,7 +95,8 @@ class JobProgress(Endpoint):
 
     def get(self, request: Any, id: str) -> Response:
         refuse_unknown(request, "attempt", "points")
-        wanted, points = self._number("attempt", 1, 32_000), self._number("points", 2, MOST_POINTS) or POINTS
+        wanted = query.whole(self.query, "attempt", 1, 32_000)
+        points = query.whole(self.query, "points", 2, MOST_POINTS) or POINTS
         attempts = found(self.caller.jobs().only("id"), "job", public_id=id).attempts.order_by("-number")
         attempt = found(attempts, "attempt", number=wanted) if wanted else attempts.first()
         if attempt is None:
@@ -110,17 +110,6 @@ class JobProgress(Endpoint):
             "points": [_shown(row) for row in series(attempt.pk, points)],
         }
         return Response(answer)
-
-    def _number(self, name: str, low: int, high: int) -> int | None:
-        values = self.query.get(name, [])
-        if not values:
-            return None
-        digits = values[0]
-        if len(values) > 1 or not (digits.isascii() and digits.isdigit() and len(digits) < 7):
-            raise BadField(name, "is no whole number, or given more than once")
-        if not low <= int(digits) <= high:
-            raise BadField(name, f"{digits} is not between {low} and {high}")
-        return int(digits)
 
 
 def series(attempt_id: int, points: int) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ urlpatterns = [
     path("clusters/<slug:name>/maintenance/", maintenance.Maintenances.as_view()),
     path("clusters/<slug:name>/maintenance/<int:number>/", maintenance.OneMaintenance.as_view()),
     path("clusters/<slug:name>/maintenance/<int:number>/cancel/", maintenance.CancelMaintenance.as_view()),
+    path("clusters/<slug:name>/course/", places.ClusterCourse.as_view()),
     path("teams/", places.Teams.as_view()),
     path("teams/<slug:name>/", places.OneTeam.as_view()),
     path("quotas/", places.Quotas.as_view()),

@@ -101,6 +101,19 @@ def _single(name: str, values: Sequence[str]) -> str:
     return values[0]
 
 
+def whole(asked: Mapping[str, Sequence[str]], name: str, low: int, high: int) -> int | None:
+    """A parameter that is no filter; None when it was not given."""
+    values = asked.get(name, [])
+    if not values:
+        return None
+    digits = values[0]
+    if len(values) > 1 or not (digits.isascii() and digits.isdigit() and len(digits) < 7):
+        raise BadField(name, "is no whole number, or given more than once")
+    if not low <= int(digits) <= high:
+        raise BadField(name, f"{digits} is not between {low} and {high}")
+    return int(digits)
+
+
 def thin(shape: Shape, asked: str | None) -> list[str] | None:
     """The names in `fields=`, in the order of the shape; None when it was not given."""
     if asked is None:

@@ -8,10 +8,12 @@ from jobs.models.maintenance import Maintenance
 from jobs.models.people import Identity, Membership, Quota, Role, Scope, Team, Token
 from jobs.models.progress import PROGRESS_KEPT, Progress, Pulse
 from jobs.models.recovery import RecoveryMode
-from jobs.models.telemetry import KEPT, Resolution, Sample
+from jobs.models.saved_view import SavedView
+from jobs.models.telemetry import KEPT, MINUTES_KEPT, Minute, Resolution, Sample
 
 __all__ = [
     "KEPT",
+    "MINUTES_KEPT",
     "PROGRESS_KEPT",
     "TO_NODES",
     "After",
@@ -31,6 +33,7 @@ __all__ = [
     "Job",
     "Maintenance",
     "Membership",
+    "Minute",
     "Mode",
     "Node",
     "Progress",
@@ -40,6 +43,7 @@ __all__ = [
     "Resolution",
     "Role",
     "Sample",
+    "SavedView",
     "Scope",
     "Team",
     "Token",

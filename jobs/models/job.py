@@ -28,6 +28,9 @@ class Hold(models.TextChoices):
     ADMIN = "admin", "by an operator"
 
 
+LONG_TEXTS = ("command", "environment", "labels", "comment")
+
+
 class JobQuerySet(models.QuerySet["Job"]):
     def visible_to(self, user, role: str = Role.VIEWER) -> Self:
         """Jobs of the teams in which the user has at least this role."""
@@ -52,8 +55,9 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.waiting().filter(flags__contains=[Flag.REQUEUE_HOLD])
 
     def hanging(self, deeds: models.QuerySet) -> Self:
-        """Live jobs whose stop is among these deeds."""
-        return self.live().filter(attempts__in=deeds.values("attempt"), attempts__ended_at__isnull=True)
+        """Live jobs whose stop is among these deeds: mostly none, so they are looked up first."""
+        attempts = list(deeds.order_by().values_list("attempt", flat=True))
+        return self.live().filter(attempts__in=attempts, attempts__ended_at__isnull=True) if attempts else self.none()
 
     def recovering(self) -> Self:
         """What is done about their failure is being decided, or waits for somebody's yes."""
@@ -73,10 +77,13 @@ class JobQuerySet(models.QuerySet["Job"]):
             models.Subquery(newest.values("nodelist")[:1]), models.Value(""), output_field=models.TextField()
         )
         rows = self.select_related("user", "team", "cluster").annotate(nodelist=place)
-        return rows.defer("command", "environment", "labels", "comment")
+        own = [one.name for one in Job._meta.concrete_fields if one.name not in LONG_TEXTS]
+        return rows.only(*own, "user__username", "team__name", "cluster__name")
 
 
 class Job(models.Model):
+    tasks: object = None  # of the array that this row stands for, where a list folds arrays
+
     # identity
     public_id = models.CharField("job id", max_length=24, unique=True, editable=False)
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="jobs")
@@ -179,6 +186,18 @@ class Job(models.Model):
                 condition=models.Q(state=State.PENDING),
             ),
             models.Index(fields=["cluster"], name="job_live", condition=models.Q(state__in=sorted(LIVE))),
+            models.Index(
+                models.F("started_at").desc(nulls_first=True),
+                models.F("id").desc(),
+                name="job_live_by_start",
+                condition=models.Q(state__in=sorted(LIVE)),
+            ),
+            # A handful among all that wait, and every look at the first page asks for them
+            models.Index(
+                fields=["-id"],
+                name="job_held_back",
+                condition=models.Q(state=State.PENDING, flags__contains=[Flag.REQUEUE_HOLD]),
+            ),
             models.Index(fields=["recover_by"], name="job_recovering", condition=models.Q(recover_by__isnull=False)),
         ]
         constraints = [

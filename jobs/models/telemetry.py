@@ -10,7 +10,7 @@ from datetime import timedelta
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
-from jobs.models.cluster import Node
+from jobs.models.cluster import Cluster, Node
 
 
 class Resolution(models.IntegerChoices):
@@ -49,3 +49,31 @@ class Sample(models.Model):
 
     def __str__(self) -> str:
         return f"{self.node} {self.at:%F %T}"
+
+
+MINUTES_KEPT = timedelta(days=31)
+
+
+class Minute(models.Model):
+    """A cluster in one minute: what was held and busy, what ran and what waited. GPUs that are neither held nor closed
+    were free."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="minutes")
+    at = models.DateTimeField(help_text="Begin of the minute.")
+    gpus = models.PositiveIntegerField("GPUs")
+    held = models.PositiveIntegerField()
+    closed = models.PositiveIntegerField(
+        help_text="GPUs that nobody held on nodes that took no work or did not answer."
+    )
+    busy = models.FloatField(null=True, help_text="Percent, the mean of the GPUs that were measured.")
+    running = models.PositiveIntegerField()
+    waiting = models.PositiveIntegerField()
+    wanted = models.PositiveBigIntegerField(help_text="GPUs that the waiting jobs asked for.")
+
+    class Meta:
+        ordering = ["cluster", "-at"]
+        constraints = [models.UniqueConstraint(fields=["cluster", "at"], name="one_row_per_minute")]
+        indexes = [models.Index(fields=["at"], name="minute_by_age")]
+
+    def __str__(self) -> str:
+        return f"{self.cluster} {self.at:%F %T}"

@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import Permission
 
+from failures.models import Incident
 from jobs import clock, maintenance_actions, node_actions
 from jobs.maintenance_actions import Wanted
-from jobs.models import Attempt, Checkpoint, Maintenance, Node, Progress, Pulse, Quota, Role, Sample, Team
-from scheduling.models import EvaluationRule
+from jobs.models import Checkpoint, Maintenance, Minute, Node, Progress, Pulse, Quota, Role, Sample, Team
+from scheduling.loops.simulate import simulate_once
+from scheduling.models import Campaign, EvaluationRule, Simulation
 from tests import make
+from tests.failures import make as failures
+from tests.jobs import api_make
 from tests.scheduling.campaign_make import campaign, suite
 
 # A slow machine takes minutes for axe alone
@@ -25,7 +29,7 @@ ONLY = os.environ.get("ACME_PAGES", "").split()  # names from the table below; n
 # Every combination for the pictures; for the rules of axe the two that differ most
 LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 1024, 390)]
 LOOKS = LOOKS if SHOTS else [("light", 1440), ("dark", 390)]
-COMES_LATER = {"now": "#ledger .aside", "job": "#plots[data-drawn='3']"}
+COMES_LATER = {"now": ["#ledger .aside", "#course-plots[data-drawn]"], "job": ["#plots[data-drawn='3']"]}
 VIOLATIONS = """async (only) => {
   const rules = only ? {runOnly: {type: "rule", values: only}} : {};
   const found = await axe.run(document, {...rules, resultTypes: ["violations"]});
@@ -59,7 +63,21 @@ def site(tmp_path):
     evaluations(seren)
     for row in Node.objects.all():
         Sample.objects.create(node=row, at=clock.now(), gpu_util=[50.0] * 8, gpu_temperature_c=[60.0] * 8)
-    return Attempt.objects.filter(ended_at=None).get().job
+    lately(seren)
+    failures.diagnosed(tmp_path, failures.XID, by="ada", on=("seren-002",))
+    for _ in range(2):
+        api_make.simulation(make.user("ada"), "pretraining")
+        simulate_once(clock.now)
+    return one.job
+
+
+def lately(seren):
+    """A day in which the cluster filled up, with an hour in which nobody looked."""
+    now = clock.now()
+    for ago in [minutes for minutes in range(0, 1440, 5) if not 600 < minutes < 660]:
+        held, waiting = 32 - 8 * (ago // 400), max(0, 30 - ago // 40)
+        seen = {"gpus": 32, "held": held, "closed": 0, "busy": 70 + ago % 20, "running": held // 8, "waiting": waiting}
+        Minute.objects.create(cluster=seren, at=now - timedelta(minutes=ago), wanted=8 * waiting, **seen)
 
 
 def evaluations(cluster):
@@ -85,6 +103,7 @@ def reports(attempt):
 
 
 def pages(job) -> dict[str, str]:
+    runs = list(Simulation.objects.values_list("public_id", flat=True))
     return {
         "now": "/",
         "map": "/map/",
@@ -104,8 +123,12 @@ def pages(job) -> dict[str, str]:
         "failures": "/failures/",
         "rules": "/failures/rules/",
         "what-if": "/what-if/",
+        "incident": f"/failures/{Incident.objects.latest('pk').pk}/",
+        "replay": f"/what-if/{runs[0]}/",
+        "compare": f"/what-if/compare/?of={','.join(runs)}",
         "evaluations": "/evaluations/",
         "evaluation-rules": "/evaluations/rules/",
+        "campaign": f"/evaluations/{Campaign.objects.get().public_id}/",
         "reports": "/reports/?by=team",
         "account": "/account/",
         "teams": "/settings/teams/",
@@ -131,8 +154,8 @@ def test_every_page_fits_is_accessible_and_complains_about_nothing(visit, site, 
         if ONLY and name not in ONLY:
             continue
         ada.open(path)
-        if name in COMES_LATER:
-            ada.page.wait_for_selector(COMES_LATER[name])
+        for selector in COMES_LATER.get(name, ()):
+            ada.page.wait_for_selector(selector)
         if SHOTS:
             ada.page.screenshot(path=Path(SHOTS) / f"{name}-{scheme}-{width}.png", full_page=True)
         if ada.page.evaluate("document.documentElement.scrollWidth") > width:

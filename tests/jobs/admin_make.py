@@ -28,12 +28,14 @@ from jobs.models import (
     Job,
     Maintenance,
     Membership,
+    Minute,
     Node,
     Pulse,
     Quota,
     RecoveryMode,
     Role,
     Sample,
+    SavedView,
     Team,
     Token,
 )
@@ -137,6 +139,10 @@ def make_everything() -> None:
     IdempotencyKey.objects.create(user=user, key="retry-1", digest="0" * 64, status=201, body="{}")
     Identity.objects.create(user=user, issuer="https://id.example.org", subject="u-1")
     Pulse.objects.create(attempt=Attempt.objects.first(), at=timezone.now(), step=7, loss=float("nan"))
+    Minute.objects.create(
+        cluster=node.cluster, at=timezone.now(), gpus=8, held=4, closed=0, running=1, waiting=0, wanted=0
+    )
+    SavedView.objects.create(owner=user, name="mine", query="mine=1")
     Sample.objects.create(node=node, at=timezone.now(), gpu_util=[90.0, None], gpu_temperature_c=[61.0], xid=[0, 79])
     author = Author(by=user.username, user_id=user.pk)
     Event.objects.create(what="node.drained", by=author.by, user=user, node=node, cluster=node.cluster, detail={"a": 1})

@@ -65,7 +65,7 @@ def test_every_ordering_is_read_from_an_index(ordering, django_assert_max_num_qu
     waiting = ordering == "-priority,submitted_at"
     rows = Job.objects.filter(state="PENDING") if waiting else Job.objects.all()
     with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
+        cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off")
     with django_assert_max_num_queries(2) as asked:
         pages.turn(rows, ORDERINGS, "-id", {"ordering": [ordering]})
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from jobs import clock, progress
-from jobs.models import Attempt, Checkpoint, Quota, Scope
+from jobs.models import Attempt, Checkpoint, Minute, Quota, Scope
 from tests.jobs import api_make as make
 from tests.jobs.api_make import Caller
 
@@ -153,3 +153,30 @@ def test_a_comma_too_many_is_said_as_such_and_nothing_is_a_value_where_it_is_one
     assert answer.status_code == 400
     assert answer.json() == {"state__in": ["has nothing before, after or between its commas; write one,two"]}
     assert ada.get("jobs/", {"hold__in": ",user"}).status_code == 200
+
+
+# --- the course of a cluster
+
+
+def test_the_course_of_a_cluster_is_a_series_for_everybody(ada, grace):
+    now = clock.now()
+    Minute.objects.create(
+        cluster=make.cluster(), at=now - timedelta(minutes=2), gpus=32, held=8, closed=0, running=1, waiting=3, wanted=9
+    )
+
+    told = ada.get("clusters/seren/course/", {"hours": 1}).json()
+
+    assert told["step_s"] == 60 and len({len(told[name]) for name in ("gpus", "held", "busy", "wanted")}) == 1
+    assert [one for one in told["wanted"] if one is not None] == [9.0]
+    assert grace.get("clusters/seren/course/", {"hours": 1}).status_code == 200
+
+
+@pytest.mark.parametrize("wrong", ["hours=0", "hours=745", "hours=x", "hours=1&hours=2", "days=1"])
+def test_a_course_of_no_such_length_is_refused_by_name(ada, wrong):
+    answer = ada.get(f"clusters/seren/course/?{wrong}")
+
+    assert answer.status_code == 400 and wrong.partition("=")[0] in answer.json()
+
+
+def test_a_cluster_that_is_none_has_no_course(ada):
+    assert ada.get("clusters/nowhere/course/").status_code == 404

@@ -83,6 +83,7 @@ def test_answers_are_as_described(schema, olga):
         "nodes/{cluster}/{name}/": "nodes/seren/gpu001/",
         "clusters/": "clusters/",
         "clusters/{name}/": "clusters/seren/",
+        "clusters/{name}/course/": "clusters/seren/course/?hours=2",
         "teams/": "teams/",
         "teams/{name}/": "teams/vision/",
         "me/": "me/",

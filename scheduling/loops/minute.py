@@ -1,0 +1,72 @@
+"""Minute: write down what each cluster came to, once a minute, so that its day and its week can be drawn.
+
+Who is eligible   every cluster without a row of this minute.
+What a turn does  `minute_once` reads each cluster at a glance and the newest samples of its nodes, and writes one row
+                  for each; `forget_once` deletes what is older than its keeping.
+Failure story     A row that is there already (two workers, a repeated turn) is left as it is. A minute in which nobody
+                  looked stays a gap, and is drawn as one: what was then cannot be seen any more. A cluster that does
+                  not answer is written down too, with what the record knows of it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db import connection
+from django.db.models import F, Sum
+
+from jobs.glances import Glance, glances
+from jobs.measures import interval
+from jobs.models import MINUTES_KEPT, Job, Minute, Resolution
+
+MINUTE = timedelta(minutes=1)
+
+# Of a node's samples within the minute the newest: a cluster that is sampled late must not count twice
+BUSY = """
+SELECT n.cluster_id, avg(util) FROM (
+  SELECT DISTINCT ON (node_id) node_id, gpu_util FROM jobs_sample
+  WHERE resolution = %s AND at > %s AND at <= %s ORDER BY node_id, at DESC
+) AS newest JOIN jobs_node n ON n.id = newest.node_id, unnest(newest.gpu_util) AS util GROUP BY 1
+"""
+
+
+def minute_once(now: datetime) -> int:
+    """Return how many clusters were written down."""
+    at = interval(now, 60)
+    there = set(Minute.objects.filter(at=at).values_list("cluster", flat=True))
+    looked = [glance for glance in glances(now) if glance.cluster.pk not in there]
+    if not looked:
+        return 0
+    busy, wanted = _busy(now), _wanted()
+    rows = [_row(one, at, busy.get(one.cluster.pk), wanted.get(one.cluster.pk, 0)) for one in looked]
+    Minute.objects.bulk_create(rows, ignore_conflicts=True)
+    return len(rows)
+
+
+def _row(one: Glance, at: datetime, busy: float | None, wanted: int) -> Minute:
+    return Minute(
+        cluster=one.cluster,
+        at=at,
+        gpus=one.capacity.total,
+        held=one.capacity.allocated,
+        closed=one.capacity.drained + one.capacity.down,
+        busy=busy,
+        running=one.running,
+        waiting=one.waiting,
+        wanted=wanted,
+    )
+
+
+def _busy(now: datetime) -> dict[int, float]:
+    with connection.cursor() as cursor:
+        cursor.execute(BUSY, [Resolution.RAW, now - MINUTE, now])
+        return {cluster: mean for cluster, mean in cursor.fetchall() if mean is not None}
+
+
+def _wanted() -> dict[int, int]:
+    rows = Job.objects.waiting().order_by().values_list("cluster")
+    return dict(rows.annotate(gpus=Sum(F("nodes") * F("gpus_per_node"))))
+
+
+def forget_once(now: datetime) -> int:
+    return Minute.objects.filter(at__lt=now - MINUTES_KEPT).delete()[0]

@@ -1,0 +1,63 @@
+// What all plots have in common: colours of the style sheet as this theme has them, and axes. As everywhere here a time
+// is UTC, and a day has 24 hours.
+"use strict";
+const drawing = (() => {
+  const two = (value) => String(value).padStart(2, "0");
+
+  function clock(seconds) {
+    const at = new Date(seconds * 1000);
+    const time = `${two(at.getUTCHours())}:${two(at.getUTCMinutes())}`;
+    return time === "00:00" ? `${two(at.getUTCMonth() + 1)}-${two(at.getUTCDate())}` : time;
+  }
+
+  const exact = (at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(0, 19).replace("T", " "));
+
+  function colour(box, name) {
+    const probe = document.createElement("i");
+    probe.className = name;
+    probe.style.color = "var(--fg, var(--muted))";
+    box.append(probe);
+    const found = getComputedStyle(probe).color;
+    probe.remove();
+    return found;
+  }
+
+  // The options of uPlot that do not depend on what is drawn; `time`: whether x is one
+  function plot(box, { title, height, time, key, size = 62 }) {
+    const quiet = colour(box, "quiet");
+    const axis = { stroke: quiet, grid: { stroke: quiet, width: 0.25 }, ticks: { stroke: quiet, width: 0.5 } };
+    return {
+      title, height,
+      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+      cursor: { sync: { key }, drag: { x: true, y: false } },
+      scales: { x: { time } },
+      axes: [time ? { ...axis, values: (_, ticks) => ticks.map(clock) } : axis, { ...axis, size }],
+    };
+  }
+
+  async function read(url) {
+    const response = await fetch(url, { headers: { Accept: "application/json" } });
+    if (!response.ok) throw new Error(String(response.status));
+    return response.json();
+  }
+
+  // Draws again when the colours or the room change, and asks again now and then, as long as the box is on the page:
+  // a fragment may be replaced, and what it was drawn by must end with it
+  function keep(box, { draw, fit, ask, everyMs }) {
+    const ends = new AbortController();
+    const here = (work) => () => (box.isConnected ? work() : end());
+    const room = new ResizeObserver(here(fit));
+    const timer = everyMs ? setInterval(here(() => { if (!document.hidden) ask(); }), everyMs) : 0;
+    function end() {
+      ends.abort();
+      room.disconnect();
+      clearInterval(timer);
+    }
+    const options = { signal: ends.signal };
+    document.querySelector("[data-theme-switch]")?.addEventListener("click", () => setTimeout(here(draw)), options);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", here(draw), options);
+    room.observe(box);
+  }
+
+  return { clock, exact, colour, plot, read, keep };
+})();

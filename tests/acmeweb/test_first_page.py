@@ -1,0 +1,143 @@
+"""The first page: what is the same for everyone is made once per change, campaigns as bars, the course of a cluster."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from django.core.cache import cache
+from django.db import connection
+from django.template.loader import render_to_string
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from acmeweb import shared
+from acmeweb.campaigns import under_way
+from jobs import clock, tally
+from jobs.glances import glances
+from jobs.models import Job, Node, Role
+from jobs.rights import Caller
+from scheduling.models import CampaignState, Evaluation
+from tests import make
+from tests.jobs import api_make
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def ada():
+    make.team("pretraining", ada=Role.RESEARCHER)
+    client = Client()
+    client.force_login(make.user())
+    return client
+
+
+# --- once per change
+
+
+def test_the_numbers_of_topics_say_whether_anything_moved():
+    ours = [f"test-{uuid.uuid4().hex}" for _ in range(2)]  # other tests move the real ones
+    before = shared.at(*ours)
+    tally.valkey.ask([("INCR", f"acme:live:{ours[1]}")])
+
+    assert (before, shared.at(*ours), shared.at(*ours)) == ("0 0", "0 1", "0 1")
+
+
+def test_without_valkey_nobody_knows_the_numbers(settings):
+    settings.VALKEY_URL = ""
+
+    assert shared.at("queue", "nodes") == ""
+
+
+@pytest.fixture
+def remembers(settings):
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    cache.clear()
+    yield
+    cache.clear()
+
+
+def capacity(numbers):
+    return render_to_string("_capacity.html", {"shared_at": numbers, "clusters": lambda: glances(clock.now())})
+
+
+def test_the_capacity_is_counted_once_until_a_topic_moves(remembers):
+    make.cluster()
+    assert "32 GPUs free" in capacity("7 3")
+    Node.objects.filter(name="seren-001").update(state="DOWN")
+
+    with CaptureQueriesContext(connection) as asked:
+        assert "32 GPUs free" in capacity("7 3")
+    assert len(asked) == 0
+
+    assert "24 GPUs free, 0 GPUs drained, 8 GPUs down" in capacity("7 4")
+
+
+def test_what_is_shared_names_nobody(remembers):
+    make.running(make.job(name="secret-run", gpus_per_node=8))
+
+    assert "8 GPUs allocated" in capacity("1 1")
+    assert "secret-run" not in capacity("1 1") + render_to_string("_course.html", {"shared_at": "1 1"})
+
+
+# --- campaigns
+
+
+def campaign(*checkpoints):
+    api_make.cluster()
+    return api_make.campaign(api_make.person(), *checkpoints)
+
+
+def test_a_campaign_is_a_bar_of_what_is_done_failed_and_left():
+    row = campaign("/checkpoints/a", "/checkpoints/b")
+    cells = list(Evaluation.objects.filter(campaign=row).order_by("pk"))
+    Evaluation.objects.filter(pk=cells[0].pk).update(state=CampaignState.COMPLETED)
+
+    (one,) = under_way(Caller(user=row.user))
+
+    assert [(part.name, part.results) for part in one.parts] == [("done", 1), ("left", len(cells) - 1)]
+    assert sum(part.share for part in one.parts) == pytest.approx(100, abs=0.01)
+
+
+def test_only_campaigns_of_ones_teams_that_have_not_ended_are_under_way():
+    row = campaign()
+
+    assert under_way(Caller(user=make.user("stranger"))) == []
+    type(row).objects.filter(pk=row.pk).update(state=CampaignState.COMPLETED)
+    assert under_way(Caller(user=row.user)) == []
+
+
+def test_the_first_page_links_to_the_campaign():
+    row = campaign()
+    client = Client()
+    client.force_login(row.user)
+
+    page = client.get("/").content.decode()
+
+    assert f'href="/evaluations/{row.public_id}/"' in page
+
+
+# --- the course
+
+
+def test_the_plots_know_their_cluster_and_where_the_numbers_are(ada):
+    make.cluster()
+
+    page = ada.get("/").content.decode()
+
+    assert 'data-cluster="seren"' in page and "course.js" in page
+    assert ada.get("/api/v1/clusters/seren/course/").json()["step_s"] == 300
+
+
+def test_without_a_cluster_there_is_nothing_to_draw(ada):
+    assert 'id="course"' not in ada.get("/").content.decode()
+
+
+def test_the_jobs_that_a_list_shows_bring_what_a_row_needs():
+    make.running(make.job(gpus_per_node=1))
+    row = Job.objects.all().in_rows().get()
+
+    with CaptureQueriesContext(connection) as asked:
+        shown = (row.owner_name, row.team.name, str(row.cluster), row.badge, row.nodelist, row.why, row.exit_code)
+
+    assert len(asked) == 0 and shown[0] == "ada"
