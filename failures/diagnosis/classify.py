@@ -31,7 +31,7 @@ SURE = 70  # from here on a line alone names its cause
 AUDIBLE = 40  # symptoms at least this specific say that something else had gone wrong by then
 MOST_LINES = 8
 MOST_TEXT = 2000
-BOSS_LABELS = frozenset({"slurm-time-limit", "slurm-preempted"})
+BOSS_LABELS = frozenset({"slurm-time-limit", "slurm-preempted", "pod-evicted"})
 RECORDED = frozenset({"xid-63", "xid-92"})  # memory noted for repair; the job's own data was corrected
 RETRIED = re.compile(
     r"(?i)\bretrying\b|\bwill (?:re)?try\b|\btrying again\b|\b(?:attempt|try|retry) #?\d+ ?(?:/|of) ?\d+"
@@ -95,7 +95,19 @@ def _seen_in_context(finding: Finding, others: list[Finding]) -> Finding:
         return replace(finding, role=Role.CASCADE)
     if finding.signature == GENERIC and finding.specificity in WEAK_POINTS and _symptom_before(at, others):
         return replace(finding, role=Role.CASCADE)
+    if finding.signature in SWEPT and finding.line.text.startswith(SLURM) and _task_ended_before(at, others):
+        return replace(finding, role=Role.TEARDOWN, label="")
     return relabelled(finding)
+
+
+SWEPT = frozenset({"sigkill", "slurm-cancelled"})  # what Slurm does to the rest of a step when one task has ended
+SLURM = ("srun: ", "slurmstepd: ")
+ENDED = re.compile(r"srun: .*: Exited with exit code (?!137\b|9\b)\d")
+
+
+def _task_ended_before(at: int, others: list[Finding]) -> bool:
+    lines = [line for other in others for line in (other.line, *other.more)]
+    return any(0 < line.number < at and ENDED.search(line.text) for line in lines)
 
 
 WEAK_POINTS = frozenset(WEAK.values())
@@ -117,7 +129,9 @@ def _symptom_before(at: int, others: list[Finding]) -> bool:
 SAVING = ("serialization.py:save", "serialization.py:_save", "serialization.py:_legacy_save", "save_checkpoint")
 LOADING = ("serialization.py:load", "serialization.py:_load", "serialization.py:_legacy_load")
 TORN = re.compile(r"EOFError|unexpected EOF|magic number|Ran out of input|invalid load key")
-DATASETS = re.compile(r"/datasets/(?:load|builder|arrow_\w+|packaged_modules/.*)\.py:")
+DATASETS = re.compile(
+    r"/datasets/(?:load|builder|arrow_\w+|packaged_modules/.*)\.py:|/streaming/base/\w+\.py:get_shards"
+)
 WEIGHTS = re.compile(r":(?:load_weights|load_model|load_state_dict|_load_pretrained_model|load_checkpoint)$")
 UNTYPED = frozenset({"ValueError", "RuntimeError", "OSError"})  # names that say nothing of what was being done
 UNWRITTEN = re.compile(r"cannot be opened|Input/output error|file write failed|unexpected pos|write\(\)")

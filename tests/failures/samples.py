@@ -317,6 +317,58 @@ RuntimeError: Error building extension 'fused_tern'
 [rank3]: KeyError: 'labels'
 [rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=BROADCAST, NumelIn=4) ran for 600001 milliseconds before timing out.
 """),
+    Sample(
+        name="a fabric adapter that makes no queue pair",
+        label="NetworkError",
+        shows="loopback QP",
+        log="""\
+trainer-0: actor failure: processing error:
+trainer-0: could not create loopback QP for device rdma7: Operation not supported (os error 95)
+trainer-0: stopping 8 workers
+""",
+    ),
+    Sample(
+        name="a node daemon that does not know its own name",
+        label="SlurmNodeFail",
+        shows="NodeName",
+        log="""\
+Mar 01 04:00:01 tern-4 systemd[1]: Started Slurm node daemon.
+Mar 01 04:00:01 tern-4 slurmd[3136]: slurmd: fatal: Unable to determine this slurmd's NodeName
+Mar 01 04:00:01 tern-4 systemd[1]: slurmd.service: main process exited, code=exited, status=1/FAILURE
+""",
+    ),
+    Sample(
+        name="an upload to a bucket that was cut",
+        label="S3StorageError",
+        shows="gs://tern",
+        log="""\
+step 800 loss 2.1
+Unavailable: Unexpected response code 410
+         when resuming upload gs://tern/run9/model.ckpt-800.data-00000-of-00001
+Traceback (most recent call last):
+  File "/opt/run9/train.py", line 91, in train
+    saver.save(session, path)
+""",
+    ),
+    Sample(
+        name="a kubelet that fell silent, then its pods evicted",
+        label="NodeFailure",
+        shows="stopped posting",
+        log="""\
+node_lifecycle: node tern-4 hasn't been updated for 5m0s. Reason:Kubelet stopped posting node status. Message:}
+node_lifecycle: Warning Evicted pod/run9-worker-3 TaintManagerEviction
+""",
+    ),
+    Sample(
+        name="an AMD GPU that is reset under the job",
+        label="CUDAError",
+        shows="gfx_0.0.0 timeout",
+        log="""\
+[88120.10] amdgpu 0000:c1:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=88, emitted seq=90
+[88120.11] amdgpu 0000:c1:00.0: amdgpu: GPU reset begin!
+[88121.90] amdgpu 0000:c1:00.0: amdgpu: MODE2 reset
+""",
+    ),
 )  # fmt: skip
 
 HEALTHY: dict[str, str] = {

@@ -86,6 +86,47 @@ def test_an_actor_that_vanished_without_a_word_is_unknown() -> None:
     assert diagnose_text(log).root_cause == UNKNOWN
 
 
+def test_an_exception_that_points_to_another_is_no_cause() -> None:
+    log = (
+        "Exception: WorkerProc initialization failed due to an exception in a background process.\n"
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
+    )
+
+    assert diagnose_text(log).root_cause == UNKNOWN
+    assert diagnose_text(f"ValueError: tern has 3 heads, not 4\n{log}").root_cause == "ValueError"
+
+
+def test_what_slurm_does_to_the_rest_of_a_step_is_not_why_it_ended() -> None:
+    first = "srun: error: tern-1: task 5: Exited with exit code 1\n"
+    swept = (
+        "slurmstepd: error: *** STEP 7.0 ON tern-1 CANCELLED AT 2025-03-01T04:00:12 ***\n"
+        "srun: error: tern-1: tasks 3,7: Killed\n"
+    )
+
+    assert diagnose_text(first + swept).root_cause == UNKNOWN
+    assert diagnose_text(first.replace("code 1", "code 137") + swept).root_cause == "HostOOMKilled"
+    assert diagnose_text(f"TypeError: no heads\n{first}{swept}").root_cause == "TypeError"
+
+
+def test_ranks_that_finished_because_one_died_are_no_progress() -> None:
+    log = (
+        "Primary job  terminated normally, but 1 process returned\n"
+        "Aborted: Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to "
+        "allreduce a tensor after one of the ranks finished execution.\n"
+    )
+
+    assert diagnose_text(log).root_cause == UNKNOWN
+
+
+def test_a_lost_task_is_not_preempted_because_the_message_lists_it_as_possible() -> None:
+    log = (
+        "UNAVAILABLE: Task /job:jax_worker/replica:0/task:7 heartbeat timeout. This indicates that the remote task has "
+        "failed, got preempted, or crashed unexpectedly.\n"
+    )
+
+    assert diagnose_text(log).root_cause == "NodeFailure"
+
+
 def test_only_a_launchers_last_words_are_unknown() -> None:
     text = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n  exitcode  : 1 (pid: 97)\n"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..signatures import Signature
 from . import (
+    accelerators,
     endings,
     exceptions,
     framework,
@@ -17,7 +18,7 @@ from . import (
 )
 
 SIGNATURES: tuple[Signature, ...] = (
-    *hardware.ROWS, *network.ROWS, *scheduler.ROWS, *memory.ROWS, *storage.ROWS, *framework.ROWS, *exceptions.ROWS,
-    *hints.ROWS,
+    *hardware.ROWS, *accelerators.ROWS, *network.ROWS, *scheduler.ROWS, *memory.ROWS, *storage.ROWS, *framework.ROWS,
+    *exceptions.ROWS, *hints.ROWS,
     *endings.ROWS, *harmless.ROWS,
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..signatures import EXIT, Signature, place, symptom, teardown
+from ..values import Blame
 
 ROWS: tuple[Signature, ...] = (
     teardown(
@@ -51,6 +52,14 @@ ROWS: tuple[Signature, ...] = (
             r"return code *[:=]? *-?[1-9]",
         ),
         "srun: error: tern-3: task 3: Exited with exit code 1",
+    ),
+    symptom(
+        "mpi-peer-lost",
+        "NCCLRemoteError",
+        45,
+        r"MPI communication peer process has unexpectedly disconnected",
+        "An MPI communication peer process has unexpectedly disconnected.  This",
+        blame=Blame.NODE,
     ),
     teardown(
         "traceback",

@@ -102,6 +102,11 @@ NAME = re.compile(
 )
 # `package.Name: words` without a telling ending, as in zmq.error.Again: an exception only where a traceback stands above
 UNTOLD = re.compile(r"^(?:[a-z_]\w*\.)+([A-Z]\w+)(?:: |:?\s*$)")
+# `See root cause above`: by its own words no cause, whatever its name
+REFERS = re.compile(
+    r"(?i)\b(?:see|check) (?:the )?(?:root cause|stack ?trace|traceback)s? (?:above|for (?:the )?root cause)|"
+    r"due to an exception in a background process"
+)
 HOME = re.compile(r"(?:[a-z_]\w*\.)*(?:errors?|exceptions?|exc)\.[A-Z]\w+: \S")
 INSIDE = re.compile(r"(?:RayTaskError|RemoteError)\((\w+)\)|Caught (\w+) in ")
 ERRNO = re.compile(r"\[?\bErrno (\d+)\]?")
@@ -116,7 +121,7 @@ def named(message: str) -> tuple[str, int, int] | None:
     """(label, specificity, column) of the exception a message names; None when the word is only a word."""
     inside = INSIDE.search(message)
     match = NAME.search(message)
-    if match is None:
+    if match is None or REFERS.search(message):
         return None
     name = match[2]
     if inside and (inner := (inside[1] or inside[2])) and inner not in WRAPPERS:

@@ -190,6 +190,7 @@ ROWS: tuple[Signature, ...] = (
         86,
         (
             r"remote daemon on node",
+            r"[Kk]ubelet stopped posting node status",
             r"lost communication with a remote daemon",
             r"node \S{1,60} (?:has )?(?:left the rendezvous|lost (?:its )?(?:connection|power|heartbeat))",
             r"(?:node|host) .{0,60}marked (?:as )?(?:lost|dead|offline|unhealthy)",
@@ -349,6 +350,7 @@ ROWS: tuple[Signature, ...] = (
             r"CUSOLVER_STATUS_INTERNAL_ERROR",
             r"CUFFT_(?:INTERNAL_ERROR|EXEC_FAILED)",
             r"cuDNN error",
+            r"(?i:\bcu(?:blas|dnn|sparse|fft) runtime error)",
             r"CUDNN_BACKEND_",
         ),
         "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`",

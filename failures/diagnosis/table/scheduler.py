@@ -51,8 +51,8 @@ ROWS: tuple[Signature, ...] = (
         "slurmstepd: error: *** JOB 7002 ON tern-1 CANCELLED AT 2025-03-01T04:00:12 DUE TO PREEMPTION ***",
         blame=Blame.SCHEDULER,
         unless=(
-            r"(?i)\(node failure\)|preemption (?:handler|callback|check|enabled)|preempted (?:by|"
-            r"because).{0,60}(?:PreemptionMode|KV cache|RECOMPUTE)|Sequence group"
+            r"(?i)\(node failure\)|got preempted, or|preempted/|preemption (?:handler|callback|check|enabled)|"
+            r"preempted (?:by|because).{0,60}(?:PreemptionMode|KV cache|RECOMPUTE)|Sequence group"
         ),
     ),
     cause(
@@ -60,7 +60,7 @@ ROWS: tuple[Signature, ...] = (
         "Preempted/TimeLimit",
         95,
         (
-            r"\bEvicted\b",
+            r"\bEvicted\b|TaintManagerEviction",
             (
                 r"(?i:pod .{0,60}\bevict(?:ed|ion)|The node was low on resource|"
                 r"evicting pod|"
@@ -131,7 +131,7 @@ ROWS: tuple[Signature, ...] = (
         60,
         (
             r"slurm_receive_msgs?:.{0,80}(?:Zero Bytes|timed out|timeout)",
-            r"Unable to contact slurm controller",
+            r"Unable to contact slurm controller|Could not establish a configuration source",
             r"srun: error: .{0,60}(?:Communication connection failure|launch failed)",
             r"Prolog error",
             r"Batch JobId=\S+ missing from (?:batch )?node",

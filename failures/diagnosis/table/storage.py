@@ -16,6 +16,7 @@ ROWS: tuple[Signature, ...] = (
                 r"BlockMissingException|org\.apache\.hadoop\.\S*(?:Exception|Error)"
             ),
             r"hdfsOpenFile|hdfsExists|hdfsConnect",
+            r"(?:resuming|starting|finishing|during) (?:up|down)load \w{2,6}://",
             r"NoCredentialProviders",
             r"SignatureDoesNotMatch|InvalidAccessKeyId|RequestTimeTooSkewed|ExpiredToken\b",
             r"BlobNotFound|ContainerNotFound|ServerBusy",

@@ -1,0 +1,79 @@
+"""What other makers' accelerators and runtimes say: Ascend, AMD, and the service that joins JAX tasks. Pure."""
+
+from __future__ import annotations
+
+from ..signatures import Signature, cause, symptom
+from ..values import Blame
+
+ROWS: tuple[Signature, ...] = (
+    cause(
+        "npu-fault",
+        "CUDAError",
+        82,
+        (
+            r"\baicore (?:exception|timeout|trap exception)",
+            r"NPU (?:function )?error: ?\S*[Aa]clrt\w+",
+            r"\bacl(?:rt)?(?:\w+)?\(.{0,80}\) failed ?:",
+            r"(?i:acl stream synchronize failed)",
+            r"NPU \w+, error code is 50[0-9]{4}",
+            r"\bEZ9999: Inner Error",
+            r"reason=\[(?:stream sync timeout|aicore\w* \w+|vector core \w+|device \w+ error)",
+        ),
+        "rtStreamSynchronize execute failed, reason=[aicore exception][FUNC:Wait]",
+        blame=Blame.GPU,
+    ),
+    cause(
+        "npu-collective-timeout",
+        "NCCLTimeoutError",
+        68,
+        (
+            r"\bEI0002\b",
+            r"(?i:notify register times? out)",
+            r"(?i:\bhccl\w*.{0,80}\b(?:timeout|timed out)\b)",
+        ),
+        "EI0002: The wait execution of the Notify register times out. Reason: the peer has not called the operator.",
+        blame=Blame.NODE,
+        unless=r"(?i)HCCL_\w+_TIMEOUT",
+    ),
+    cause(
+        "npu-link",
+        "ConnectionError",
+        66,
+        (r"\bEI0006\b", r"(?i:\bhccl\w*.{0,60}\bsocket.{0,40}(?:times? ?out|fail))"),
+        "EI0006: Getting socket times out. Reason: the remote rank has not connected.",
+        blame=Blame.NETWORK,
+    ),
+    cause(
+        "amdgpu-fault",
+        "CUDAError",
+        80,
+        (
+            r"amdgpu: (?:\[?drm\]? ?)?.{0,60}ring \S+ timeout",
+            r"amdgpu: GPU (?:reset begin|mode[12] reset|recovery)",
+            r"amdgpu: (?:MODE[12] reset|\w+ queue reset failed|MES failed to respond)",
+            r"amdgpu.{0,60}\b(?:page fault|no-retry page fault)\b",
+        ),
+        "amdgpu 0000:c1:00.0: amdgpu: MODE2 reset",
+        caseless=True,
+        blame=Blame.GPU,
+    ),
+    symptom(
+        "jax-task-lost",
+        "NodeFailure",
+        58,
+        r"(?i:/job:\S*/task:[0-9]+ heartbeat timeout)",
+        "UNAVAILABLE: Task /job:jax_worker/replica:0/task:7 heartbeat timeout.",
+        blame=Blame.NODE,
+    ),
+    symptom(
+        "jax-leader-lost",
+        "ConnectionError",
+        50,
+        (
+            r"Failed to send RPC to coordination service",
+            r"JAX distributed service detected fatal errors",
+        ),
+        "UNAVAILABLE: Failed to send RPC to coordination service. Either the leader died or the network failed.",
+        blame=Blame.NETWORK,
+    ),
+)
