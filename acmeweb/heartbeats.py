@@ -1,7 +1,8 @@
 """Heartbeats, many at a time: the one request that comes a thousand times a second.
 
 A report of heartbeats costs Django two milliseconds and the database a transaction; here all that wait are one
-statement. Checkpoints, a wrong token, an attempt that has ended, a database that is away: those are Django's.
+statement. Checkpoints, an Idempotency-Key, a wrong token, an attempt that has ended, a database that is away: those are
+Django's.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Heartbeats(Shortcut):
 
     async def answer(self, asked: Asked) -> Answer | None:
         key = _key_of(asked.token)
-        report = _report(asked.raw) if key else None
+        report = _report(asked.raw) if key and "idempotency-key" not in asked.headers else None
         if not (key and report and self.pace.allows(key)):
             return None
         noted = await self.collected.written(key, report.beats)

@@ -157,5 +157,6 @@ class RemoveChannel(Verb):
         self.body({}, "the verb remove")
         row = _kept(self.caller, channel)
         shown = CHANNEL.show(row)
+        versions.refuse_stale(self.request, shown)
         notice_actions.remove_channel(row, author=self.author)
         return Response(shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -19,8 +20,9 @@ from failures.forms import LONGEST, Pastes
 from failures.models import Diagnosis, Review
 from jobs import clock, readers
 from jobs.door import pages, query, versions
-from jobs.door.endpoint import Detail, Endpoint, Listing, found, refuse_unknown
+from jobs.door.endpoint import Detail, Listing, Verb, found, refuse_unknown
 from jobs.door.errors import BadField, Conflict
+from jobs.door.once import once_apart
 from jobs.door.rights import Rule
 from jobs.door.throttle import PerUser
 from jobs.lifecycle import Kind
@@ -123,7 +125,7 @@ class JobDiagnosis(OneDiagnosis):
         return row
 
 
-class Diagnose(Endpoint):
+class Diagnose(Verb):
     """A log that Acme did not write."""
 
     tag = "Failures"
@@ -131,7 +133,7 @@ class Diagnose(Endpoint):
     rules = {
         "POST": Rule(
             scope=Scope.READ,
-            says="Say why a job failed, from the text of its log; nothing is kept",
+            says="Say why a job failed, from the text of its log, which is not kept",
             body=shapes.PASTED,
             answer=shapes.PASTED_VERDICT,
         )
@@ -142,8 +144,10 @@ class Diagnose(Endpoint):
         "signal": readers.whole(1, 64),
     }
 
-    def post(self, request: Any) -> Response:
-        refuse_unknown(request)
+    def kept(self, work: Callable[[], Response]) -> Response:
+        return once_apart(self.request, work)
+
+    def work(self) -> Response:
         asked = self.body(self.takes, "this request")
         if "log" not in asked:
             raise BadField("log", "is missing")

@@ -15,7 +15,7 @@ from failures.diagnosis.labels import LABELS
 from failures.models import LearnedRule, Origin, RuleKind, RuleState
 from jobs import clock, readers
 from jobs.api.shapes import WHY
-from jobs.door import query
+from jobs.door import query, versions
 from jobs.door.endpoint import Detail, Endpoint, Listing, Verb, found, refuse_unknown
 from jobs.door.errors import Conflict
 from jobs.door.rights import Rule
@@ -77,6 +77,10 @@ class Rules(Listing):
         return rights.rules(self.caller).counted()
 
 
+def whole(caller: Any, rule: str) -> Any:
+    return found(RULE.load(rights.rules(caller).counted(), RULE.fields), "rule", name=rule)
+
+
 class OneRule(Detail):
     """One rule."""
 
@@ -85,7 +89,7 @@ class OneRule(Detail):
     rules = {"GET": Rule(scope=Scope.READ, says="One learned rule", answer=RULE, team=True)}
 
     def row(self, rule: str) -> Any:
-        return found(RULE.load(rights.rules(self.caller).counted(), RULE.fields), "rule", name=rule)
+        return whole(self.caller, rule)
 
 
 def _verb(name: str, says: str, act: Any) -> type[Verb]:
@@ -94,11 +98,13 @@ def _verb(name: str, says: str, act: Any) -> type[Verb]:
         row = found(rights.rules(self.caller).select_related("source__attempt__job"), "rule", name=rule)
         if not rights.may_keep_rules(self.caller):
             raise PermissionDenied("Operators keep the rulebook.")
+        versions.refuse_stale(self.request, RULE.show(whole(self.caller, rule)))
         try:
             act(row, author=self.author, now=clock.now(), why=asked.get("reason", ""))
         except Moved as moved:
             raise Conflict(str(moved)) from None
-        return Response(RULE.show(found(RULE.load(LearnedRule.objects.counted(), RULE.fields), "rule", name=rule)))
+        told = RULE.show(whole(self.caller, rule))
+        return Response(told, headers={"ETag": versions.etag(told)})
 
     rule = Rule(scope=Scope.SUBMIT, says=says, body=WHY, answer=RULE, conflicts=True, team=True)
     return type(f"{name.title()}Rule", (Verb,), {"tag": "Failures", "rules": {"POST": rule}, "work": work})

@@ -1,13 +1,15 @@
 """What a running job reports of itself, with a token that is good for that one attempt.
 
-Ten thousand attempts come by every few seconds, so a report of heartbeats is one statement and no session, user or
-idempotency key is looked up: the same report twice changes nothing by itself. Under our web server most heartbeats do
+Ten thousand attempts come by every few seconds, so a report of heartbeats is one statement and no session or user is
+looked up: the same report twice changes nothing by itself. Who brings an Idempotency-Key all the same is answered as
+everywhere, at a higher price. Under our web server most heartbeats do
 not come this far: `acmeweb.heartbeats` writes many by one statement, and leaves to this endpoint what needs a word.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +19,13 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.response import Response
 
 from jobs import progress, readers
-from jobs.door.endpoint import Endpoint, refuse_unknown
+from jobs.door.endpoint import Verb
 from jobs.door.errors import BadField
+from jobs.door.once import key_of, of_run, once
 from jobs.door.rights import Rule
 from jobs.door.shapes import Field, Shape, either, many, moment, number, text, truth
 from jobs.journal import Author
-from jobs.models import Scope
+from jobs.models import Attempt, Scope
 
 MOST_BEATS = 1000
 MOST_CHECKPOINTS = 100
@@ -167,7 +170,7 @@ def read_report(asked: dict[str, Any]) -> Report:
     )
 
 
-class Progress(Endpoint):
+class Progress(Verb):
     """A job's own report."""
 
     tag = "Progress"
@@ -179,10 +182,18 @@ class Progress(Endpoint):
         )
     }
 
-    def post(self, request: Any) -> Response:
-        refuse_unknown(request)
+    def kept(self, work: Callable[[], Response]) -> Response:
+        if key_of(self.request) is None:
+            return work()
+        run = self.request.user.key
+        owner = Attempt.objects.filter(key=run, job__user__isnull=False).values_list("job__user", flat=True).first()
+        if owner is None:
+            raise AuthenticationFailed("There is no attempt of this token.")
+        return once(self.request, work, of_run(self.request, run, owner))
+
+    def work(self) -> Response:
         report = read_report(self.object())
-        key = request.user.key
+        request, key = self.request, self.request.user.key
         if not report.saved:
             return Response(self._living(progress.note(key, report.beats)).shown())
         author = Author(by=key, request_id=request.acme_id, source=request.META.get("REMOTE_ADDR") or None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
@@ -64,7 +64,11 @@ class Verb(Endpoint):
     """POST: `work()` runs in one transaction, and once for each Idempotency-Key."""
 
     def post(self, request: Any, **where: Any) -> Response:
-        return once(request, lambda: self.work(**where))
+        refuse_unknown(request)  # whoever writes ?dry_run=true does not mean the deed
+        return self.kept(lambda: self.work(**where))
+
+    def kept(self, work: Callable[[], Response]) -> Response:
+        return once(self.request, work)
 
     def work(self, **where: Any) -> Response:
         raise NotImplementedError

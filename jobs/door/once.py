@@ -37,17 +37,48 @@ class Keyed:
     digest: str
 
 
-def once(request: Any, work: Callable[[], Response]) -> Response:
+def once(request: Any, work: Callable[[], Response], asked: Keyed | None = None) -> Response:
     """Do the work in one transaction, or answer as it was answered before."""
-    key = request.headers.get("Idempotency-Key")
     with transaction.atomic():
-        if key is None:
-            return work()
-        if not is_key(key):
-            raise BadField("Idempotency-Key", f"is no text of 1 to {LONGEST_KEY} printable ASCII characters")
-        digest = digest_of(request.method, request.get_full_path(), request.raw_body)
-        asked = Keyed(user_id=request.user.pk, key=key, digest=digest)
-        return _answered(asked) or _keep(asked, work())
+        asked = asked or of_person(request)
+        return (_answered(asked) or _keep(asked, work())) if asked else work()
+
+
+def once_apart(request: Any, think: Callable[[], Response]) -> Response:
+    """The same for what takes long and changes no row: nothing is open meanwhile, so of two at once both think."""
+    asked = of_person(request)
+    if asked is None:
+        return think()
+    with transaction.atomic():
+        known = _answered(asked)
+    if known:
+        return known
+    answer = think()
+    with transaction.atomic():
+        return _answered(asked) or _keep(asked, answer)
+
+
+def of_person(request: Any) -> Keyed | None:
+    key = key_of(request)
+    return Keyed(user_id=request.user.pk, key=key, digest=_digest(request)) if key else None
+
+
+def of_run(request: Any, run: str, owner: int) -> Keyed | None:
+    """A run counts its keys for itself: what its user's other runs call theirs is not its business."""
+    key = key_of(request)
+    known_as = f"{run} {hashlib.sha256((key or '').encode()).hexdigest()}"
+    return Keyed(user_id=owner, key=known_as, digest=_digest(request)) if key else None
+
+
+def key_of(request: Any) -> str | None:
+    key = request.headers.get("Idempotency-Key")
+    if key is not None and not is_key(key):
+        raise BadField("Idempotency-Key", f"is no text of 1 to {LONGEST_KEY} printable ASCII characters")
+    return key
+
+
+def _digest(request: Any) -> str:
+    return digest_of(request.method, request.get_full_path(), request.raw_body)
 
 
 def is_key(key: str) -> bool:

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from jobs import clock, readers
 from jobs.api.submitting import Places
-from jobs.door import query
+from jobs.door import query, versions
 from jobs.door.endpoint import Detail, Listing, Verb, found
 from jobs.door.errors import Conflict
 from jobs.door.rights import Rule
@@ -335,11 +335,13 @@ class _Change(Verb):
         row = found(evaluating.campaigns(self.caller).select_related("suite"), "campaign", public_id=id)
         if not evaluating.may_change(self.caller, row):
             raise PermissionDenied(f"{row} is somebody else's: this needs the role operator in its team.")
+        versions.refuse_stale(self.request, shown(self.caller, id))
         try:
             self.change(row)
         except Gone as gone:
             raise Conflict(str(gone)) from None
-        return Response(shown(self.caller, id))
+        told = shown(self.caller, id)
+        return Response(told, headers={"ETag": versions.etag(told)})
 
     def change(self, row: Campaign) -> None:
         raise NotImplementedError

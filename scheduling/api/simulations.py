@@ -12,7 +12,7 @@ from rest_framework.response import Response
 
 from jobs import clock, readers
 from jobs.api.submitting import Places
-from jobs.door import query
+from jobs.door import query, versions
 from jobs.door.endpoint import Detail, Listing, Verb, found
 from jobs.door.errors import BadField, Conflict
 from jobs.door.rights import Rule
@@ -223,11 +223,13 @@ class CancelSimulation(Verb):
         row = found(theirs(self.caller), "simulation", public_id=id)
         if not may_cancel(self.caller, row):
             raise PermissionDenied(f"{row} is somebody else's: this needs the role operator in its team.")
+        versions.refuse_stale(self.request, SIMULATION.show(one_of(self.caller, id)))
         try:
             actions.cancel(row, author=self.author, now=clock.now())
         except Gone as gone:
             raise Conflict(str(gone)) from None
-        return Response(SIMULATION.show(one_of(self.caller, id)))
+        told = SIMULATION.show(one_of(self.caller, id))
+        return Response(told, headers={"ETag": versions.etag(told)})
 
 
 urlpatterns = [

@@ -91,6 +91,7 @@ async def test_those_that_come_together_are_written_together_and_one_attempt_in_
 
 
 STRANGE = {
+    "an idempotency key": {"headers": {"idempotency_key": "k1"}},
     "a checkpoint": {"body": {"checkpoints": [{"path": "/c", "step": 1}]}},
     "no JSON": {"body": b"{"},
     "a list": {"body": b"[]"},

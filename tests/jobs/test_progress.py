@@ -65,6 +65,21 @@ def test_a_batch_is_one_statement(report):
     assert len(queries) == 1
 
 
+def test_a_report_under_a_key_is_answered_as_it_was(attempt):
+    def send(key, body, of=attempt):
+        headers = {"Authorization": f"Bearer {progress.token_of(of.key)}", "Idempotency-Key": key}
+        return Client().post("/api/v1/progress/", json.dumps(body), content_type="application/json", headers=headers)
+
+    first, again, other = send("k1", beats(1, 2)), send("k1", beats(1, 2)), send("k1", beats(3))
+
+    assert first.json() == again.json() == {"heartbeats": 2, "checkpoints": 0, "stop_as": ""}
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert other.status_code == 409
+    assert send("\t", beats(4)).status_code == 400
+    sibling = make.running(make.job(attempt.job.user, gpus_per_node=1), gpus=(1,)).attempts.get()
+    assert send("k1", beats(1, 2), of=sibling).json()["heartbeats"] == 2, "another run's key is another key"
+
+
 def test_the_same_report_twice_is_kept_once(report):
     report(beats(1, 2))
 

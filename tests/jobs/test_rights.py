@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.urls import URLPattern, URLResolver
 
@@ -255,6 +257,52 @@ def test_a_viewer_changes_nothing(address, method, view, theirs):
     assert answer.status_code == 403 or answer.json()["done"] == 0
     assert untouched(theirs)
     assert Event.objects.count() == events
+
+
+ONE_ROW = [one for one in POSTS if "<" in one[0]]
+
+
+@pytest.mark.parametrize(("address", "method", "view"), ONE_ROW, ids=[f"{one[1]} {one[0]}" for one in ONE_ROW])
+def test_no_row_is_changed_by_who_read_another_version_of_it(address, method, view, theirs):
+    caller, where = Caller(make.person("root", is_superuser=True)), address_of(address, theirs)
+    events = Event.objects.count()
+
+    stale = getattr(caller, method)(where, BODIES[address], If_Match='"another"')
+
+    assert stale.status_code == 412
+    assert untouched(theirs)
+    assert Event.objects.count() == events
+    row = caller.get(where if method == "patch" else where.rstrip("/").rpartition("/")[0] + "/")
+    fresh = getattr(caller, method)(where, BODIES[address], If_Match=row.headers.get("ETag", "*"))
+    assert fresh.status_code in (200, 409), fresh.content
+
+
+ANYTHING = {"public_id": "0000000000a", "attempt_key": "0000000000a.1", "incident_number": "1"}
+
+
+@pytest.mark.parametrize(("address", "method", "view"), POSTS, ids=[f"{one[1]} {one[0]}" for one in POSTS])
+def test_a_change_takes_no_parameters_in_its_address(address, method, view):
+    """Whoever asks for ?dry_run=true must not get the deed. It is said before any row is looked for."""
+    caller = Caller(make.person("root", is_superuser=True))
+    where = re.sub(r"<(\w+):\w+>", lambda kind: ANYTHING.get(kind[1], "x"), address)
+
+    answer = getattr(caller, method)(f"{where}?dry_run=true", BODIES[address])
+
+    assert answer.status_code == 400
+    assert answer.json() == {"dry_run": ["is no parameter of this address"]}
+
+
+@pytest.mark.parametrize(("address", "view"), [(one[0], one[2]) for one in METHODS if one[1] == "post"])
+def test_every_post_is_done_once_for_each_key(address, view, theirs):
+    caller, where = Caller(make.person("root", is_superuser=True)), address_of(address, theirs)
+
+    first, again = (caller.post(where, BODIES[address], Idempotency_Key="k1") for _ in range(2))
+
+    assert again.status_code == first.status_code
+    if first.status_code < 300:  # what was refused changed nothing, and is worked out anew
+        assert again.json() == first.json()
+        assert again.headers["Idempotency-Replayed"] == "true"
+        assert caller.post(where, b'{"other": 1}', Idempotency_Key="k1").status_code == 409
 
 
 @pytest.mark.parametrize("verb", ["cancel", "hold", "release", "priority"])
