@@ -13,7 +13,7 @@ LM_EVAL = """\
 python3 -c 'import json, os; json.dump({os.environ["ACME_DATASET"]: list(range(int(os.environ["ACME_START"]),
 int(os.environ["ACME_END"])))}, open(os.environ["ACME_OUTPUT"] + "/samples.json", "w"))' &&
 lm_eval --model hf --model_args "pretrained=$ACME_MODEL" --tasks "$ACME_DATASET" --batch_size auto \\
-  --samples "$(cat "$ACME_OUTPUT/samples.json")" --log_samples --output_path "$ACME_OUTPUT"
+  --samples "$ACME_OUTPUT/samples.json" --log_samples --output_path "$ACME_OUTPUT"
 """
 
 LM_EVAL_RESULT = """\

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from scheduling.evaluation import orders
 from scheduling.evaluation.told import hear
 from scheduling.simulator import logtext, trials
 from scheduling.simulator.play import play_of
@@ -65,6 +66,29 @@ def test_a_metric_brings_a_result_that_is_the_same_at_every_look():
 
     assert one.scores == again.scores
     assert 0 <= one.scores["accuracy"] <= 1
+
+
+def course(asked: dict, speed: float = 1.0):
+    return trials.course({"ACME_EVALUATION": json.dumps(asked)}, True, "dice", speed)
+
+
+def test_a_faster_cluster_says_the_same_sooner():
+    plain, fast = course(what(scores=True)), course(what(scores=True), speed=10)
+    slow, quick = (hear([text for _, text in one.said], "word").parts for one in (plain, fast))
+
+    assert fast.ends_s == pytest.approx(plain.ends_s / 10)
+    assert [part.took_s for part in quick] == pytest.approx([part.took_s / 10 for part in slow], abs=0.001)
+    assert [part.scores for part in quick] == [part.scores for part in slow]
+
+
+def test_a_model_that_is_no_copy_comes_over_the_link():
+    copied = orders.copy_path("/dev/shm", "vision", "/ckpt/a")
+
+    assert course(what(model=copied)).said[0][0] < course(what()).said[0][0]
+
+
+def test_a_command_that_scores_holds_its_gpu_meanwhile():
+    assert course(what(scores=True)).ends_s > course(what()).ends_s
 
 
 def test_copies_arrive_and_go():

@@ -1,0 +1,86 @@
+"""A campaign beside a pretraining job, on a simulated cluster that is a process of its own."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+from django.db.models import Sum
+
+from jobs import clock
+from jobs.models import Cluster, Job
+from scheduling import evaluation_actions as verbs
+from scheduling.evaluation import asked
+from scheduling.loops.evaluate import evaluate_once
+from scheduling.loops.staging import stage_once
+from scheduling.loops.turn import turns
+from scheduling.models import Campaign, Shard
+from tests import make
+from tests.cluster.running import ClusterProcess
+from tests.patience import until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(2700)]
+
+DATASETS = [{"name": "humaneval", "samples": 164}, {"name": "gsm8k", "samples": 1319}]
+
+
+@pytest.fixture
+def process(tmp_path_factory):
+    options = ("--nodes", "3", "--trial-speed", "2000")
+    with ClusterProcess(tmp_path_factory.mktemp("beside"), *options) as running:
+        yield running
+
+
+def campaign(cluster: Cluster) -> Campaign:
+    commands = {"infer": "answer", "metric": "score", "output_root": "/shared/out", "stage_root": "/dev/shm"}
+    team = make.team(ada="researcher")
+    suite = verbs.define(
+        asked.suite({"name": "core", "datasets": DATASETS, **commands}), team=team, author=make.author()
+    )
+    wanted = asked.campaign({"checkpoints": ["/checkpoints/run/step-1000"], "nodes": 3})
+    return verbs.ask(wanted, suite=suite, cluster=cluster, team=team, author=make.author(), now=clock.now())
+
+
+def test_a_campaign_takes_what_pretraining_leaves_and_nothing_of_what_it_has(process):
+    row = Cluster.objects.create(name="beside", address=process.address, log_root=str(process.log_root), policy="acme")
+    with closing(process.backend()) as backend:
+
+        def turn() -> None:
+            turns(row.pk, "test", lambda _: backend)
+            now = clock.now()
+            stage_once(now)
+            evaluate_once(now)
+
+        turn()
+        hints = {"SIM_DURATION_S": "86400", "SIM_END": "COMPLETED"}
+        pretraining = make.job(cluster=row, kind="pretrain", nodes=2, gpus_per_node=8, environment=hints)
+
+        def is_running() -> bool:
+            turn()
+            pretraining.refresh_from_db()
+            return pretraining.attempts.filter(confirmed_at__isnull=False).exists()
+
+        until(is_running, within_s=600, what="pretraining's start")
+        asked_for = campaign(row)
+
+        def is_over() -> bool:
+            turn()
+            asked_for.refresh_from_db()
+            return asked_for.state not in ("PENDING", "RUNNING")
+
+        until(is_over, within_s=1800, what="the campaign's end")
+
+    pretraining.refresh_from_db()
+    attempt = pretraining.attempts.get()
+    held = set(attempt.allocations.values_list("node__name", flat=True))
+    on_gpus = Job.objects.filter(trial__campaign=asked_for, trial__kind="infer")
+    scored = Job.objects.filter(trial__campaign=asked_for, trial__kind="score")
+    shards = Shard.objects.filter(evaluation__campaign=asked_for)
+
+    assert asked_for.state == "COMPLETED"
+    assert (pretraining.state, attempt.stop_as, attempt.ended_at) == ("RUNNING", "", None)
+    assert len(held) == 2
+    assert not held & set(on_gpus.values_list("on_node", flat=True))
+    assert {job.gpus for job in scored} == {0}
+    assert shards.aggregate(Sum("samples"))["samples__sum"] == 164 + 1319
+    assert not shards.filter(scored_by=None).exists()
