@@ -87,7 +87,8 @@ def _found(user: Any, asked: Asked) -> QuerySet[Job]:
 @require_safe
 def jobs(request: HttpRequest) -> HttpResponse:
     asked, caller = _asked(request.GET), Caller(user=request.user)
-    if not request.GET and (first := saved_views.first_of(caller)) and not saved_views.same(first.query, ""):
+    views = cache(lambda: saved_views.known_to(caller))
+    if not request.GET and "HX-Request" not in request.headers and (first := saved_views.first_of(views())):
         return redirect(saved_views.address(first))
     written = request.GET.get("before", "")
     before = int(written) if written.isdecimal() and len(written) < 19 else None
@@ -97,6 +98,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     tasks = {} if _is_flat(asked) else folding.tasks(found, rows[:PAGE])
     for job in rows:
         job.tasks = tasks.get(job.array_id)
+    teams = cache(lambda: list(Team.objects.where(request.user).distinct()))
     context = {
         "now": clock.now(),
         "rows": rows[:PAGE],
@@ -115,12 +117,12 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "state_groups": [name for name in STATE_GROUPS if name.islower()],
         "states": list(State),
         "kinds": list(Kind),
-        "teams": cache(lambda: list(Team.objects.where(request.user).distinct())),
+        "teams": teams,
         "clusters": cache(lambda: list(Cluster.objects.all())),
-        "may_act": lambda: Team.objects.where(request.user, Role.RESEARCHER).exists(),
+        "may_act": lambda: any(caller.has(Role.RESEARCHER, team.pk) for team in teams()),
         "verbs": VERBS.values(),
         "selects": True,
-        "views": cache(lambda: saved_views.shelf(caller, urlencode(asked.kept))),
+        "views": cache(lambda: saved_views.shelf(caller, views(), teams(), urlencode(asked.kept))),
     }
     return answer(request, "jobs/jobs.html", context, {"jobs": "jobs/_jobs.html"})
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from django.contrib import messages
+from django.db.models import Exists, OuterRef
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
@@ -31,15 +32,21 @@ class Shelf:
     teams: Sequence[Team]  # to save a view for
 
 
-def shelf(caller: Caller, query: str) -> Shelf:
-    views = list(SavedView.objects.for_user(caller.user).select_related("team", "owner"))
+def known_to(caller: Caller) -> list[SavedView]:
+    """Each says whether the caller's list begins with it."""
+    chosen = Exists(SavedView.first_for.through.objects.filter(savedview=OuterRef("pk"), user=caller.user))
+    rows = SavedView.objects.for_user(caller.user).select_related("team", "owner")
+    return list(rows.annotate(is_first=chosen))
+
+
+def shelf(caller: Caller, views: Sequence[SavedView], teams: Iterable[Team], query: str) -> Shelf:
     found = next((view for view in views if same(view.query, query)), None)
     return Shelf(
         views=views,
         open=found,
         may_change=bool(found and view_actions.may_change(caller, found)),
-        is_first=bool(found and found.first_for.filter(pk=caller.user.pk).exists()),
-        teams=list(caller.teams(Role.RESEARCHER).filter(pk__in=caller.roles)),
+        is_first=bool(found and found.is_first),  # type: ignore[attr-defined]
+        teams=[team for team in teams if caller.has(Role.RESEARCHER, team.pk)],
     )
 
 
@@ -47,9 +54,9 @@ def same(one: str, other: str) -> bool:
     return QueryDict(one) == QueryDict(other)
 
 
-def first_of(caller: Caller) -> SavedView | None:
+def first_of(views: Iterable[SavedView]) -> SavedView | None:
     """With which a list begins that was asked for nothing. Who left the team no longer begins with its view."""
-    return SavedView.objects.for_user(caller.user).filter(first_for=caller.user).first()
+    return next((view for view in views if view.is_first and view.query), None)  # type: ignore[attr-defined]
 
 
 def address(view: SavedView) -> str:

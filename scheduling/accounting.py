@@ -206,6 +206,25 @@ def ettr_of_jobs(jobs: Sequence[int], now: datetime) -> dict[int, float | None]:
     return found
 
 
+def held_by_job(job: int, now: datetime) -> Counter[Bucket]:
+    """GPU-microseconds of all its attempts, each in one bucket. Whether its nodes were down meanwhile is not asked."""
+    attempts, end = _attempts([job]), us(now)
+    live = {one.pk: one for tries in attempts.values() for one in tries}
+    holdings = _holdings(list(live), end)
+    machines = [Machine(name=str(node), capacity=[(0, _width(held))], holdings=held) for node, held in holdings.items()]
+    start = min((one.start for held in holdings.values() for one in held), default=end)
+    facts = Facts(machines=machines, lives=_lives(attempts, live))
+    found: Counter[Bucket] = Counter()
+    for piece in ledger.pieces(facts, start, end):
+        if piece.attempt is not None:
+            found[piece.bucket] += piece.gpu_us
+    return found
+
+
+def _width(held: Sequence[Holding]) -> int:
+    return max(max(one.gpus, default=-1) + 1 + one.unplaced for one in held)
+
+
 def _productive(one: Attempt, life: Sequence[Spell], end: int) -> int:
     """What of its time no spell claims; spells may overlap."""
     start, over = us(one.promised_at), min(us(one.ended_at) if one.ended_at else end, end)

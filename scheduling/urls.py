@@ -4,6 +4,7 @@ from scheduling import (
     campaign_views,
     cluster_views,
     evaluation_rule_views,
+    job_gpus,
     maintenance_views,
     queue_views,
     replay_views,
@@ -19,6 +20,7 @@ urlpatterns = [
     path("queue/<slug:cluster>/maintenance/<int:number>/end/", maintenance_views.move_end, name="maintenance-end"),
     path("queue/<slug:cluster>/maintenance/<int:number>/cancel/", maintenance_views.cancel, name="maintenance-cancel"),
     path("jobs/<slug:public_id>/why/", views.why_it_waits, name="why"),
+    path("jobs/<slug:public_id>/gpus/", job_gpus.gpus, name="job-gpus"),
     path("evaluations/", campaign_views.campaigns, name="campaigns"),
     path("evaluations/rules/", evaluation_rule_views.rules, name="evaluation-rules"),
     re_path(

@@ -110,6 +110,16 @@ def size(count: int) -> str:
 
 
 @register.filter
+def kilowatts(watts: float) -> str:
+    return f"{watts / 1000:.1f} kW"
+
+
+@register.filter
+def gib(mebibytes: float) -> str:
+    return f"{mebibytes / 1024:.1f} GiB"
+
+
+@register.filter
 def place(job: Job) -> str:
     """NODELIST(REASON)'s first half of the truth: where it is, or Slurm's word for why it is nowhere."""
     if job.is_live:

@@ -35,7 +35,11 @@ def browser(name="ada"):
 
 
 def names(user):
-    return [view.name for view in saved_views.shelf(caller(user), "").views]
+    return [view.name for view in saved_views.known_to(caller(user))]
+
+
+def first(user="ada"):
+    return saved_views.first_of(saved_views.known_to(caller(user)))
 
 
 # --- whose they are
@@ -63,7 +67,7 @@ def test_who_left_the_team_sees_its_views_no_longer(team):
     team.memberships.filter(user__username="ada").delete()
 
     assert names("ada") == []
-    assert saved_views.first_of(caller()) is None
+    assert first() is None
 
 
 # --- who may change them
@@ -170,9 +174,9 @@ def test_a_list_asked_for_nothing_begins_with_the_chosen_view(team):
 def test_a_list_begins_with_one_view_at_most_and_with_everything_again(team):
     ada, one, two = browser(), saved("one", "kind=sft"), saved("two", "kind=rlhf")
 
-    for view, verb, first in ((one, "first", one), (two, "first", two), (two, "not-first", None)):
+    for view, verb, wanted in ((one, "first", one), (two, "first", two), (two, "not-first", None)):
         ada.post(f"/jobs/views/{view.pk}/{verb}/")
-        assert saved_views.first_of(caller()) == first
+        assert first() == wanted
 
 
 def test_a_view_of_everything_does_not_send_a_list_in_circles(team):

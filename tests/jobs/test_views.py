@@ -275,7 +275,7 @@ def test_the_list_goes_on_where_the_page_before_it_ended(ada):
 def test_the_list_asks_as_often_for_fifty_rows_as_for_one_and_never_counts(ada, django_assert_num_queries):
     submitted(by="ada", array="0-59")
 
-    with django_assert_num_queries(7) as asked:
+    with django_assert_num_queries(9) as asked:  # session, user, clock; rights, rows, teams, clusters, saved views
         ada.get("/jobs/?fold=0")
 
     assert not [query for query in asked.captured_queries if "COUNT(" in query["sql"]]
