@@ -124,9 +124,9 @@ class Site:
         from jobs.stop_actions import requeue
         from tests import make
 
+        kind.prepare(self)
         job = self.pretraining()
         self.until(lambda: running(job))
-        kind.prepare(self)
         asked, began = kind.ask(self.cluster), time.monotonic()
         self.until(lambda: time.monotonic() - began > RESTART_S)
         job.refresh_from_db()
@@ -151,8 +151,7 @@ def pretrained(job: Any) -> Pretraining:
     from jobs.models import Event
 
     first, *later = job.attempts.order_by("number")
-    again = Event.objects.filter(job=job, to_state="PENDING").order_by("id").last()
-    asked = again.at if again else first.ended_at
+    asked = Event.objects.get(job=job, what="job.requeue_asked").at
     return Pretraining(
         started_s=(first.confirmed_at - job.submitted_at).total_seconds(),
         restarted_s=(later[-1].confirmed_at - asked).total_seconds(),

@@ -3,7 +3,8 @@
 1. A campaign of 500 checkpoints and 63 datasets, planned: seconds on one core (goal 5) and how far the plan is from the
    lower bound.
 2. The line beside CP-SAT, which solves small cases to the end: datasets that may not be cut, each with seconds on a GPU
-   and a metric after it that runs beside. The gap is the makespan over the solver's.
+   and a metric after it that runs beside. The gap is the makespan over the solver's; where it has not come to the end
+   within its effort, over what it has proven that nobody can beat. The seeds are 0, 1, 2, …
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from scheduling.evaluation.line import Task
 from scheduling.evaluation.plan import foresee
 from scheduling.evaluation.work import Cost, Phases, Site, datasets
 
+EFFORT = 3.0  # of the solver for a case, in its own units: some seconds, the same on every machine
 NO_START = Phases(start=0.0, weights_gb=0.0)
 
 
@@ -49,7 +51,8 @@ def planned(checkpoints: int, nodes: int) -> dict[str, Any]:
     }
 
 
-def gap(seed: int) -> float:
+def gap(seed: int) -> tuple[float, bool]:
+    """And whether the solver came to the end."""
     dice = Random(seed)
     gpus = dice.choice([2, 3, 4])
     work = [(dice.randint(10, 400), dice.choice([0, 0, dice.randint(1, 300)])) for _ in range(dice.randint(5, 9))]
@@ -61,16 +64,18 @@ def gap(seed: int) -> float:
     ]
     site = Site(nodes=1, gpus_per_node=gpus, scorers_per_node=len(work))
     ours = foresee(tasks, [str(n) for n in range(len(work))], site, NO_START).makespan_s
-    return ours / best(work, gpus) - 1
+    least, solved = best(work, gpus, int(ours))
+    return ours / least - 1, solved
 
 
-def best(work: list[tuple[int, int]], gpus: int) -> int:
-    """The shortest makespan there is: who runs where and when, and its metric afterwards on a CPU of its own."""
+def best(work: list[tuple[int, int]], gpus: int, known: int) -> tuple[float, bool]:
+    """The shortest makespan there is, at most the one that is known: who runs when, and its metric afterwards on a CPU
+    of its own."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    horizon = sum(infer for infer, _ in work) + max(score for _, score in work)
-    end = model.new_int_var(0, horizon, "end")
+    horizon = known
+    end = model.new_int_var(-(-sum(infer for infer, _ in work) // gpus), horizon, "end")
     spans = []
     for number, (infer, score) in enumerate(work):
         start = model.new_int_var(0, horizon, f"start{number}")
@@ -80,9 +85,10 @@ def best(work: list[tuple[int, int]], gpus: int) -> int:
     model.minimize(end)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
-    if solver.solve(model) != cp_model.OPTIMAL:
-        raise RuntimeError("the solver did not finish a small case")
-    return int(solver.objective_value)
+    solver.parameters.max_deterministic_time = EFFORT
+    if solver.solve(model) == cp_model.OPTIMAL:
+        return solver.objective_value, True
+    return solver.best_objective_bound, False
 
 
 def main() -> None:
@@ -96,9 +102,16 @@ def main() -> None:
     print(f"\n{'checkpoints':>11}{'nodes':>7}{'slices':>9}{'plan, CPU s':>13}{'of bound':>10}   goal 5 s")
     for plan in plans:
         print("{checkpoints:>11}{nodes:>7}{slices:>9}{plan_s:>13}{over_bound:>10}".format(**plan))
-    gaps = sorted(gap(seed) for seed in range(given.cases))
-    shown = {"cases": len(gaps), "mean": mean(gaps), "p90": gaps[int(0.9 * len(gaps))], "worst": gaps[-1]}
-    print(f"\nbeside CP-SAT, {shown['cases']} cases: mean {shown['mean']:.1%}, ", end="")
+    cases = [gap(seed) for seed in range(given.cases)]
+    gaps, solved = sorted(over for over, _ in cases), sum(done for _, done in cases)
+    shown = {
+        "cases": len(gaps),
+        "solved": solved,
+        "mean": mean(gaps),
+        "p90": gaps[int(0.9 * len(gaps))],
+        "worst": gaps[-1],
+    }
+    print(f"\nbeside CP-SAT, {shown['cases']} cases, {solved} solved to the end: mean {shown['mean']:.1%}, ", end="")
     print(f"p90 {shown['p90']:.1%}, worst {shown['worst']:.1%}")
     if given.json:
         Path(given.json).write_text(json.dumps({"machine": machine, "plans": plans, "gap": shown}, indent=2) + "\n")

@@ -10,6 +10,7 @@ from jobs import actions, clock
 from jobs.lifecycle import NodeState, State
 from jobs.models import Event, Job, Mode, Node
 from jobs.readers import BadSpec
+from scheduling import campaigns
 from scheduling import evaluation_actions as verbs
 from scheduling.evaluation_actions import Gone
 from scheduling.loops.evaluate import campaign_once, evaluate_once
@@ -308,6 +309,45 @@ def test_a_prior_that_is_twenty_times_too_low_is_corrected_by_what_was_measured(
     ]
     assert later
     assert all(rate == pytest.approx(80.0) for rate in rates)
+
+
+def test_a_dataset_that_nobody_measured_is_probed_before_all_the_gpus_are_given_to_it(played):
+    asked = campaign(played.cluster, of=suite(datasets=[{"name": "a", "samples": 1000, "infer_s": 40_000}]))
+    played.turn()
+    probe, *blind = (trial.job for trial in trials(asked, "infer"))
+
+    assert [part["samples"] for part in played.told(probe)["parts"]] == [1]
+    assert all(part["samples"] == 1 for job in blind for part in played.told(job)["parts"])
+    for job in (probe, *blind):
+        played.run(job, took=1.0)
+    played.turn()
+
+    later = [trial.job for trial in trials(asked, "infer") if trial.job.state == State.PENDING]
+    assert min(played.told(job)["parts"][0]["samples"] for job in later) >= 20  # a second each, not forty
+
+
+def test_what_a_team_has_measured_before_is_not_probed_again(played):
+    of = suite(datasets=[{"name": "a", "samples": 1000, "infer_s": 4000}])
+    campaign(played.cluster, A, of=of)
+    played.run_all()
+    again = campaign(played.cluster, B, of=of)
+
+    played.turn()
+
+    expected = [played.told(trial.job)["parts"][0]["expected_s"] for trial in trials(again, "infer")]
+    assert min(expected) > 10
+
+
+def test_how_long_trials_take_to_infer_is_learned_from_the_newest(played):
+    asked = campaign(played.cluster)
+    guessed = campaigns.ready_s(asked)
+    played.turn()
+    job = trials(asked, "infer")[0].job
+    played.run(job, took=2.0, at=9.0)
+    played.turn()
+
+    assert campaigns.ready_s(asked) == pytest.approx(7.0)
+    assert guessed == pytest.approx(28.9, abs=0.5)
 
 
 def test_a_model_cannot_write_a_result_into_the_log(played):
