@@ -100,6 +100,30 @@ def note(key: str, beats: Beats) -> Noted | None:
     return note_many({key: beats}).get(key)
 
 
+DECLARE = """
+INSERT INTO jobs_section AS s (attempt_id, name, began_at, ended_at)
+SELECT %s, %s, LEAST(%s, clock_timestamp()), CASE WHEN v.over IS NOT NULL THEN LEAST(v.over, clock_timestamp()) END
+FROM (VALUES (%s::timestamptz)) AS v (over)
+ON CONFLICT (attempt_id, began_at, name) DO UPDATE SET ended_at = COALESCE(s.ended_at, EXCLUDED.ended_at)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """A time in which no step is due: it has begun, or it is over."""
+
+    name: str
+    began_at: datetime
+    ended_at: datetime | None = None
+
+
+def declare_sections(noted: Noted, declared: Sequence[Declared]) -> None:
+    """Said twice, or its end without its begin, it is one section all the same."""
+    with connection.cursor() as cursor:
+        for one in declared:
+            cursor.execute(DECLARE, [noted.attempt_id, one.name, one.began_at, one.ended_at])
+
+
 SAVE = """
 INSERT INTO jobs_checkpoint AS c (job_id, attempt_id, step, path, saved_at, durable_at, stall_s, verdict, verdict_why)
 VALUES (%s, %s, %s, %s, LEAST(COALESCE(%s, now()), now()), CASE WHEN %s THEN now() END, %s, '', '')

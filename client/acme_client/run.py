@@ -8,6 +8,9 @@ for step, batch in enumerate(data):
     run.step(step, loss=loss)
     if step % 1000 == 0:
         run.checkpoint_saved(save(step), step)
+    if step % 5000 == 0:
+        with run.section("evaluation"):     # no step is due: this is no hang
+            evaluate()
 
 No call waits for the network, and none raises: what goes wrong is told once to the logger `acme_client`. A thread sends
 every few seconds; while the server is away it keeps what was said, the newest `KEPT` of it. Without the two variables,
@@ -23,7 +26,8 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -53,6 +57,7 @@ class Run:
         self._every_s = every_s
         self._beats: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._saved: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._sections: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._wake, self._closed = threading.Event(), threading.Event()
         self._told: set[str] = set()
         self._pid = os.getpid()
@@ -110,6 +115,21 @@ class Run:
     def checkpoint_durable(self, path: Any, step: int | None = None) -> None:
         self.checkpoint_saved(path, step, durable=True)
 
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """A time in which no step is due: a checkpoint, an evaluation, a compilation. It is no hang."""
+        said = {"name": name[:40], "began_at": datetime.now(UTC).isoformat()}
+        self._declare(said)
+        try:
+            yield
+        finally:
+            self._declare({**said, "ended_at": datetime.now(UTC).isoformat()})
+
+    def _declare(self, said: dict[str, Any]) -> None:
+        if self.active and os.getpid() == self._pid:
+            self._sections.append(said)
+            self._wake.set()
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what is left, for at most so long."""
         if not self.active or os.getpid() != self._pid:
@@ -154,13 +174,15 @@ class Run:
                 self._closed.wait(min(1.0, self._every_s))  # a checkpoint that wakes us does not hurry a server back
 
     def _send_all(self) -> bool:
-        while self._beats or self._saved:
+        while self._beats or self._saved or self._sections:
             beats = _taken(self._beats, MOST_SENT)
             saved = _taken(self._saved, MOST_CHECKPOINTS)
-            body = {"heartbeats": [_plain(beat) for beat in beats], "checkpoints": saved}
+            sections = _taken(self._sections, MOST_CHECKPOINTS)
+            body = {"heartbeats": [_plain(beat) for beat in beats], "checkpoints": saved, "sections": sections}
             if not self._send({name: rows for name, rows in body.items() if rows}):
                 self._back(self._beats, beats)
                 self._back(self._saved, saved)
+                self._back(self._sections, sections)
                 return False
         return True
 

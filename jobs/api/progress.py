@@ -97,11 +97,24 @@ SAVED = Shape(
         ),
     },
 )
+SECTION = Shape(
+    "SectionDeclared",
+    {
+        "name": text("checkpoint, evaluation, compile …"),
+        "began_at": moment("Tells it from others of its name."),
+        "ended_at": moment("Left out: it goes on.", required=False, nullable=True),
+    },
+)
 REPORT = Shape(
     "Report",
     {
         "heartbeats": many(HEARTBEAT, f"At most {MOST_BEATS}.", required=False),
         "checkpoints": many(SAVED, f"At most {MOST_CHECKPOINTS}.", required=False),
+        "sections": many(
+            SECTION,
+            f"Times in which no step is due, so that none is a hang. At most {MOST_CHECKPOINTS}.",
+            required=False,
+        ),
     },
     example={"heartbeats": [{"step": 120, "loss": 2.31, "tokens": 503316480}]},
 )
@@ -150,9 +163,15 @@ CHECKPOINT = {
     "durable": readers.truth,
     "stall_s": stall,
 }
+SECTIONS = {
+    "name": readers.needed(readers.text(40)),
+    "began_at": readers.moment,
+    "ended_at": readers.moment,
+}
 TAKES = {
     "heartbeats": readers.list_of(readers.an_object, MOST_BEATS),
     "checkpoints": readers.list_of(readers.an_object, MOST_CHECKPOINTS),
+    "sections": readers.list_of(readers.an_object, MOST_CHECKPOINTS),
 }
 
 
@@ -160,6 +179,11 @@ TAKES = {
 class Report:
     beats: list[dict[str, Any]]
     saved: list[progress.Saved]
+    declared: list[progress.Declared]
+
+    @property
+    def is_beats_alone(self) -> bool:
+        return not (self.saved or self.declared)
 
 
 def read_report(asked: dict[str, Any]) -> Report:
@@ -167,6 +191,7 @@ def read_report(asked: dict[str, Any]) -> Report:
     return Report(
         beats=[_read("heartbeats", index, one, BEAT) for index, one in enumerate(found.get("heartbeats", ()))],
         saved=[_checkpoint(index, one) for index, one in enumerate(found.get("checkpoints", ()))],
+        declared=[_section(index, one) for index, one in enumerate(found.get("sections", ()))],
     )
 
 
@@ -194,12 +219,13 @@ class Progress(Verb):
     def work(self) -> Response:
         report = read_report(self.object())
         request, key = self.request, self.request.user.key
-        if not report.saved:
+        if report.is_beats_alone:
             return Response(self._living(progress.note(key, report.beats)).shown())
         author = Author(by=key, request_id=request.acme_id, source=request.META.get("REMOTE_ADDR") or None)
         with transaction.atomic():
             noted = self._living(progress.note(key, report.beats))
-            news = progress.save_checkpoints(noted, report.saved, author)
+            progress.declare_sections(noted, report.declared)
+            news = progress.save_checkpoints(noted, report.saved, author) if report.saved else 0
         return Response(noted.shown(checkpoints=news))
 
     def _living(self, noted: progress.Noted | None) -> progress.Noted:
@@ -221,3 +247,11 @@ def _checkpoint(index: int, one: dict[str, Any]) -> progress.Saved:
         if name not in found:
             raise BadField("checkpoints", f"number {index}: {name}: is missing")
     return progress.Saved(**found)
+
+
+def _section(index: int, one: dict[str, Any]) -> progress.Declared:
+    found = _read("sections", index, one, SECTIONS)
+    for name in ("name", "began_at"):
+        if name not in found:
+            raise BadField("sections", f"number {index}: {name}: is missing")
+    return progress.Declared(**found)

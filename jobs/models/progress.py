@@ -53,3 +53,21 @@ class Pulse(Measured):
 
     def __str__(self) -> str:
         return f"{self.attempt} step {self.step}"
+
+
+class Section(models.Model):
+    """A time in which no step is due, as the job declared it; without an end while it lasts."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="sections")
+    name = models.CharField(max_length=40, help_text="checkpoint, evaluation, compile …")
+    began_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["attempt", "began_at"]
+        constraints = [
+            models.UniqueConstraint(fields=["attempt", "began_at", "name"], name="a_section_is_declared_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.attempt}"

@@ -200,3 +200,14 @@ def test_the_real_server_takes_what_a_run_sends(door):
 
     assert Progress.objects.count() == 2
     assert Checkpoint.objects.get().step == 2
+
+
+def test_a_section_is_declared_at_once_and_ended_even_where_it_fails():
+    server = Server(200)
+    with started(server, every_s=30) as run, pytest.raises(ValueError, match="no"), run.section("evaluation"):
+        until(lambda: server.bodies)
+        raise ValueError("no")
+
+    [began, ended] = [one for body in server.bodies for one in body.get("sections", ())]
+    assert began["name"] == "evaluation" and "ended_at" not in began
+    assert (ended["began_at"], ended["ended_at"] >= began["began_at"]) == (began["began_at"], True)

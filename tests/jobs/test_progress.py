@@ -231,3 +231,35 @@ def test_the_token_of_a_run_opens_nothing_else(path, attempt):
 def test_a_bad_report_is_refused_by_name_and_nothing_is_kept(report, body, named):
     assert named in json.dumps(report(body, 400))
     assert not Progress.objects.exists() and not Pulse.objects.exists() and not Checkpoint.objects.exists()
+
+
+def test_a_section_is_declared_and_ended_and_said_again_it_is_the_same(report, attempt):
+    began = {"name": "evaluation", "began_at": "2026-01-01T00:00:00Z"}
+
+    for said in (began, began, {**began, "ended_at": "2026-01-01T00:05:00Z"}, began):
+        report({"sections": [said]})
+
+    [section] = attempt.sections.all()
+    assert (section.ended_at - section.began_at).total_seconds() == 300
+
+
+def test_a_section_of_the_future_begins_now(report, attempt):
+    report({"sections": [{"name": "compile", "began_at": "2126-01-01T00:00:00Z"}]})
+
+    section = attempt.sections.get()
+    assert section.began_at <= clock.now() and section.ended_at is None
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"began_at": "2026-01-01T00:00:00Z"}, "name"),
+        ({"name": "evaluation"}, "began_at: is missing"),
+        ({"name": "x" * 41, "began_at": "2026-01-01T00:00:00Z"}, "name"),
+        ({"name": "evaluation", "began_at": "yesterday"}, "began_at"),
+    ],
+)
+def test_a_section_without_sense_is_refused_with_its_number(report, said, why):
+    answer = report({"sections": [{"name": "compile", "began_at": "2026-01-01T00:00:00Z"}, said]}, status=400)
+
+    assert "number 1" in json.dumps(answer) and why in json.dumps(answer)
