@@ -18,7 +18,7 @@ from django.utils.crypto import salted_hmac
 from acmeweb import live
 from jobs import clock, journal
 from jobs.journal import Author
-from jobs.models import Attempt, Event
+from jobs.models import Attempt, Event, RankTimes
 
 MARK = "acme_run_"
 COLUMNS = {
@@ -122,6 +122,29 @@ def declare_sections(noted: Noted, declared: Sequence[Declared]) -> None:
     with connection.cursor() as cursor:
         for one in declared:
             cursor.execute(DECLARE, [noted.attempt_id, one.name, one.began_at, one.ended_at])
+
+
+RANKS_KEPT = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """How long each rank computed in one step; `nodes` and `groups` have the same positions."""
+
+    seconds: Sequence[float]
+    nodes: Sequence[str]
+    groups: Sequence[str] = ()
+
+
+def keep_ranks(noted: Noted, told: Sequence[Ranks]) -> None:
+    """Only the newest ones are of use."""
+    rows = [
+        RankTimes(attempt_id=noted.attempt_id, seconds=one.seconds, nodes=one.nodes, groups=one.groups) for one in told
+    ]
+    RankTimes.objects.bulk_create(rows)
+    mine = RankTimes.objects.filter(attempt=noted.attempt_id).order_by("-pk")
+    if kept := list(mine.values_list("pk", flat=True)[:RANKS_KEPT]):
+        mine.filter(pk__lt=kept[-1]).delete()
 
 
 SAVE = """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models.functions import Now
@@ -71,3 +72,23 @@ class Section(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} of {self.attempt}"
+
+
+class RankTimes(models.Model):
+    """How long each rank computed in one step, without waiting for others; a rank is a position in the arrays.
+
+    Only the newest few of an attempt are kept: they say who is slow now.
+    """
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="rank_times")
+    at = models.DateTimeField(db_default=Now())
+    seconds = ArrayField(models.FloatField())
+    nodes = ArrayField(models.CharField(max_length=64))
+    groups = ArrayField(models.CharField(max_length=40), default=list, help_text="Who does the same work; empty: all.")
+
+    class Meta:
+        ordering = ["attempt", "-id"]
+        verbose_name_plural = "times of ranks"
+
+    def __str__(self) -> str:
+        return f"{len(self.seconds)} ranks of {self.attempt}"

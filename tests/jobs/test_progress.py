@@ -263,3 +263,25 @@ def test_a_section_without_sense_is_refused_with_its_number(report, said, why):
     answer = report({"sections": [{"name": "compile", "began_at": "2026-01-01T00:00:00Z"}, said]}, status=400)
 
     assert "number 1" in json.dumps(answer) and why in json.dumps(answer)
+
+
+def test_times_of_ranks_are_kept_the_newest_few(report, attempt):
+    for number in range(20):
+        report({"ranks": [{"seconds": [number, 1.0], "nodes": ["gpu001", "gpu002"]}]})
+
+    kept = [row.seconds[0] for row in attempt.rank_times.order_by("pk")]
+    assert kept == list(range(4, 20))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"seconds": [1.0, 1.0], "nodes": ["gpu001"]}, "nodes: there are 1 for 2 ranks"),
+        ({"seconds": [1.0], "nodes": ["gpu001"], "groups": ["a", "b"]}, "groups: there are 2 for 1 ranks"),
+        ({"seconds": [-1.0], "nodes": ["gpu001"]}, "no time that a step can take"),
+        ({"seconds": ["NaN"], "nodes": ["gpu001"]}, "no time that a step can take"),
+    ],
+)
+def test_times_without_sense_are_refused(report, attempt, said, why):
+    assert why in json.dumps(report({"ranks": [said]}, status=400))
+    assert not attempt.rank_times.exists()
