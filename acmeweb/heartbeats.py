@@ -70,4 +70,4 @@ def _report(raw: bytes) -> Report | None:
         report = read_report(asked) if isinstance(asked, dict) else None
     except (APIException, BadSpec):
         return None
-    return report if report and not report.saved else None
+    return report if report and report.is_beats_alone else None

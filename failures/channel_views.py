@@ -85,7 +85,7 @@ def channels(request: HttpRequest) -> HttpResponse:
 
 def _list(request: HttpRequest, caller: Caller, form: ChannelForm) -> HttpResponse:
     rows = list(kept(caller).order_by("team__name", "pk"))
-    newest = Notice.objects.filter(channel__in=rows).order_by("channel", "-pk").distinct("channel")
+    newest = Notice.objects.filter(channel__in=rows).order_by("channel_id", "-pk").distinct("channel_id")
     last = {notice.channel_id: notice for notice in newest}
     context = {
         "now": clock.now(),

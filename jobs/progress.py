@@ -18,7 +18,7 @@ from django.utils.crypto import salted_hmac
 from acmeweb import live
 from jobs import clock, journal
 from jobs.journal import Author
-from jobs.models import Attempt, Event
+from jobs.models import Attempt, Event, RankTimes
 
 MARK = "acme_run_"
 COLUMNS = {
@@ -98,6 +98,53 @@ def note_many(reports: Mapping[str, Beats]) -> dict[str, Noted]:
 
 def note(key: str, beats: Beats) -> Noted | None:
     return note_many({key: beats}).get(key)
+
+
+DECLARE = """
+INSERT INTO jobs_section AS s (attempt_id, name, began_at, ended_at)
+SELECT %s, %s, LEAST(%s, clock_timestamp()), CASE WHEN v.over IS NOT NULL THEN LEAST(v.over, clock_timestamp()) END
+FROM (VALUES (%s::timestamptz)) AS v (over)
+ON CONFLICT (attempt_id, began_at, name) DO UPDATE SET ended_at = COALESCE(s.ended_at, EXCLUDED.ended_at)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """A time in which no step is due: it has begun, or it is over."""
+
+    name: str
+    began_at: datetime
+    ended_at: datetime | None = None
+
+
+def declare_sections(noted: Noted, declared: Sequence[Declared]) -> None:
+    """Said twice, or its end without its begin, it is one section all the same."""
+    with connection.cursor() as cursor:
+        for one in declared:
+            cursor.execute(DECLARE, [noted.attempt_id, one.name, one.began_at, one.ended_at])
+
+
+RANKS_KEPT = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """How long each rank computed in one step; `nodes` and `groups` have the same positions."""
+
+    seconds: Sequence[float]
+    nodes: Sequence[str]
+    groups: Sequence[str] = ()
+
+
+def keep_ranks(noted: Noted, told: Sequence[Ranks]) -> None:
+    """Only the newest ones are of use."""
+    rows = [
+        RankTimes(attempt_id=noted.attempt_id, seconds=one.seconds, nodes=one.nodes, groups=one.groups) for one in told
+    ]
+    RankTimes.objects.bulk_create(rows)
+    mine = RankTimes.objects.filter(attempt=noted.attempt_id).order_by("-pk")
+    if kept := list(mine.values_list("pk", flat=True)[:RANKS_KEPT]):
+        mine.filter(pk__lt=kept[-1]).delete()
 
 
 SAVE = """

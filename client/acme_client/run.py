@@ -8,6 +8,9 @@ for step, batch in enumerate(data):
     run.step(step, loss=loss)
     if step % 1000 == 0:
         run.checkpoint_saved(save(step), step)
+    if step % 5000 == 0:
+        with run.section("evaluation"):     # no step is due: this is no hang
+            evaluate()
 
 No call waits for the network, and none raises: what goes wrong is told once to the logger `acme_client`. A thread sends
 every few seconds; while the server is away it keeps what was said, the newest `KEPT` of it. Without the two variables,
@@ -23,7 +26,8 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +38,7 @@ log = logging.getLogger("acme_client")
 KEPT = 10_000
 MOST_SENT = 500
 MOST_CHECKPOINTS = 100
+KEPT_RANKS, MOST_RANKS_SENT = 16, 4
 LONGEST_PAUSE_S = 60.0
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 
@@ -53,6 +58,8 @@ class Run:
         self._every_s = every_s
         self._beats: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._saved: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._ranks: deque[dict[str, Any]] = deque(maxlen=KEPT_RANKS)
+        self._sections: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._wake, self._closed = threading.Event(), threading.Event()
         self._told: set[str] = set()
         self._pid = os.getpid()
@@ -110,6 +117,28 @@ class Run:
     def checkpoint_durable(self, path: Any, step: int | None = None) -> None:
         self.checkpoint_saved(path, step, durable=True)
 
+    def rank_times(self, seconds: Sequence[float], nodes: Sequence[str], groups: Sequence[str] = ()) -> None:
+        """How long each rank computed in one step, without waiting for others, as gathered on the first rank; where it
+        runs; and who does the same work (a stage of a pipeline). So a slow job's slow node is found."""
+        if self.active and os.getpid() == self._pid:
+            said = {"seconds": list(seconds), "nodes": list(nodes)}
+            self._ranks.append({**said, "groups": list(groups)} if groups else said)
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """A time in which no step is due: a checkpoint, an evaluation, a compilation. It is no hang."""
+        said = {"name": name[:40], "began_at": datetime.now(UTC).isoformat()}
+        self._declare(said)
+        try:
+            yield
+        finally:
+            self._declare({**said, "ended_at": datetime.now(UTC).isoformat()})
+
+    def _declare(self, said: dict[str, Any]) -> None:
+        if self.active and os.getpid() == self._pid:
+            self._sections.append(said)
+            self._wake.set()
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what is left, for at most so long."""
         if not self.active or os.getpid() != self._pid:
@@ -154,13 +183,17 @@ class Run:
                 self._closed.wait(min(1.0, self._every_s))  # a checkpoint that wakes us does not hurry a server back
 
     def _send_all(self) -> bool:
-        while self._beats or self._saved:
+        while self._beats or self._saved or self._sections or self._ranks:
             beats = _taken(self._beats, MOST_SENT)
             saved = _taken(self._saved, MOST_CHECKPOINTS)
-            body = {"heartbeats": [_plain(beat) for beat in beats], "checkpoints": saved}
+            sections, ranks = _taken(self._sections, MOST_CHECKPOINTS), _taken(self._ranks, MOST_RANKS_SENT)
+            body: dict[str, Any] = {"heartbeats": [_plain(beat) for beat in beats], "checkpoints": saved}
+            body |= {"sections": sections, "ranks": [plain for one in ranks if (plain := _plain_ranks(one))]}
             if not self._send({name: rows for name, rows in body.items() if rows}):
                 self._back(self._beats, beats)
                 self._back(self._saved, saved)
+                self._back(self._sections, sections)
+                self._ranks.extendleft(reversed(ranks[: KEPT_RANKS - len(self._ranks)]))
                 return False
         return True
 
@@ -209,6 +242,18 @@ def _let_go(value: Any) -> Any:
 
 def _plain(beat: dict[str, Any]) -> dict[str, Any]:
     return {name: plain for name, value in beat.items() if (plain := _number(name, value)) is not None}
+
+
+def _plain_ranks(told: dict[str, Any]) -> dict[str, Any] | None:
+    """Here, in the thread, tensors are waited for. What makes no sense is left out: it must not take steps with it."""
+    try:
+        plain: dict[str, Any] = {"seconds": [float(one) for one in told["seconds"]]}
+    except Exception:
+        return None
+    plain |= {name: [str(one) for one in told[name]] for name in ("nodes", "groups") if name in told}
+    as_many = len({len(one) for one in plain.values()}) == 1
+    good = as_many and all(0 <= one < math.inf for one in plain["seconds"])
+    return plain if good and plain["seconds"] else None
 
 
 def _number(name: str, value: Any) -> Any:

@@ -23,7 +23,7 @@ from jobs.door.endpoint import Verb
 from jobs.door.errors import BadField
 from jobs.door.once import key_of, of_run, once
 from jobs.door.rights import Rule
-from jobs.door.shapes import Field, Shape, either, many, moment, number, text, truth
+from jobs.door.shapes import Field, Shape, either, many, moment, number, text, texts, truth
 from jobs.journal import Author
 from jobs.models import Attempt, Scope
 
@@ -31,6 +31,7 @@ MOST_BEATS = 1000
 MOST_CHECKPOINTS = 100
 MOST = 2**62
 MOST_STALL_S = 86_400
+MOST_RANKS, MOST_TOLD = 20_000, 4
 NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -97,11 +98,37 @@ SAVED = Shape(
         ),
     },
 )
+SECTION = Shape(
+    "SectionDeclared",
+    {
+        "name": text("checkpoint, evaluation, compile …"),
+        "began_at": moment("Tells it from others of its name."),
+        "ended_at": moment("Left out: it goes on.", required=False, nullable=True),
+    },
+)
+RANKS = Shape(
+    "RankTimes",
+    {
+        "seconds": Field(
+            schema={"type": "array", "maxItems": MOST_RANKS, "items": {"type": "number", "minimum": 0}},
+        ),
+        "nodes": texts("Where each of them runs."),
+        "groups": texts("Who does the same work, such as a pipeline's stage; left out: all.", required=False),
+    },
+)
 REPORT = Shape(
     "Report",
     {
         "heartbeats": many(HEARTBEAT, f"At most {MOST_BEATS}.", required=False),
         "checkpoints": many(SAVED, f"At most {MOST_CHECKPOINTS}.", required=False),
+        "ranks": many(
+            RANKS, f"How long each rank computed in one step, by its number. At most {MOST_TOLD}.", required=False
+        ),
+        "sections": many(
+            SECTION,
+            f"Times in which no step is due, so that none is a hang. At most {MOST_CHECKPOINTS}.",
+            required=False,
+        ),
     },
     example={"heartbeats": [{"step": 120, "loss": 2.31, "tokens": 503316480}]},
 )
@@ -150,9 +177,30 @@ CHECKPOINT = {
     "durable": readers.truth,
     "stall_s": stall,
 }
+SECTIONS = {
+    "name": readers.needed(readers.text(40)),
+    "began_at": readers.moment,
+    "ended_at": readers.moment,
+}
+
+
+def seconds(name: str, value: Any) -> float:
+    found = measure(name, value)
+    if not 0 <= found < math.inf:
+        readers.bad(name, f"{found:g} is no time that a step can take")
+    return found
+
+
+RANK_TIMES = {
+    "seconds": readers.list_of(seconds, MOST_RANKS),
+    "nodes": readers.list_of(readers.text(64), MOST_RANKS),
+    "groups": readers.list_of(readers.text(40), MOST_RANKS),
+}
 TAKES = {
     "heartbeats": readers.list_of(readers.an_object, MOST_BEATS),
     "checkpoints": readers.list_of(readers.an_object, MOST_CHECKPOINTS),
+    "ranks": readers.list_of(readers.an_object, MOST_TOLD),
+    "sections": readers.list_of(readers.an_object, MOST_CHECKPOINTS),
 }
 
 
@@ -160,6 +208,12 @@ TAKES = {
 class Report:
     beats: list[dict[str, Any]]
     saved: list[progress.Saved]
+    declared: list[progress.Declared]
+    ranks: list[progress.Ranks]
+
+    @property
+    def is_beats_alone(self) -> bool:
+        return not (self.saved or self.declared or self.ranks)
 
 
 def read_report(asked: dict[str, Any]) -> Report:
@@ -167,6 +221,8 @@ def read_report(asked: dict[str, Any]) -> Report:
     return Report(
         beats=[_read("heartbeats", index, one, BEAT) for index, one in enumerate(found.get("heartbeats", ()))],
         saved=[_checkpoint(index, one) for index, one in enumerate(found.get("checkpoints", ()))],
+        declared=[_section(index, one) for index, one in enumerate(found.get("sections", ()))],
+        ranks=[_ranks(index, one) for index, one in enumerate(found.get("ranks", ()))],
     )
 
 
@@ -194,12 +250,14 @@ class Progress(Verb):
     def work(self) -> Response:
         report = read_report(self.object())
         request, key = self.request, self.request.user.key
-        if not report.saved:
+        if report.is_beats_alone:
             return Response(self._living(progress.note(key, report.beats)).shown())
         author = Author(by=key, request_id=request.acme_id, source=request.META.get("REMOTE_ADDR") or None)
         with transaction.atomic():
             noted = self._living(progress.note(key, report.beats))
-            news = progress.save_checkpoints(noted, report.saved, author)
+            progress.declare_sections(noted, report.declared)
+            progress.keep_ranks(noted, report.ranks)
+            news = progress.save_checkpoints(noted, report.saved, author) if report.saved else 0
         return Response(noted.shown(checkpoints=news))
 
     def _living(self, noted: progress.Noted | None) -> progress.Noted:
@@ -221,3 +279,20 @@ def _checkpoint(index: int, one: dict[str, Any]) -> progress.Saved:
         if name not in found:
             raise BadField("checkpoints", f"number {index}: {name}: is missing")
     return progress.Saved(**found)
+
+
+def _section(index: int, one: dict[str, Any]) -> progress.Declared:
+    found = _read("sections", index, one, SECTIONS)
+    for name in ("name", "began_at"):
+        if name not in found:
+            raise BadField("sections", f"number {index}: {name}: is missing")
+    return progress.Declared(**found)
+
+
+def _ranks(index: int, one: dict[str, Any]) -> progress.Ranks:
+    found = _read("ranks", index, one, RANK_TIMES)
+    ranks = len(found.get("seconds", ()))
+    for name in ("nodes", "groups"):
+        if len(found.get(name, ())) != ranks and (name == "nodes" or name in found):
+            raise BadField("ranks", f"number {index}: {name}: there are {len(found.get(name, ()))} for {ranks} ranks")
+    return progress.Ranks(**{"seconds": (), "nodes": (), **found})

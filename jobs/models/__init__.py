@@ -6,7 +6,7 @@ from jobs.models.event import TO_NODES, Deed, DeedKind, Event
 from jobs.models.job import After, Allocation, Attempt, Checkpoint, Dependency, Hold, Job, Verdict
 from jobs.models.maintenance import Maintenance
 from jobs.models.people import Identity, Membership, Quota, Role, Scope, Team, Token
-from jobs.models.progress import PROGRESS_KEPT, Progress, Pulse
+from jobs.models.progress import PROGRESS_KEPT, Progress, Pulse, RankTimes, Section
 from jobs.models.recovery import RecoveryMode
 from jobs.models.saved_view import SavedView
 from jobs.models.telemetry import KEPT, MINUTES_KEPT, Minute, Resolution, Sample
@@ -39,12 +39,14 @@ __all__ = [
     "Progress",
     "Pulse",
     "Quota",
+    "RankTimes",
     "RecoveryMode",
     "Resolution",
     "Role",
     "Sample",
     "SavedView",
     "Scope",
+    "Section",
     "Team",
     "Token",
     "Verdict",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models.functions import Now
@@ -53,3 +54,41 @@ class Pulse(Measured):
 
     def __str__(self) -> str:
         return f"{self.attempt} step {self.step}"
+
+
+class Section(models.Model):
+    """A time in which no step is due, as the job declared it; without an end while it lasts."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="sections")
+    name = models.CharField(max_length=40, help_text="checkpoint, evaluation, compile …")
+    began_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["attempt", "began_at"]
+        constraints = [
+            models.UniqueConstraint(fields=["attempt", "began_at", "name"], name="a_section_is_declared_once")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.attempt}"
+
+
+class RankTimes(models.Model):
+    """How long each rank computed in one step, without waiting for others; a rank is a position in the arrays.
+
+    Only the newest few of an attempt are kept: they say who is slow now.
+    """
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="rank_times")
+    at = models.DateTimeField(db_default=Now())
+    seconds = ArrayField(models.FloatField())
+    nodes = ArrayField(models.CharField(max_length=64))
+    groups = ArrayField(models.CharField(max_length=40), default=list, help_text="Who does the same work; empty: all.")
+
+    class Meta:
+        ordering = ["attempt", "-id"]
+        verbose_name_plural = "times of ranks"
+
+    def __str__(self) -> str:
+        return f"{len(self.seconds)} ranks of {self.attempt}"

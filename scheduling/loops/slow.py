@@ -23,18 +23,20 @@ from statistics import median
 from typing import NamedTuple
 
 from failures import sign_actions
-from failures.detect import pace
-from failures.detect.findings import Finding, Severity
+from failures.detect import pace, ranks
+from failures.detect.findings import Finding, Severity, Symptom
 from failures.detect.pace import LOUD_STEPS, Step
+from failures.detect.ranks import Rank
 from failures.models import Sign
 from jobs.hostlist import expand
-from jobs.models import Attempt, Node, Progress
+from jobs.models import Attempt, Node, Progress, RankTimes
 from scheduling.loops.rows import one_row
 from scheduling.loops.watch import followed
 
 NEWEST, RECENT = 300, 80
 HEARD = timedelta(minutes=3)
 MOST_SIGNS = 2_000
+RANKED, MOST_SLOW = 8, 3
 
 
 def slow_once(now: datetime) -> int:
@@ -146,7 +148,39 @@ def _tokens(one: Told, row: Told) -> float:
 
 
 def _localised(attempt: Attempt, sign: Sign, now: datetime) -> bool:
-    """Where exactly one of its nodes shows trouble of its own, it is that one; of two nobody can say."""
+    """By the ranks' own times; else, where exactly one of its nodes shows trouble of its own, it is that one."""
+    if found := _by_ranks(attempt, sign, now):
+        node = Node.objects.filter(cluster=sign.cluster_id, name=found[0]).first()
+        return node is not None and sign_actions.blame(sign, node, found[1], now)
+    return _by_health(attempt, sign, now)
+
+
+def _by_ranks(attempt: Attempt, sign: Sign, now: datetime) -> tuple[str, str] | None:
+    """The node, and why, as those who do the same work show it; from what was measured since it became slow."""
+    rows = list(attempt.rank_times.filter(at__gte=sign.since).order_by("-pk")[:RANKED])
+    same = [row for row in rows if (row.nodes, row.groups) == (rows[0].nodes, rows[0].groups)]
+    found = ranks.slow_ranks(_ranks(same), now.timestamp()) if same else []
+    if not found or len(found) > MOST_SLOW:
+        return None  # so many at once are no node's fault
+    number = found[0].subject.removeprefix("rank ")
+    node = same[0].nodes[int(number)] if found[0].symptom is Symptom.SLOW_RANK else found[0].subject
+    return (node, found[0].why) if node in expand(attempt.nodelist) else None
+
+
+def _ranks(rows: Sequence[RankTimes]) -> list[Rank]:
+    first = rows[0]
+    return [
+        Rank(
+            number=number,
+            node=node,
+            group=first.groups[number] if first.groups else "",
+            seconds=[row.seconds[number] for row in rows],
+        )
+        for number, node in enumerate(first.nodes)
+    ]
+
+
+def _by_health(attempt: Attempt, sign: Sign, now: datetime) -> bool:
     nodes = Node.objects.filter(cluster=sign.cluster_id, name__in=expand(attempt.nodelist))
     unwell = Sign.objects.lasting().of_nodes().filter(node__in=nodes).exclude(severity=Severity.NOTE)
     found = list(unwell.select_related("node")[:2])

@@ -22,7 +22,7 @@ from failures import actions as failure_actions
 from failures.actions import DETECTOR
 from failures.detect import loss
 from failures.detect.findings import Finding
-from failures.detect.hang import FLOOR_S, hang
+from failures.detect.hang import FLOOR_S, Section, hang
 from failures.detect.loss import Point
 from failures.models import Diagnosis
 from jobs.ending import RECOVERY_LABEL, TRAINING
@@ -62,7 +62,7 @@ def _looked_at(attempt: Attempt, now: datetime) -> bool:
     if not (silent or spoke):
         return False
     points = _points(attempt)
-    if silent and (finding := hang(_steps(points), now.timestamp())):
+    if silent and (finding := hang(_steps(points), now.timestamp(), _sections(attempt))):
         return _say(attempt, HANG, finding, now)
     if spoke and (finding := _spike(points)):
         return _say(attempt, SPIKE, finding, now)
@@ -73,6 +73,15 @@ def _points(attempt: Attempt) -> list[Point]:
     rows = Progress.objects.filter(attempt_id=attempt.pk, step__isnull=False).order_by("-at")
     told = rows.values_list("step", "at", "loss", "grad_norm")[:NEWEST]
     return [Point(step=step, at=at.timestamp(), loss=value, grad_norm=norm) for step, at, value, norm in told][::-1]
+
+
+def _sections(attempt: Attempt) -> list[Section]:
+    """What it declared: a save, an evaluation, a compilation. The newest ones tell how long each usually lasts."""
+    rows = attempt.sections.order_by("-began_at")[:NEWEST]
+    return [
+        Section(name=row.name, begin=row.began_at.timestamp(), end=row.ended_at.timestamp() if row.ended_at else None)
+        for row in reversed(rows)
+    ]
 
 
 def _steps(points: list[Point]) -> list[float]:

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import Permission
 
-from failures.models import Incident
-from jobs import clock, maintenance_actions, node_actions
+from failures import notice_actions, sign_actions
+from failures.detect.findings import Finding, Symptom
+from failures.models import Channel, Incident
+from jobs import clock, maintenance_actions, node_actions, recovery_actions
 from jobs.maintenance_actions import Wanted
 from jobs.models import Checkpoint, Maintenance, Minute, Node, Progress, Pulse, Quota, Role, Sample, Team
+from scheduling.loops.recover import recover_once
 from scheduling.loops.simulate import simulate_once
 from scheduling.models import Campaign, EvaluationRule, Simulation
 from tests import make
@@ -63,12 +66,22 @@ def site(tmp_path):
     evaluations(seren)
     for row in Node.objects.all():
         Sample.objects.create(node=row, at=clock.now(), gpu_util=[50.0] * 8, gpu_temperature_c=[60.0] * 8)
+    settings(seren)
     lately(seren)
     failures.diagnosed(tmp_path, failures.XID, by="ada", on=("seren-002",))
     for _ in range(2):
         api_make.simulation(make.user("ada"), "pretraining")
         simulate_once(clock.now)
     return one.job
+
+
+def settings(seren):
+    """A sick node on which nobody has died, who is told of it, and how far recovery may go."""
+    hot = Finding(symptom=Symptom.NODE, since=clock.now().timestamp(), why="A GPU is at 95 °C.")
+    sign_actions.see(hot, seren, clock.now(), node=Node.objects.select_related("cluster").get(name="seren-003"))
+    recover_once(clock.now())
+    recovery_actions.set_mode("act", author=make.author(), action="restart")
+    notice_actions.add_channel("email", "operators@example.org", author=make.author(), scope="node")
 
 
 def lately(seren):
@@ -136,7 +149,10 @@ def pages(job) -> dict[str, str]:
         "clusters": "/settings/clusters/",
         "cluster": "/settings/clusters/of/seren/",
         "cluster-add": "/settings/clusters/add/",
+        "sick-node": "/nodes/seren/seren-003/",
+        "sign": f"/failures/{Incident.objects.get(root_cause='NodeHealth').pk}/",
         "channels": "/settings/notifications/",
+        "channel": f"/settings/notifications/{Channel.objects.get().pk}/",
         "recovery-modes": "/settings/recovery/",
         "model": "/settings/model/",
     }

@@ -200,3 +200,35 @@ def test_the_real_server_takes_what_a_run_sends(door):
 
     assert Progress.objects.count() == 2
     assert Checkpoint.objects.get().step == 2
+
+
+def test_a_section_is_declared_at_once_and_ended_even_where_it_fails():
+    server = Server(200)
+    with started(server, every_s=30) as run, pytest.raises(ValueError, match="no"), run.section("evaluation"):
+        until(lambda: server.bodies)
+        raise ValueError("no")
+
+    [began, ended] = [one for body in server.bodies for one in body.get("sections", ())]
+    assert began["name"] == "evaluation" and "ended_at" not in began
+    assert (ended["began_at"], ended["ended_at"] >= began["began_at"]) == (began["began_at"], True)
+
+
+def test_times_of_ranks_are_sent_with_their_nodes():
+    server = Server(200)
+    with started(server, every_s=30) as run:
+        run.rank_times([1.0, 1.5], ["gpu001", "gpu002"], ["stage0", "stage0"])
+
+    [told] = [one for body in server.bodies for one in body.get("ranks", ())]
+    assert told == {"seconds": [1.0, 1.5], "nodes": ["gpu001", "gpu002"], "groups": ["stage0", "stage0"]}
+
+
+def test_times_of_ranks_without_sense_take_no_step_with_them():
+    server = Server(200)
+    with started(server, every_s=30) as run:
+        run.step(1)
+        run.rank_times([1.0], ["gpu001", "gpu002"])
+        run.rank_times([object()], ["gpu001"])
+        run.rank_times([], [])
+
+    assert server.steps == [1]
+    assert not any("ranks" in body for body in server.bodies)

@@ -12,9 +12,10 @@ from django.test import Client
 
 from failures import notice_actions
 from failures.models import Channel
-from jobs import recovery_actions
+from jobs import clock, recovery_actions
 from jobs.models import Event, RecoveryMode
 from tests import make
+from tests.failures.make import STORAGE, diagnosed
 
 pytestmark = pytest.mark.django_db
 
@@ -124,6 +125,20 @@ def test_a_team_keeps_its_own_channels_and_sees_no_others(ada):
         assert ada.post(f"/settings/notifications/{row.pk}/remove/").status_code == 404
     assert ada.post("/settings/notifications/add/", {"kind": "email", "target": "a@example.org"}).status_code == 422
     assert Channel.objects.count() == 2
+
+
+def test_the_list_says_what_each_was_told_last(root, tmp_path):
+    found = diagnosed(tmp_path, STORAGE)
+    row, other = channel(), channel(target="late@example.org", scope="node", least_gpu_hours=5)
+    for one in (row, other):
+        notice_actions.want(one.pk, found.incident_id, "x", clock.now())
+    row.notices.update(trouble="it answered 404", tries=1)
+
+    page = root.get("/settings/notifications/").content.decode()
+
+    assert "it answered 404" in page and "on its way" in page
+    assert "sick nodes only from 5 GPU-hours" in page
+    assert f"Incident {found.incident_id}" in root.get(f"/settings/notifications/{row.pk}/").content.decode()
 
 
 def test_who_keeps_none_is_told_who_does():

@@ -403,3 +403,45 @@ def test_the_owner_of_a_slow_job_sees_it_and_its_incident_and_another_team_does_
     assert "longer than their batches explain" in ada.get(f"/jobs/{attempt.job.public_id}/").content.decode()
     assert ada.get(f"/failures/{number}/").status_code == 200
     assert ben.get(f"/failures/{number}/").status_code == 404
+
+
+# --- which node it is, by the ranks' own times
+
+
+def ranked(attempt, now, *, slow=(), groups=(), times=6):
+    """Eight ranks on each of three nodes; those that are slow compute half as long again."""
+    nodes = [name for name in ("seren-001", "seren-002", "seren-003") for _ in range(8)]
+    seconds = [1.5 if number in slow else 1.0 for number in range(24)]
+    for _ in range(times):
+        attempt.rank_times.create(at=now, seconds=seconds, nodes=nodes, groups=list(groups))
+
+
+@pytest.mark.parametrize(
+    ("slow", "said"),
+    [(range(8, 16), "Seren-002 computes 50% longer"), ([9], "Rank 9 computes 50% longer")],
+)
+def test_the_ranks_own_times_name_the_node(tmp_path, slow, said):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now, (100, 2.0), (20, 3.0))
+    ranked(attempt, now, slow=slow)
+
+    slow_once(now)
+
+    sign = Sign.objects.get()
+    assert sign.node.name == "seren-002" and said in sign.why
+
+
+@pytest.mark.parametrize("case", ["nobody", "another stage by design", "too few", "from before"])
+def test_nobody_is_blamed_whom_the_times_do_not_single_out(tmp_path, case):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now, (100, 2.0), (20, 3.0))
+    stages = ["last" if 8 <= number < 16 else "others" for number in range(24)] if "stage" in case else ()
+    at = now - 30 * MINUTE if case == "from before" else now
+    slow = () if case == "nobody" else range(8, 16)
+    ranked(attempt, at, slow=slow, groups=stages, times=2 if case == "too few" else 6)
+
+    slow_once(now)
+
+    assert Sign.objects.get().node is None

@@ -207,3 +207,28 @@ def test_one_row_that_blows_up_leaves_the_others_alone(tmp_path, monkeypatch):
 
     assert watch_once(now) == 1
     assert Diagnosis.objects.get().attempt == second
+
+
+def test_a_declared_section_is_no_hang_while_it_lasts_and_the_patience_begins_at_its_end(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now - 10 * MINUTE)
+    lasting = attempt.sections.create(name="evaluation", began_at=now - 10 * MINUTE)
+    assert watch_once(now) == 0
+
+    lasting.ended_at = now - timedelta(seconds=10)
+    lasting.save()
+    assert watch_once(now) == 0
+
+    assert watch_once(now + 2 * MINUTE) == 1
+    assert Diagnosis.objects.get().incident.first_symptom_at == lasting.ended_at
+
+
+def test_a_section_that_never_ends_is_a_hang_of_its_own(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now - 40 * MINUTE)
+    attempt.sections.create(name="evaluation", began_at=now - 40 * MINUTE)
+
+    assert watch_once(now) == 1
+    assert "Its section evaluation lasts for 2400 s" in Diagnosis.objects.get().notes[0]

@@ -231,3 +231,57 @@ def test_the_token_of_a_run_opens_nothing_else(path, attempt):
 def test_a_bad_report_is_refused_by_name_and_nothing_is_kept(report, body, named):
     assert named in json.dumps(report(body, 400))
     assert not Progress.objects.exists() and not Pulse.objects.exists() and not Checkpoint.objects.exists()
+
+
+def test_a_section_is_declared_and_ended_and_said_again_it_is_the_same(report, attempt):
+    began = {"name": "evaluation", "began_at": "2026-01-01T00:00:00Z"}
+
+    for said in (began, began, {**began, "ended_at": "2026-01-01T00:05:00Z"}, began):
+        report({"sections": [said]})
+
+    [section] = attempt.sections.all()
+    assert (section.ended_at - section.began_at).total_seconds() == 300
+
+
+def test_a_section_of_the_future_begins_now(report, attempt):
+    report({"sections": [{"name": "compile", "began_at": "2126-01-01T00:00:00Z"}]})
+
+    section = attempt.sections.get()
+    assert section.began_at <= clock.now() and section.ended_at is None
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"began_at": "2026-01-01T00:00:00Z"}, "name"),
+        ({"name": "evaluation"}, "began_at: is missing"),
+        ({"name": "x" * 41, "began_at": "2026-01-01T00:00:00Z"}, "name"),
+        ({"name": "evaluation", "began_at": "yesterday"}, "began_at"),
+    ],
+)
+def test_a_section_without_sense_is_refused_with_its_number(report, said, why):
+    answer = report({"sections": [{"name": "compile", "began_at": "2026-01-01T00:00:00Z"}, said]}, status=400)
+
+    assert "number 1" in json.dumps(answer) and why in json.dumps(answer)
+
+
+def test_times_of_ranks_are_kept_the_newest_few(report, attempt):
+    for number in range(20):
+        report({"ranks": [{"seconds": [number, 1.0], "nodes": ["gpu001", "gpu002"]}]})
+
+    kept = [row.seconds[0] for row in attempt.rank_times.order_by("pk")]
+    assert kept == list(range(4, 20))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"seconds": [1.0, 1.0], "nodes": ["gpu001"]}, "nodes: there are 1 for 2 ranks"),
+        ({"seconds": [1.0], "nodes": ["gpu001"], "groups": ["a", "b"]}, "groups: there are 2 for 1 ranks"),
+        ({"seconds": [-1.0], "nodes": ["gpu001"]}, "no time that a step can take"),
+        ({"seconds": ["NaN"], "nodes": ["gpu001"]}, "no time that a step can take"),
+    ],
+)
+def test_times_without_sense_are_refused(report, attempt, said, why):
+    assert why in json.dumps(report({"ranks": [said]}, status=400))
+    assert not attempt.rank_times.exists()
