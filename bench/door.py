@@ -269,6 +269,7 @@ def addresses(bench: Bench) -> dict[str, str]:
         "highest priority": "/api/v1/jobs/?ordering=-priority",
         "by name": "/api/v1/jobs/?ordering=name",
         "of nobody": "/api/v1/jobs/?user=bench-nobody",
+        "what no name contains": "/api/v1/jobs/?name__contains=nosuch",
         "a small cluster": "/api/v1/jobs/?cluster=bench",
         "one job": f"/api/v1/jobs/{row[0]}/",
     }

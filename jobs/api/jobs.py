@@ -35,7 +35,7 @@ FILTERS = {
     "cluster": query.related("cluster_id", Cluster, "name"),
     "team": query.related("team_id", Team, "name"),
     "user": query.related("user_id", get_user_model(), "username"),
-    "name": query.text("name", "contains", "startswith"),
+    "name": query.text("name", "contains", "startswith", walked=Job),
     "kind": query.choice("kind", list(Kind)),
     "state": query.choice("state", list(State)),
     "reason": query.text("reason"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.db import connection
 from django.db.models import Model, Q
 
 from jobs import readers
@@ -14,8 +15,20 @@ from jobs.door.shapes import Schema, Shape
 
 RESERVED = frozenset({"limit", "cursor", "ordering", "fields"})
 MOST_VALUES = 1000
+MOST_DISTINCT = 2000  # values that are walked through: more would take longer than looking through the rows may save
+MOST_AMONG = 100
 
 TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+WALK = """
+WITH RECURSIVE seen (value) AS (
+    (SELECT {column} FROM {table} ORDER BY {column} LIMIT 1)
+    UNION ALL
+    SELECT (SELECT {column} FROM {table} WHERE {column} > seen.value ORDER BY {column} LIMIT 1)
+    FROM seen WHERE seen.value IS NOT NULL
+)
+SELECT value, upper(value) LIKE upper(%s) FROM (SELECT value FROM seen WHERE value IS NOT NULL LIMIT %s) AS few
+"""
 
 # How a lookup of ours is called in the ORM; `""` is the bare field
 LOOKUPS = {
@@ -39,6 +52,7 @@ class Filter:
     schema: Schema
     by_name: bool = False  # what comes after `__` is a name of the rows' own, such as that of a label
     named: tuple[type[Model], str] | None = None  # the values are names of rows there, and the column holds their keys
+    walked: type[Model] | None = None  # few different values are usual in its column, with which an index of it begins
 
 
 def parse(table: Mapping[str, Filter], asked: Mapping[str, Sequence[str]], what: str) -> Q:
@@ -71,7 +85,30 @@ def _one(table: Mapping[str, Filter], name: str, values: Sequence[str], what: st
         if known.named:
             return Q(**{f"{known.column}__in": _keys_of(known.named, found)})
         return Q(**{known.column: found[0]}) if len(found) == 1 else Q(**{f"{known.column}__in": found})
-    return Q(**{f"{known.column}__{LOOKUPS[lookup]}": known.read(name, _single(name, values))})
+    wanted_value = known.read(name, _single(name, values))
+    among = _containing(known, wanted_value) if lookup == "contains" else None
+    if among is not None:
+        return Q(**{f"{known.column}__in": among})
+    return Q(**{f"{known.column}__{LOOKUPS[lookup]}": wanted_value})
+
+
+def _containing(known: Filter, part: str) -> list[str] | None:
+    """Which of the column's different values contain it; None where they are many, and each row is looked at.
+
+    A history has a million jobs and a few hundred names, and a part of a name has no index: what no name contains is
+    known after a walk from name to name, and what a few contain is found by the index of names.
+    """
+    if known.walked is None:
+        return None
+    table, column = (connection.ops.quote_name(one) for one in (known.walked._meta.db_table, known.column))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            WALK.format(table=table, column=column),
+            [f"%{connection.ops.prep_for_like_query(part)}%", MOST_DISTINCT + 1],
+        )
+        rows = cursor.fetchall()
+    found = [value for value, contains in rows if contains]
+    return found if len(rows) <= MOST_DISTINCT and len(found) <= MOST_AMONG else None
 
 
 def _value(known: Filter, name: str, word: str, lookup: str) -> Any:
@@ -128,9 +165,9 @@ def thin(shape: Shape, asked: str | None) -> list[str] | None:
 # --- kinds of filters, for the tables
 
 
-def text(column: str, *more: str) -> Filter:
-    read = readers.text(200)
-    return Filter(column=column, read=read, lookups=("", "in", *more), schema={"type": "string"})
+def text(column: str, *more: str, walked: type[Model] | None = None) -> Filter:
+    lookups = ("", "in", *more)
+    return Filter(column=column, read=readers.text(200), lookups=lookups, schema={"type": "string"}, walked=walked)
 
 
 def related(column: str, model: type[Model], name: str) -> Filter:

@@ -176,6 +176,7 @@ class RemoveEvaluationRule(Verb):
         self.body({}, "the verb remove")
         row = changeable(self.caller, rule)
         told = RULE.show(row)
+        versions.refuse_stale(self.request, told)
         try:
             actions.remove(row, author=self.author)
         except Gone as gone:

@@ -7,8 +7,11 @@ import math
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from jobs import clock, progress
+from jobs.door import query
 from jobs.models import Attempt, Checkpoint, Minute, Quota, Scope
 from tests.jobs import api_make as make
 from tests.jobs.api_make import Caller
@@ -180,3 +183,50 @@ def test_a_course_of_no_such_length_is_refused_by_name(ada, wrong):
 
 def test_a_cluster_that_is_none_has_no_course(ada):
     assert ada.get("clusters/nowhere/course/").status_code == 404
+
+
+# --- a part of a name, which no index knows
+
+NAMES = ["llm-7b", "LLM-104b", "eval_100%", "eval_1000", "back\\slash"]
+
+
+def named(caller, part):
+    answer = caller.get("jobs/", {"name__contains": part, "fields": "name"})
+    return sorted(row["name"] for row in answer.json()["results"])
+
+
+@pytest.mark.parametrize("most", [query.MOST_DISTINCT, 2])
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        ("llm", ["LLM-104b", "llm-7b"]),
+        ("0%", ["eval_100%"]),
+        ("l_", ["eval_100%", "eval_1000"]),
+        ("K\\S", ["back\\slash"]),
+    ],
+)
+def test_a_part_of_a_name_finds_the_same_by_names_and_by_rows(part, found, most, ada, monkeypatch):
+    monkeypatch.setattr(query, "MOST_DISTINCT", most)
+    for name in NAMES:
+        make.job(name=name)
+
+    assert named(ada, part) == found
+    assert named(ada, f"{part} not") == []
+
+
+def test_a_part_that_no_name_has_looks_at_no_row(ada):
+    for name in NAMES:
+        make.job(name=name)
+
+    with CaptureQueriesContext(connection) as asked:
+        assert named(ada, "nosuch") == []
+
+    (walk,) = (one["sql"] for one in asked if "jobs_job" in one["sql"])
+    assert "WITH RECURSIVE seen" in walk
+
+
+def test_names_of_others_are_walked_and_not_shown(ada, grace):
+    make.job(make.person("grace"), in_team="speech", name="llm-secret")
+
+    assert named(ada, "llm") == []
+    assert named(grace, "llm") == ["llm-secret"]

@@ -7,7 +7,7 @@ import io
 import pytest
 from django.core.management import CommandError, call_command
 
-from jobs.models import Membership, Scope, Token
+from jobs.models import Event, Membership, Scope, Token
 from tests.jobs import api_make as make
 
 pytestmark = pytest.mark.django_db
@@ -27,6 +27,28 @@ def test_prints_the_secret_and_nothing_else(client):
     assert answer.json()["user"] == "ada"
 
 
+def test_a_token_made_here_is_told_like_any_other():
+    make.person("ada")
+
+    call_command("token", "ada", "--scope", "read", stdout=io.StringIO())
+
+    told = Event.objects.get(what="token.made")
+    assert told.by.endswith("manage.py")
+    assert told.detail == {"token": Token.objects.get().prefix, "name": "script", "user": "ada", "scope": "read"}
+
+
+def test_it_may_be_good_from_some_networks_only(client):
+    make.person("ada")
+    out = io.StringIO()
+
+    call_command("token", "ada", "--scope", "read", "--network", "10.0.0.0/8", "--network", "fd00::/8", stdout=out)
+
+    assert Token.objects.get().networks == ["10.0.0.0/8", "fd00::/8"]
+    answer = client.get("/api/v1/me/", headers={"Authorization": f"Bearer {out.getvalue().strip()}"})
+    assert answer.status_code == 401
+    assert answer.json()["detail"] == "This token may not be used from your network."
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -34,6 +56,10 @@ def test_prints_the_secret_and_nothing_else(client):
         (["ada", "--scope", "root"], "'root' is no scope; there are read, submit, operate, admin."),
         (["ada", "--scope", "read", "--days", "0"], "--days 0 is not between 1 and 3650."),
         (["ada", "--scope", "read", "--team", "speech"], "ada is in no team 'speech'."),
+        (
+            ["ada", "--scope", "read", "--network", "10.0.0.1/8"],
+            "'10.0.0.1/8' is no network such as 10.0.0.0/8 or 2001:db8::/32: 10.0.0.1/8 has host bits set",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_exit_code_1(words, sentence):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import getpass
 from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from jobs import clock
-from jobs.models import Scope, Team, Token
+from jobs import clock, token_actions
+from jobs.journal import Author
+from jobs.models import Scope, Team
+from jobs.token_forms import network
 
 
 class Command(BaseCommand):
@@ -21,6 +25,12 @@ class Command(BaseCommand):
         parser.add_argument("--days", type=int, help="Until it expires; otherwise it does not.")
         parser.add_argument("--name", default="script", help="What it is for, in the list of tokens.")
         parser.add_argument("--team", help="Bind it to one team.")
+        parser.add_argument(
+            "--network",
+            action="append",
+            default=[],
+            help="Where it may come from, as 10.0.0.0/8; may be repeated.",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         user = get_user_model().objects.filter(username=options["user"]).first()
@@ -33,9 +43,26 @@ class Command(BaseCommand):
         team = Team.objects.where(user).filter(name=options["team"]).first() if options["team"] else None
         if options["team"] and team is None:
             raise CommandError(f"{user} is in no team {options['team']!r}.")
+        try:
+            networks = [network(text) for text in options["network"]]
+        except ValidationError as error:
+            raise CommandError(error.message) from None
         expires = clock.now() + timedelta(days=options["days"]) if options["days"] else None
-        token, secret = Token.make(
-            user=user, team=team, scope=options["scope"], name=options["name"][:80], expires_at=expires
+        _, secret = token_actions.make(
+            user=user,
+            team=team,
+            scope=options["scope"],
+            name=options["name"][:80],
+            expires_at=expires,
+            networks=networks,
+            author=Author(by=_who()),
         )
-        token.save()
         self.stdout.write(secret)
+
+
+def _who() -> str:
+    """Who is logged in on this machine, where the machine has a name for them."""
+    try:
+        return f"{getpass.getuser()[:100]} by manage.py"
+    except (KeyError, OSError):
+        return "manage.py"
