@@ -36,6 +36,7 @@ RECORDED = frozenset({"xid-63", "xid-92"})  # memory noted for repair; the job's
 RETRIED = re.compile(
     r"(?i)\bretrying\b|\bwill (?:re)?try\b|\btrying again\b|\b(?:attempt|try|retry) #?\d+ ?(?:/|of) ?\d+"
 )
+CLOSING = "closing-signal"  # launchers send it to healthy workers too, before or after they say that all is done
 ROLE_RANK = {Role.INITIATING: 2, Role.CASCADE: 1, Role.TEARDOWN: 0}
 PROGRESS = re.compile(
     r"(?i)\b(?:iter(?:ation)?|step|epoch|samples?|batch)\b.{0,80}(?:loss|time(?!d|-?out|r|stamp)|speed|throughput|"
@@ -78,7 +79,7 @@ def _case(reading: Reading, ending: Ending) -> Case:
     if (ended := endings.finding(ending)) is not None:
         findings.append(ended)
     findings = [_seen_in_context(finding, findings) for finding in findings]
-    last = max((finding.last_number for finding in findings if finding.role is not Role.TEARDOWN), default=0)
+    last = max((finding.last_number for finding in findings if finding.signature != CLOSING), default=0)
     progress = sum(progressed(line.text) for line in reading.tail if line.number > last)
     return Case(findings=tuple(findings), failed=endings.failed(ending), progress=progress)
 
@@ -132,6 +133,7 @@ TORN = re.compile(r"EOFError|unexpected EOF|magic number|Ran out of input|invali
 DATASETS = re.compile(
     r"/datasets/(?:load|builder|arrow_\w+|packaged_modules/.*)\.py:|/streaming/base/\w+\.py:get_shards"
 )
+STORES = re.compile(r"/(?:botocore|s3transfer|s3fs|minio|gcsfs|oss2|adlfs|google/cloud/storage|azure/storage)/")
 WEIGHTS = re.compile(r":(?:load_weights|load_model|load_state_dict|_load_pretrained_model|load_checkpoint)$")
 UNTYPED = frozenset({"ValueError", "RuntimeError", "OSError"})  # names that say nothing of what was being done
 UNWRITTEN = re.compile(r"cannot be opened|Input/output error|file write failed|unexpected pos|write\(\)")
@@ -144,6 +146,8 @@ def relabelled(finding: Finding) -> Finding:
         return replace(finding, label="DiskFull", specificity=72, blame=Blame.STORAGE)
     if any(frame.endswith(LOADING) for frame in frames) and TORN.search(words):
         return replace(finding, label="CheckpointCorrupt", specificity=80, blame=Blame.STORAGE)
+    if finding.label == "ConnectionError" and any(STORES.search(frame) for frame in frames):
+        return replace(finding, label="S3StorageError", blame=Blame.STORAGE)
     if finding.label == "KeyError" and any(WEIGHTS.search(frame) for frame in frames[-2:]):
         return replace(finding, label="ModelLoadingError", specificity=64)
     if finding.signature == GENERIC and finding.label in UNTYPED and any(DATASETS.search(frame) for frame in frames):

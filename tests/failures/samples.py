@@ -369,6 +369,32 @@ node_lifecycle: Warning Evicted pod/run9-worker-3 TaintManagerEviction
 [88121.90] amdgpu 0000:c1:00.0: amdgpu: MODE2 reset
 """,
     ),
+    Sample(
+        name="a node that the launcher cannot reach",
+        label="ConnectionError",
+        shows="ssh -o",
+        log="""\
+Traceback (most recent call last):
+  File "/opt/lib/python3.12/subprocess.py", line 373, in check_call
+    raise CalledProcessError(retcode, cmd)
+subprocess.CalledProcessError: Command 'ssh -o PasswordAuthentication=no tern-2 hostname' returned non-zero exit status 255.
+
+During handling of the above exception, another exception occurred:
+
+RuntimeError: Using hostfile at hosts but host=tern-2 was not reachable via ssh.
+""",
+    ),
+    Sample(
+        name="Ray's monitor of memory, cut off at its front",
+        label="HostOOMKilled",
+        shows="out of memory issue",
+        log="""\
+Status message: Job entrypoint command failed with exit code 1, last available logs:
+95412   14.05   ray::Rollout
+Refer to the documentation on how to address the out of memory issue: ray-oom-prevention.html
+(Rollout pid=95409) INFO Successfully reset prefix cache
+""",
+    ),
 )  # fmt: skip
 
 HEALTHY: dict[str, str] = {

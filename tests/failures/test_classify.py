@@ -127,6 +127,23 @@ def test_a_lost_task_is_not_preempted_because_the_message_lists_it_as_possible()
     assert diagnose_text(log).root_cause == "NodeFailure"
 
 
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "mpirun noticed that process rank 3 with PID 0 on node tern-1 exited on signal 6 (Aborted).",
+        "ERR cli.py:86 -- Status message: Job entrypoint command failed with exit code 1, last available logs",
+        'Traceback (most recent call last):\n  File "/opt/run9/train.py", line 3, in main',
+    ],
+)
+def test_progress_before_the_launcher_gives_up_is_no_health(ending: str) -> None:
+    steps = "".join(f"iteration {step}/100 | loss: 2.1 | lr: 1e-4\n" for step in range(3))
+
+    assert diagnose_text(f"{steps}{ending}\n").root_cause == UNKNOWN
+    assert diagnose_text(f"{steps}{ending}\n{steps}").root_cause == NONE
+    assert diagnose_text(f"{steps}Sending process 12 closing signal SIGTERM\n").root_cause == NONE
+
+
 def test_only_a_launchers_last_words_are_unknown() -> None:
     text = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n  exitcode  : 1 (pid: 97)\n"
 
@@ -184,6 +201,17 @@ def test_the_frames_say_that_a_checkpoint_was_being_written() -> None:
     )
 
     assert diagnose_text(text).root_cause == "DiskFull"
+
+
+def test_the_frames_say_that_a_bucket_was_being_written() -> None:
+    log = (
+        "Traceback (most recent call last):\n"
+        '  File "/opt/lib/python3.12/site-packages/minio/api.py", line 740, in put_object\n'
+        "urllib3.exceptions.ProtocolError: ('Connection aborted.', ConnectionResetError(104, 'reset by peer'))\n"
+    )
+
+    assert diagnose_text(log).root_cause == "S3StorageError"
+    assert diagnose_text(log.replace("minio", "requests")).root_cause == "ConnectionError"
 
 
 def test_the_frames_say_that_a_data_set_was_being_built() -> None:

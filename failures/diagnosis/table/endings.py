@@ -31,6 +31,7 @@ ROWS: tuple[Signature, ...] = (
             r"Primary job  terminated normally",
             r"mpirun noticed",
             r"MPI_ABORT",
+            r"Job entrypoint command failed",
             r"Process group watchdog",
             r"exited with non-zero status",
             r"Fatal Python error",

@@ -97,6 +97,7 @@ ROWS: tuple[Signature, ...] = (
             ),
             r"An error occurred while generating the dataset",
             r"Couldn't find (?:a )?dataset",
+            r"Couldn't find file at .{0,80}/datasets/",
             r"Couldn't reach .{0,120}\bdataset",
             r"doesn't exist on the Hub or cannot be accessed",
             r"Dataset scripts are no longer supported",

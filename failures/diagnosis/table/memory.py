@@ -70,7 +70,7 @@ ROWS: tuple[Signature, ...] = (
             r"TERM_MEMLIMIT",
             r"killed .{0,40}out of memory",
             r"ray\.exceptions\.OutOfMemoryError",
-            r"killed due to the node running low on memory",
+            r"killed due to the node running low on memory|how to address the out of memory issue",
             r"Some of the step tasks have been OOM Killed",
             r"memory pressure.{0,40}kill",
             r"using [0-9.]+ ?[kMG]i?B.{0,60}of its memory limit",

@@ -410,6 +410,8 @@ ROWS: tuple[Signature, ...] = (
             r"kex_exchange_identification",
             r"Connection (?:to \S+ )?closed by remote host",
             r"ssh: Could not resolve hostname",
+            r"(?:not |un)reachable (?:via|over|by) ssh",
+            r"Command '(?:\[')?ssh\b.{0,200}returned non-zero exit status 255",
         ),
         "kite-7: ssh: connect to host kite-7 port 22: Connection refused",
         blame=Blame.NETWORK,
