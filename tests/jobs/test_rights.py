@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.urls import URLPattern, URLResolver
@@ -15,7 +16,7 @@ from jobs.door.endpoint import Endpoint, Nowhere
 from jobs.ending import Ended
 from jobs.journal import SYNC
 from jobs.lifecycle import State
-from jobs.models import Cluster, Event, Job, Membership, Node, Role, Scope
+from jobs.models import Cluster, Event, Job, Maintenance, Membership, Node, Role, Scope
 from scheduling.loops.recover import recover_once
 from scheduling.models import Campaign, EvaluationRule, Simulation, Suite
 from tests.jobs import api_make as make
@@ -44,6 +45,7 @@ METHODS = [
 ]
 NAMED = [f"{method} {address}" for address, method, _ in METHODS]
 
+NEXT_MONTH = (datetime.now(UTC) + timedelta(days=30)).isoformat()
 # What each POST and PATCH is sent when nothing but rights may stand in its way
 BODIES = {
     "jobs/": {"command": "x", "team": "speech"},
@@ -57,8 +59,8 @@ BODIES = {
     "nodes/<node_name:cluster>/<node_name:name>/drain/": {"reason": "x"},
     "nodes/<node_name:cluster>/<node_name:name>/resume/": {},
     "nodes/<node_name:cluster>/<node_name:name>/test/": {},
-    "clusters/<slug:name>/maintenance/": {"name": "x", "reason": "y", "end_at": "2100-01-01T00:00:00Z"},
-    "clusters/<slug:name>/maintenance/<int:number>/": {"end_at": "2100-01-01T00:00:00Z"},
+    "clusters/<slug:name>/maintenance/": {"name": "x", "reason": "y", "end_at": NEXT_MONTH},
+    "clusters/<slug:name>/maintenance/<int:number>/": {"end_at": NEXT_MONTH},
     "clusters/<slug:name>/maintenance/<int:number>/cancel/": {},
     "nodes/<node_name:cluster>/<node_name:name>/burn-in/": {},
     "rules/<slug:rule>/adopt/": {},
@@ -106,7 +108,7 @@ def address_of(pattern, job):
         "<public_id:id>": str(job),
         "<node_name:cluster>": "seren",
         "<node_name:name>": "gpu001",
-        "<int:number>": "7",
+        "<int:number>": str(maintenance_of(job)),
         "teams/<slug:name>": f"teams/{job.team.name}",
         "clusters/<slug:name>": "clusters/seren",
         "<attempt_key:attempt>": f"{job}.1",
@@ -133,6 +135,12 @@ def rule_of(job):
     return known or EvaluationRule.objects.create(
         team=job.team, user=job.user, cluster=job.cluster, directory="/checkpoints/a", suite="core"
     )
+
+
+def maintenance_of(job):
+    now = clock.now()
+    fields = {"reason": "y", "by": "olga", "start_at": now, "end_at": now + timedelta(hours=1)}
+    return Maintenance.objects.get_or_create(cluster=job.cluster, name="theirs", defaults=fields)[0].pk
 
 
 def channel_of(job):
@@ -277,7 +285,7 @@ def test_no_row_is_changed_by_who_read_another_version_of_it(address, method, vi
     assert fresh.status_code in (200, 409), fresh.content
 
 
-ANYTHING = {"public_id": "0000000000a", "attempt_key": "0000000000a.1", "incident_number": "1"}
+ANYTHING = {"public_id": "0000000000a", "attempt_key": "0000000000a.1", "incident_number": "1", "int": "1"}
 
 
 @pytest.mark.parametrize(("address", "method", "view"), POSTS, ids=[f"{one[1]} {one[0]}" for one in POSTS])
