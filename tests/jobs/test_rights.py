@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.urls import URLPattern, URLResolver
@@ -45,6 +45,7 @@ METHODS = [
 ]
 NAMED = [f"{method} {address}" for address, method, _ in METHODS]
 
+NEXT_MONTH = (datetime.now(UTC) + timedelta(days=30)).isoformat()
 # What each POST and PATCH is sent when nothing but rights may stand in its way
 BODIES = {
     "jobs/": {"command": "x", "team": "speech"},
@@ -58,8 +59,8 @@ BODIES = {
     "nodes/<node_name:cluster>/<node_name:name>/drain/": {"reason": "x"},
     "nodes/<node_name:cluster>/<node_name:name>/resume/": {},
     "nodes/<node_name:cluster>/<node_name:name>/test/": {},
-    "clusters/<slug:name>/maintenance/": {"name": "x", "reason": "y", "end_at": "2100-01-01T00:00:00Z"},
-    "clusters/<slug:name>/maintenance/<int:number>/": {"end_at": "2100-01-01T00:00:00Z"},
+    "clusters/<slug:name>/maintenance/": {"name": "x", "reason": "y", "end_at": NEXT_MONTH},
+    "clusters/<slug:name>/maintenance/<int:number>/": {"end_at": NEXT_MONTH},
     "clusters/<slug:name>/maintenance/<int:number>/cancel/": {},
     "nodes/<node_name:cluster>/<node_name:name>/burn-in/": {},
     "rules/<slug:rule>/adopt/": {},
@@ -141,8 +142,9 @@ def channel_of(job):
 
 
 def maintenance_of(job):
-    window = {"start_at": clock.now() + timedelta(hours=1), "end_at": clock.now() + timedelta(hours=2)}
-    return Maintenance.objects.get_or_create(cluster=job.cluster, name="switch", defaults=window)[0]
+    now = clock.now()
+    fields = {"reason": "y", "by": "olga", "start_at": now, "end_at": now + timedelta(hours=1)}
+    return Maintenance.objects.get_or_create(cluster=job.cluster, name="theirs", defaults=fields)[0]
 
 
 def send(caller, method, pattern, job):
