@@ -28,7 +28,6 @@
     return {
       ...common,
       width: charts[0]?.root.clientWidth || Math.min(least(), 640),
-      // A cluster that was entered an hour ago has an hour of a day, not a day of an hour
       scales: { x: { time: true, range: () => [begin, end] }, y: { range: low ? () => low : (_, __, most) => [0, Math.max(5, most * 1.05)] } },
       series: [
         { label: "UTC", value: (_, at) => drawing.exact(at) },
@@ -37,9 +36,12 @@
     };
   }
 
+  // Of a cluster that was entered lately, no more than an hour of nothing
   const ends = () => {
     const begin = Date.parse(course.begin) / 1000;
-    return [begin, begin + course.step_s * course.held.length];
+    const end = begin + course.step_s * course.held.length;
+    const first = course.held.findIndex((value) => value !== null);
+    return [Math.min(begin + course.step_s * Math.max(first, 0), end - 3600), end];
   };
 
   function say() {
