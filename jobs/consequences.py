@@ -83,7 +83,7 @@ class Ahead:
 def of_maintenance(
     nodes: Collection[Node], *, start: datetime, end: datetime, mode: str, lead: timedelta, now: datetime, whole: bool
 ) -> Ahead:
-    """Three queries."""
+    """Two queries."""
     touched = _touched_on(nodes, now)
     reach = [one for one in touched if _may_reach(one, start)]
     limited, endless = Q(time_limit__gt=start - now), Q(time_limit=None)

@@ -60,14 +60,14 @@ def resume(node: Node, *, author: Author, why: str = "", now: datetime) -> None:
     _lock(node)
     if not node.is_drained and node.takes_work:
         raise NodeError(f"{node} takes work already")
-    left = node.maintenance
-    if left and left.is_wanted(now):
+    left = node.maintenance if node.maintenance and node.maintenance.is_wanted(now) else None
+    if left:
         left.spared.add(node)
     nothing = {"reason": "", "reason_by": "", "reason_at": None, "care": Care.NONE, "care_until": None}
     Node.objects.filter(pk=node.pk).update(drain_asked=False, drain_mode=DrainMode.FINISH, maintenance=None, **nothing)
     stop_actions.call_off(node, author=author, why=f"{node} takes work again.", now=now)
     _ask(node, DeedKind.RESUME, why)
-    journal.of_node("node.resumed", author, node, why=why).save()
+    journal.of_node("node.resumed", author, node, why=why, detail={"left": left.name} if left else {}).save()
     _done(node)
 
 

@@ -2,8 +2,9 @@
 
 The simulated cluster cannot run a command, so it plays it. Hints in the job's own environment decide (`SIM_DURATION_S`,
 `SIM_END`, `SIM_LOSS`); what they leave open is drawn from the seed and the job's key, by the kind of work
-(`ACME_KIND`), so that the same job plays the same way in every run. Only drawn durations are divided by the speed:
-times are always those of the wall, and whatever is above the cluster sees one consistent clock.
+(`ACME_KIND`), so that the same job plays the same way in every run. Several ends with commas between them are those of
+its attempts, the last also of all further ones: `FAILED:1:cuda_error,COMPLETED` fails once. Only drawn durations are
+divided by the speed: times are always those of the wall, and whatever is above the cluster sees one consistent clock.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ def _planned(job: Job, *, seed: int, speed: float, trial_speed: float) -> Play:
     if TEST in environment:  # it fails where something is broken, and for no reason of its own
         duration, state, ended, cause = TEST_S * speed, State.COMPLETED, Exit(), ""
     if hint := environment.get("SIM_END"):
-        state, ended, cause = _end(hint)
+        ends = hint.split(",")
+        state, ended, cause = _end(ends[min(_tries_before(job), len(ends) - 1)])
     if state == State.FAILED and not cause:
         reason = draw(random, kind, gpus)
         cause, duration = reason.name, min(duration, after_s(random, reason))
@@ -160,8 +162,14 @@ def _struck(play: Play, blow: Blow, at_s: float, began_at: float) -> Play:
 def check_hints(environment: Mapping[str, str]) -> None:
     """Raise BadHint where a SIM_ variable makes no sense, before the job is taken."""
     _duration(environment.get("SIM_DURATION_S", ""))
-    if environment.get("SIM_END"):
-        _end(environment["SIM_END"])
+    for hint in filter(None, environment.get("SIM_END", "").split(",")):
+        _end(hint)
+
+
+def _tries_before(job: Job) -> int:
+    """By the key of its attempt, `acme:ID.NUMBER`; others have one."""
+    number = job.request.comment.rpartition(".")[2]
+    return max(int(number) - 1, 0) if job.request.comment.startswith("acme:") and number.isdigit() else 0
 
 
 def _kind(text: str) -> Kind:

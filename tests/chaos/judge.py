@@ -14,6 +14,7 @@ from itertools import pairwise
 from jobs.lifecycle import FINAL, LIVE, MOVES, State
 
 Gpu = tuple[str, int]
+RECOVERY = "recovery"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,25 @@ class Told:
     source: str = ""
     target: str = ""
     gpus: frozenset[Gpu] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closing:
+    """One Event of a node: who drained or resumed it."""
+
+    id: int
+    node: str
+    what: str
+    by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """One step of a decision of recovery, that was really made."""
+
+    decision: int
+    kind: str
+    node: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +77,8 @@ class Evidence:
     rows: Sequence[Kept] = ()
     told: Sequence[Told] = ()
     ran: Sequence[Ran] = ()
+    closings: Sequence[Closing] = ()
+    done: Sequence[Done] = ()
 
 
 def violations(evidence: Evidence) -> list[str]:
@@ -66,6 +88,9 @@ def violations(evidence: Evidence) -> list[str]:
         *held_twice(evidence.told),
         *moved_after_the_end(evidence.final_once, evidence.rows, evidence.told),
         *untold(evidence.rows, evidence.told),
+        *carried_out_twice(evidence.done, evidence.told),
+        *cordoned_twice(evidence.closings),
+        *restarted_alive(evidence.told),
     ]
 
 
@@ -153,6 +178,38 @@ def _broken(row: Kept, chain: Sequence[Told]) -> Iterator[str]:
         yield f"{row.job}: {row.attempts} attempts, but {promised} promises were told"
     if row.live_attempts != (row.state in LIVE):
         yield f"{row.job} is {row.state} with {row.live_attempts} live attempts"
+
+
+def carried_out_twice(done: Sequence[Done], told: Sequence[Told]) -> Iterator[str]:
+    """(7) No decision is carried out twice with effect: each step once for a node, each failure recovered from once."""
+    for one, times in Counter(done).items():
+        if times > 1:
+            where = f" {one.node}" if one.node else ""
+            yield f"decision {one.decision} has {one.kind}{where} {times} times"
+    recovered = Counter(one.attempt for one in told if one.what == "job.recovered" and one.attempt)
+    yield from (f"{attempt} was recovered from {times} times" for attempt, times in recovered.items() if times > 1)
+
+
+def cordoned_twice(closings: Sequence[Closing]) -> Iterator[str]:
+    """(8) Recovery closes a node once: it is not drained again before somebody resumed it."""
+    closed: set[str] = set()
+    for one in closings:
+        if one.what == "node.resumed":
+            closed.discard(one.node)
+        elif one.by == RECOVERY and one.node in closed:
+            yield f"{one.node} was drained by recovery, and was drained by it already (event {one.id})"
+        elif one.by == RECOVERY:
+            closed.add(one.node)
+
+
+def restarted_alive(told: Sequence[Told]) -> Iterator[str]:
+    """(9) No job is started again while an attempt of it lives."""
+    states: dict[str, str] = {}
+    for one in told:
+        if one.what == "job.recovered" and states.get(one.job) in LIVE:
+            yield f"{one.job} was recovered while it was {states[one.job]} (event {one.id})"
+        if one.target:
+            states[one.job] = one.target
 
 
 def unsteady(before: Set[str] | str, after: Set[str] | str) -> Iterator[str]:

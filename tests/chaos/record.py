@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 import httpx
 import psycopg
 
 from jobs.lifecycle import FINAL
 from tests.acceptance.instance import Instance
-from tests.chaos.judge import Evidence, Gpu, Kept, Ran, Told
+from tests.chaos.judge import Closing, Done, Evidence, Gpu, Kept, Ran, Told
 
 # The transaction of a row is its xmin, and what one transaction tells became true at once
 EVENTS = """
@@ -20,6 +21,13 @@ FROM jobs_event e JOIN jobs_job j ON j.id = e.job_id LEFT JOIN jobs_attempt a ON
 JOBS = """
 SELECT j.public_id, j.state, count(a.id), count(a.id) FILTER (WHERE a.ended_at IS NULL)
 FROM jobs_job j LEFT JOIN jobs_attempt a ON a.job_id = j.id GROUP BY j.id
+"""
+CLOSINGS = """
+SELECT e.id, n.name, e.what, e.by FROM jobs_event e JOIN jobs_node n ON n.id = e.node_id
+WHERE e.what IN ('node.drained', 'node.resumed') ORDER BY e.id
+"""
+STEPS = """
+SELECT s.decision_id, s.kind, coalesce(n.name, '') FROM failures_step s LEFT JOIN jobs_node n ON n.id = s.node_id
 """
 # Everything that a turn may write about jobs at rest; who waits is told anew, which is an answer and not a change. Why
 # a job failed, and what is to be done about it, other loops say after its end; what they do to a job is in here, too.
@@ -55,6 +63,11 @@ class Record:
             return self.instance.sql("SELECT id FROM jobs_cluster").fetchone()[0]
         return 1
 
+    def decisions(self) -> str:
+        """How many of each course, as recovery left them."""
+        rows = self.instance.sql("SELECT course, count(*) FROM failures_decision GROUP BY course ORDER BY course")
+        return ",".join(f"{course}:{count}" for course, count in rows.fetchall()) or "none"
+
     def term(self) -> int:
         return self.instance.sql("SELECT max(term) FROM scheduling_lease").fetchone()[0]
 
@@ -62,11 +75,9 @@ class Record:
         return self.instance.sql(DIGEST).fetchone()[0] or ""
 
     def evidence(self, accepted: Mapping[str, str], final_once: Mapping[str, str]) -> Evidence:
-        kept, names, told = self._at_one_moment()
-        ran = self._on_the_cluster()
-        return Evidence(accepted=accepted, final_once=final_once, names=names, rows=kept, told=told, ran=ran)
+        return replace(self._at_one_moment(), accepted=accepted, final_once=final_once, ran=self._on_the_cluster())
 
-    def _at_one_moment(self) -> tuple[list[Kept], list[str], list[Told]]:
+    def _at_one_moment(self) -> Evidence:
         """One snapshot: jobs may be moving while we look."""
         with psycopg.connect(self.instance.surroundings()["DATABASE_URL"]) as session:
             session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -75,7 +86,19 @@ class Record:
                 for job, state, attempts, live in session.execute(JOBS).fetchall()
             ]
             names = [name for (name,) in session.execute("SELECT name FROM jobs_job WHERE name LIKE 'storm-%'")]
-            return kept, names, [_told(row) for row in session.execute(EVENTS).fetchall()]
+            return Evidence(
+                names=names,
+                rows=kept,
+                told=[_told(row) for row in session.execute(EVENTS).fetchall()],
+                closings=[
+                    Closing(id=number, node=node, what=what, by=by)
+                    for number, node, what, by in session.execute(CLOSINGS).fetchall()
+                ],
+                done=[
+                    Done(decision=decision, kind=kind, node=node)
+                    for decision, kind, node in session.execute(STEPS).fetchall()
+                ],
+            )
 
     def _on_the_cluster(self) -> list[Ran]:
         """Asked directly, past everything of ours."""

@@ -2,6 +2,9 @@
 
     make chaos [SEED=N] [MINUTES=10]
 
+Some of the jobs are trainings that fail once: they report heartbeats and checkpoints, and recovery may act. Beside it a
+person says yes or no to what recovery only proposes, resumes nodes that it closed and releases what it holds.
+
 A wish counts as accepted once its answer was read; until then it is sent again with the same Idempotency-Key. After
 the storm everything is left alone until the jobs have come to their end, and then the judge reads the record.
 """
@@ -28,6 +31,7 @@ import httpx
 import psycopg
 import redis
 from celery import Celery
+from django.utils.crypto import salted_hmac
 
 from acmeweb.env import ROOT, read_file
 from acmeweb.services import leash
@@ -41,9 +45,23 @@ OTHER_DEEDS = ("flush", "duplicate", "cut")
 BATCH = 20
 MOST_UNFINISHED = 100  # more than that only makes the rest after the storm longer
 ENDS = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED:1", "OUT_OF_MEMORY")
+# Causes with different remedies: started again at once, elsewhere, after a roll back, or not at all
+TRAINING_FAILS = ("cuda_error", "ecc_error", "dataloader_killed", "checkpoint_corrupt", "value_error")
+TRAININGS = 0.15
 STILL_TURNS = 120  # a second each at least: longer than the claim of a dead worker and the pause before another try
 LONGEST_REST_S = 1200.0
 STOPPED_S = 33.0  # longer than the lease
+PROPOSED = "SELECT id, incident_id FROM failures_decision WHERE course = 'proposed'"
+CLOSED = """
+SELECT c.name, n.name FROM jobs_node n JOIN jobs_cluster c ON c.id = n.cluster_id
+WHERE n.drain_asked AND NOT EXISTS (SELECT 1 FROM jobs_deed d WHERE d.node_id = n.id AND d.done_at IS NULL)
+AND NOT EXISTS (SELECT 1 FROM failures_decision WHERE course IN ('approved', 'acting'))
+"""
+HELD = "SELECT public_id FROM jobs_job WHERE state = 'PENDING' AND hold <> '' AND recover_by IS NULL"
+TRAINING = """
+SELECT a.key FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id
+WHERE a.ended_at IS NULL AND a.confirmed_at IS NOT NULL AND j.name LIKE 'storm-%-train'
+"""
 LEASE_HOLDER = "SELECT holder, term FROM scheduling_lease WHERE expires_at > clock_timestamp()"
 
 
@@ -54,6 +72,7 @@ class Storm:
     instance: Instance
     seed: int
     most_unfinished: int = MOST_UNFINISHED
+    trainings: float = TRAININGS  # the share of jobs that recovery is asked about
     kills: Counter[str] = field(default_factory=Counter)
     accepted: dict[str, str] = field(default_factory=dict)
     final_once: dict[str, str] = field(default_factory=dict)
@@ -63,6 +82,7 @@ class Storm:
         self.dice = Random(f"storm:{self.seed}")
         self.token = self._token()
         self.record = Record(self.instance)
+        self.people = People(self.instance, self.token, Random(f"people:{self.seed}"))
         self.second = Second(self.instance)
         self.trouble: list[BaseException] = []
         self._still = ("", 0)  # the record when it last moved, and the turn of that moment
@@ -71,6 +91,8 @@ class Storm:
         """Until the time is up; the stop of a worker that holds the lease runs beside all else."""
         self._prepare()
         tasks = [lambda: self._submit(jobs), self._watch, self._freeze]
+        if self.trainings:
+            tasks += [lambda: self.people.decide_until(self.over), lambda: self.people.train_until(self.over)]
         threads = [threading.Thread(target=self._guarded, args=(task,)) for task in tasks]
         for thread in threads:
             thread.start()
@@ -97,6 +119,8 @@ class Storm:
         with suppress(psycopg.Error, OSError):
             if not self.record.unfinished(set(self.accepted)):
                 return True
+            if self.trainings:
+                self.people.decide()
             seen, term = self.record.digest(), self.record.term()
             if seen != self._still[0]:
                 self._still = (seen, term)
@@ -110,6 +134,8 @@ class Storm:
 
     def line(self, violations: list[str]) -> str:
         kills = " ".join(f"{name}={count}" for name, count in sorted(self.kills.items()))
+        if self.trainings:
+            kills += f" decisions={self.record.decisions()}"
         return f"chaos seed={self.seed} jobs={len(self.accepted)} {kills} violations={len(violations)}"
 
     def close(self) -> None:
@@ -149,6 +175,8 @@ class Storm:
                 self._ask("/api/v1/jobs/verbs/", {"verb": "cancel", "ids": withdrawn}, key=f"{self.seed}-c{number}")
 
     def _wish(self, dice: Random, number: int) -> dict[str, object]:
+        if self.trainings and dice.random() < self.trainings:
+            return self._training(dice, number)
         gang = dice.random() < 0.1
         play = {"SIM_DURATION_S": f"{dice.uniform(0.2, 4):.1f}", "SIM_END": dice.choice(ENDS)}
         return {
@@ -160,6 +188,22 @@ class Storm:
             "gpus_per_node": 8 if gang else dice.choice((1, 1, 2, 4)),
             "time_limit": 600,
             "priority": 1000,  # before what the demo's people left behind
+            "team": "platform",
+        }
+
+    def _training(self, dice: Random, number: int) -> dict[str, object]:
+        fails = f"FAILED:1:{dice.choice(TRAINING_FAILS)}"
+        return {
+            "name": f"storm-{number}-train",
+            "command": "#!/bin/sh\ntrue\n",
+            "kind": "pretrain",
+            "environment": {"SIM_DURATION_S": f"{dice.uniform(1, 5):.1f}", "SIM_END": f"{fails},COMPLETED"},
+            "labels": {"acme-recovery": "on"},
+            "nodes": dice.choice((1, 2)),
+            "gpus_per_node": 8,
+            "time_limit": 600,
+            "priority": 1000,
+            "checkpoint_dir": "/checkpoints/storm",
             "team": "platform",
         }
 
@@ -190,6 +234,8 @@ class Storm:
         self.instance.halt("demo")
         # Before its first look at the cluster the instance refuses jobs, as it should: it knows no node to size them by
         until(lambda: self.instance.sql("SELECT 1 FROM jobs_node LIMIT 1").fetchone(), 120, "no node was reported")
+        if self.trainings:
+            assert self._ask("/api/v1/recovery/modes/", {"mode": "act"}, key=f"{self.seed}-act"), "nobody answered"
         self.instance.sql("ALTER SYSTEM SET fsync = off")
         self.instance.sql("SELECT pg_reload_conf()")
 
@@ -291,6 +337,55 @@ class Storm:
             self.over.set()
 
 
+class People:
+    """Who is there beside the loops: trainers that report, and an operator who decides what recovery leaves to him."""
+
+    def __init__(self, instance: Instance, token: str, dice: Random) -> None:
+        self.instance, self.token, self.dice = instance, token, dice
+        self._secret = ""
+
+    def decide_until(self, over: threading.Event) -> None:
+        while not over.wait(2.0):
+            self.decide()
+
+    def decide(self) -> None:
+        """Once around; whatever cannot be asked now is asked the next time."""
+        with suppress(psycopg.Error, OSError):
+            for number, incident in self.instance.sql(PROPOSED).fetchall():
+                say = self.dice.choice(("approve", "approve", "decline"))
+                self._post(f"incidents/{incident}/decisions/{number}/{say}/", {"reason": "chaos"})
+            for cluster, node in self.instance.sql(CLOSED).fetchall():
+                self._post(f"nodes/{cluster}/{node}/resume/", {"reason": "chaos"})
+            for (job,) in self.instance.sql(HELD).fetchall():
+                self._post(f"jobs/{job}/release/", {"reason": "chaos"})
+
+    def train_until(self, over: threading.Event) -> None:
+        step = 0
+        while not over.wait(0.5):
+            step += 10
+            with suppress(psycopg.Error, OSError):
+                for (key,) in self.instance.sql(TRAINING).fetchall():
+                    self._report(key, step)
+
+    def _report(self, key: str, step: int) -> None:
+        saved = {"path": f"/checkpoints/storm/{key}-{step}", "step": step, "durable": True}
+        told = {"heartbeats": [{"step": step, "loss": 2.0}], "checkpoints": [saved]}
+        self._post("progress/", told, token=self._run_token(key))
+
+    def _run_token(self, key: str) -> str:
+        """As the job finds it in its environment."""
+        self._secret = self._secret or read_file(self.instance.place.env)["SECRET_KEY"]
+        signature = salted_hmac("acme.progress", key, secret=self._secret, algorithm="sha256").hexdigest()[:40]
+        return f"acme_run_{key}.{signature}"
+
+    def _post(self, path: str, body: object, *, token: str = "") -> None:
+        """What is refused was decided meanwhile by somebody else; who does not answer was just killed."""
+        address = f"http://127.0.0.1:{self.instance.port}/api/v1/{path}"
+        headers = {"Authorization": f"Bearer {token or self.token}"}
+        with suppress(httpx.HTTPError):
+            httpx.post(address, json=body, headers=headers, timeout=20, trust_env=False)
+
+
 class Second:
     """A second worker on the same instance; killed, it is back at once."""
 
@@ -329,13 +424,19 @@ class Second:
 
 
 def chaos(
-    var: Path, *, seed: int, storm_s: float, jobs: int, most_unfinished: int = MOST_UNFINISHED
+    var: Path,
+    *,
+    seed: int,
+    storm_s: float,
+    jobs: int,
+    most_unfinished: int = MOST_UNFINISHED,
+    trainings: float = TRAININGS,
 ) -> tuple[str, list[str]]:
     """One storm from start to stop: its line, and what it broke."""
     instance = Instance(var).start()
     try:
         instance.ready()
-        storm = Storm(instance=instance, seed=seed, most_unfinished=most_unfinished)
+        storm = Storm(instance=instance, seed=seed, most_unfinished=most_unfinished, trainings=trainings)
         try:
             storm.blow(storm_s, jobs)
             storm.settle()

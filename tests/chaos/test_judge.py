@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos import judge
-from tests.chaos.judge import Evidence, Kept, Ran, Told
+from tests.chaos.judge import Closing, Done, Evidence, Kept, Ran, Told
 
 FIRST, SECOND = ("n1", 0), ("n1", 1)
 
@@ -113,3 +113,44 @@ def test_a_change_without_its_event_is_named(row, told, sentence):
 def test_a_record_that_does_not_come_to_rest_is_named():
     assert list(judge.unsteady("x", "x")) == []
     assert len(list(judge.unsteady("x", "y"))) == 1
+
+
+def recovered(job="a", *, id, attempt="a.1"):
+    return Told(id=id, group=id, what="job.recovered", job=job, attempt=attempt)
+
+
+def test_a_decision_that_was_carried_out_twice_is_named():
+    drained = Done(decision=7, kind="drained", node="n1")
+
+    assert list(judge.carried_out_twice([drained, Done(decision=7, kind="drained", node="n2")], [])) == []
+    assert list(judge.carried_out_twice([drained, drained], [])) == ["decision 7 has drained n1 2 times"]
+    twice = [recovered(id=1), recovered(id=2)]
+    assert list(judge.carried_out_twice([], twice)) == ["a.1 was recovered from 2 times"]
+    assert list(judge.carried_out_twice([], [recovered(id=1), recovered(id=2, attempt="a.2")])) == []
+
+
+def test_a_node_that_recovery_closed_twice_is_named_unless_somebody_opened_it():
+    drained, resumed = ("node.drained", "recovery"), ("node.resumed", "olga")
+
+    def story(*events):
+        return [Closing(id=at, node="n1", what=what, by=by) for at, (what, by) in enumerate(events, 1)]
+
+    assert list(judge.cordoned_twice(story(drained, resumed, drained))) == []
+    assert list(judge.cordoned_twice(story(drained, ("node.drained", "olga")))) == []
+    (sentence,) = judge.cordoned_twice(story(drained, ("node.drained", "olga"), drained))
+    assert sentence == "n1 was drained by recovery, and was drained by it already (event 3)"
+
+
+def test_a_job_that_was_started_again_while_it_ran_is_named():
+    told = [submitted(), moved("PENDING", "RUNNING", id=2), recovered(id=3)]
+    honest = [*told[:2], moved("RUNNING", "PENDING", id=3), recovered(id=4)]
+
+    assert list(judge.restarted_alive(told)) == ["a was recovered while it was RUNNING (event 3)"]
+    assert list(judge.restarted_alive(honest)) == []
+
+
+def test_what_recovery_did_wrong_is_among_the_violations():
+    drained = Done(decision=7, kind="tested")
+    evidence = Evidence(done=[drained, drained])
+
+    assert judge.violations(evidence) == ["decision 7 has tested 2 times"]

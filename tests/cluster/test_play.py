@@ -61,6 +61,7 @@ def test_a_job_told_to_time_out_never_ends_by_itself():
         ("SIM_END", "FAILED:x"),
         ("SIM_END", "FAILED:1:bad_mood"),
         ("SIM_END", "COMPLETED:1"),
+        ("SIM_END", "COMPLETED,EXPLODED"),
     ],
 )
 def test_a_hint_that_makes_no_sense_is_named(name, value):
@@ -118,3 +119,19 @@ def test_a_log_written_in_pieces_is_the_log_written_at_once(duration, end):
 
 def test_a_long_log_stays_small():
     assert len(log(ACME_KIND="pretrain", SIM_DURATION_S="1000000", SIM_END="COMPLETED")) < 2_100
+
+
+@pytest.mark.parametrize(
+    ("comment", "state"),
+    [
+        ("acme:a.1", "FAILED"),
+        ("acme:a.2", "NODE_FAIL"),
+        ("acme:a.3", "COMPLETED"),
+        ("acme:a.9", "COMPLETED"),
+        ("v1.2", "FAILED"),
+    ],
+)
+def test_each_attempt_has_the_end_of_its_number(comment, state):
+    asked = request(end="FAILED:1:cuda_error,NODE_FAIL,COMPLETED", comment=comment)
+
+    assert play_of(Job(id=1, request=asked, submitted_at=NOW), seed=1, speed=1).state == state

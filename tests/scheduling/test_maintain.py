@@ -102,6 +102,7 @@ def test_a_node_that_somebody_resumes_is_in_it_no_more(cluster):
     maintain_once(cluster, window.start_at + HOUR)
 
     assert drained() == ["seren-001", "seren-002", "seren-004"]
+    assert told("node.resumed")[0].detail == {"left": "cooling"}
     (seen,) = snapshot.of(cluster, window.start_at + HOUR).windows
     assert node.pk not in seen.nodes
 

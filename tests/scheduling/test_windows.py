@@ -3,6 +3,8 @@
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduling.engine.blockers import BlockerKind
 from scheduling.engine.cluster import MAINTENANCE, ClosedNode, Need, Picture
@@ -183,3 +185,66 @@ def test_lengths_are_rounded_up_but_never_past_the_next_window():
 def test_a_need_without_a_maintenance_says_nothing_of_time():
     """Else jobs of all lengths would stand in lines of their own, and a turn would cost more for nothing."""
     assert Need(nodes=1, gpus=8).runs_s == 0.0
+
+
+spans = st.tuples(st.integers(-3, 8), st.integers(1, 6), st.sets(st.integers(0, 3), min_size=1))
+lengths = st.one_of(st.none(), st.integers(1, 12))
+crowds = st.lists(st.tuples(st.integers(1, 2), st.integers(1, 8), lengths, lengths), max_size=8)
+
+
+def crowded(frees, jobs, windows):
+    return picture(
+        *(
+            waiting(
+                number,
+                nodes=wide,
+                gpus=gpus,
+                time_limit=limit and limit * HOUR,
+                usual=usual and usual * HOUR if limit is None else None,
+            )
+            for number, (wide, gpus, limit, usual) in enumerate(jobs)
+        ),
+        nodes=[node(number, free=free) for number, free in enumerate(frees)],
+        windows=tuple(
+            window(*nodes, start=start * HOUR, end=(start + long) * HOUR, name=f"w{number}", lead=2 * HOUR)
+            for number, (start, long, nodes) in enumerate(windows)
+        ),
+    )
+
+
+@every_policy
+@given(frees=st.lists(st.integers(0, 8), min_size=4, max_size=4), jobs=crowds, windows=st.lists(spans, max_size=3))
+def test_nobody_starts_where_he_would_be_during_a_maintenance(policy, frees, jobs, windows):
+    now = crowded(frees, jobs, windows)
+    asked = {job.id: job for job in now.waiting}
+
+    told = POLICIES[policy](now)
+
+    for start in told.starts:
+        job = asked[start.job_id]
+        takes = job.time_limit or job.usual or 2 * HOUR  # the lead
+        for one in now.windows:
+            is_clear = one.end <= NOON or (one.start > NOON and NOON + takes <= one.start)
+            assert is_clear or one.nodes.isdisjoint(start.places)
+    assert sorted([one.job_id for one in (*told.starts, *told.waits)]) == sorted(asked)
+
+
+@every_policy
+@given(frees=st.lists(st.integers(0, 8), min_size=4, max_size=4), jobs=crowds)
+def test_a_maintenance_that_nobody_reaches_into_changes_no_decision(policy, frees, jobs):
+    """A year ahead: the engine thinks with windows, and must come to the same."""
+    far = [(9000, 1, {0, 1, 2, 3})]
+
+    with_it, without = (POLICIES[policy](crowded(frees, jobs, windows)) for windows in (far, []))
+
+    assert with_it.starts == without.starts
+
+
+@given(frees=st.lists(st.integers(0, 8), min_size=4, max_size=4), jobs=crowds, windows=st.lists(spans, max_size=2))
+def test_every_estimate_is_a_time_at_which_it_might_start(frees, jobs, windows):
+    now = crowded(frees, jobs, windows)
+
+    for number, one in start_estimates(now, RULES["easy"], draws=2).items():
+        need = next(job.need for job in now.waiting if job.id == number)
+        shut = {node for one_of in now.windows if one_of.start <= one.p50 < one_of.end for node in one_of.nodes}
+        assert len({node.id for node in now.nodes} - shut) >= need.nodes
