@@ -43,7 +43,7 @@ from tests.patience import until
 VICTIMS = ("worker", "second", "beat", "web", "cluster", "valkey", "postgres")
 OTHER_DEEDS = ("flush", "duplicate", "cut")
 BATCH = 20
-MOST_UNFINISHED = 100  # more than that only makes the rest after the storm longer
+MOST_UNFINISHED = 1_000  # while everything is killed, little ends; more only makes the rest after the storm longer
 ENDS = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED:1", "OUT_OF_MEMORY")
 # Causes with different remedies: started again at once, elsewhere, after a roll back, or not at all
 TRAINING_FAILS = ("cuda_error", "ecc_error", "dataloader_killed", "checkpoint_corrupt", "value_error")
@@ -453,12 +453,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--minutes", type=float, default=10.0, help="start, storm and rest together")
     parser.add_argument("--jobs", type=int, default=5_000, help="no more than these are submitted")
+    parser.add_argument("--unfinished", type=int, default=MOST_UNFINISHED, help="no more than these at a time")
     given = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="acme-chaos-"))
     home.chmod(0o755)
     whole_s = given.minutes * 60
     try:
-        line, broken = chaos(home / "var", seed=given.seed, storm_s=whole_s * 0.65, jobs=given.jobs)
+        options = {"jobs": given.jobs, "most_unfinished": given.unfinished}
+        line, broken = chaos(home / "var", seed=given.seed, storm_s=whole_s * 0.65, **options)
     except BaseException:
         print(f"chaos seed={given.seed} ended in an error; everything is kept in {home}", file=sys.stderr)
         raise
