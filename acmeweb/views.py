@@ -120,7 +120,7 @@ class Trouble:
 
 def _trouble(caller: Caller, now: datetime) -> Trouble:
     mine = caller.jobs()
-    troubled = Node.objects.troubled()
+    troubled = Node.objects.troubled().filter(maintenance=None)  # what was planned needs nobody
     nodes = list(troubled.select_related("cluster").order_by("-since")[: MOST_TROUBLE + 1])
     incidents = _untaken(caller)
     return Trouble(

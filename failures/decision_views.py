@@ -17,6 +17,7 @@ from failures.models import Decision, Incident, Order
 from jobs import clock
 from jobs.journal import Author
 from jobs.node_actions import NodeError
+from jobs.pages import said
 from jobs.rights import Caller
 from jobs.wishes import want_turn
 
@@ -65,20 +66,20 @@ def verb(request: HttpRequest, number: int, decision: int, verb: str) -> HttpRes
         raise Http404("no such verb")
     caller = rights.of_user(request.user)
     row = _decision(caller, number, decision)
-    act, said = VERBS[verb]
+    act, told = VERBS[verb]
     if not rights.may_decide(caller, row):
         messages.error(
             request, "Not allowed: operators do that, and whoever may change the job where no node is closed."
         )
         return redirect("incident", number)
-    why = request.POST.get("why", "").strip()[:1000]
+    why = said(request)
     try:
         act(row, author=Author.of(request), now=clock.now(), why=why)
     except (Moved, NodeError) as moved:
         messages.error(request, f"Conflict, nothing was changed: {moved}.")
     else:
         want_turn(row.cluster_id)
-        messages.success(request, f"{row.action.capitalize()}: {said}.")
+        messages.success(request, f"{row.action.capitalize()}: {told}.")
     return redirect("incident", number)
 
 

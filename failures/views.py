@@ -25,7 +25,7 @@ from failures.models.diagnosis import look
 from jobs import clock
 from jobs.journal import Author
 from jobs.models import Cluster, Job
-from jobs.pages import answer
+from jobs.pages import answer, said
 from jobs.rights import Caller
 
 PAGE = 25
@@ -231,7 +231,7 @@ def incident_verb(request: HttpRequest, number: int, verb: str) -> HttpResponse:
         return redirect("incident", number)
     row = Incident.objects.select_related("lead__attempt__job").get(pk=row.pk)
     try:
-        HANDLE[verb](row, author=Author.of(request), now=clock.now(), why=request.POST.get("why", "").strip()[:1000])
+        HANDLE[verb](row, author=Author.of(request), now=clock.now(), why=said(request))
     except actions.Moved as moved:
         messages.error(request, f"Conflict, nothing was changed: {moved}.")
     else:
@@ -283,7 +283,7 @@ def review(request: HttpRequest, attempt: str) -> HttpResponse:
     caller = rights.of_user(request.user)
     rows = rights.diagnoses(caller).select_related("attempt__job").defer("bundle")
     row = get_object_or_404(rows, attempt__key=attempt)
-    cause, note = request.POST.get("root_cause", ""), request.POST.get("note", "").strip()[:1000]
+    cause, note = request.POST.get("root_cause", ""), said(request, "note")
     if not caller.may_change(row.attempt.job):
         messages.error(request, "Not allowed: its owner and the operators of its team judge a diagnosis.")
     elif cause not in LABELS:

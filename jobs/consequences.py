@@ -131,9 +131,8 @@ def _leaving(reach: Sequence[Touched], mode: str) -> str:
 def _waiting(jobs: int, gpus: int, *, whole: bool) -> str:
     if not jobs:
         return "No job that waits is too long to be over before."
-    wait = ("waits" if jobs == 1 else "wait") + (" until its end" if whole else " for other nodes or until its end")
-    are = "is" if jobs == 1 else "are"
-    return f"{count(jobs, 'waiting job')} ({count(gpus, 'GPU')}) {are} too long to be over before and {wait}."
+    where = "" if whole else " on these nodes"
+    return f"{count(jobs, 'waiting job')} ({count(gpus, 'GPU')}) could not start{where} before its end."
 
 
 def _are(number: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 NUMBERED = re.compile(r"^(.*?)(\d+)$")
 MOST = 100_000  # a list is typed by a person or sent by a cluster; neither may make us fill the memory
@@ -15,7 +16,7 @@ class BadHostlist(ValueError):
 
 def expand(text: str) -> list[str]:
     """Every name in the order written: `a[1-2],b` is a1, a2, b."""
-    names = [name for part in _split(text) for name in _expand_part(part)]
+    names = list(islice((name for part in _split(text) for name in _expand_part(part)), MOST + 1))
     if len(names) > MOST:
         raise BadHostlist(f"{text[:40]!r} names more than {MOST} nodes")
     return names

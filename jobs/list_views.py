@@ -25,7 +25,7 @@ from jobs.journal import Author
 from jobs.lifecycle import FAILURES, FINAL, LIVE, Kind, State
 from jobs.many import MOST_VERBS, Outcome
 from jobs.models import Cluster, Job, Role, Team
-from jobs.pages import answer
+from jobs.pages import answer, said
 from jobs.rights import Caller
 from jobs.spec import BadSpec
 from jobs.verbs import PRIORITY, VERBS, Wish
@@ -252,7 +252,7 @@ def _back(request: HttpRequest) -> str:
 
 def _tried(request: HttpRequest, verb: Any, jobs: Sequence[Job], caller: Caller, *, dry: bool) -> list[Outcome]:
     priority = PRIORITY("priority", forms.whole(request.POST.get("priority", ""))) if verb.takes_priority else 0
-    why = request.POST.get("why", "").strip()[:1000]
+    why = said(request)
     wish = Wish(author=Author.of(request), why=why, priority=priority)
     outcomes = [many.tried(verb, job, wish, caller, dry=dry) for job in jobs]
     if not dry:

@@ -19,7 +19,7 @@ from jobs.journal import Author
 from jobs.lifecycle import NodeState
 from jobs.models import Allocation, Attempt, Cluster, DrainMode, Event, Job, Mode, Node, Resolution, Sample
 from jobs.node_actions import NodeError
-from jobs.pages import MOST_EVENTS, answer
+from jobs.pages import MOST_EVENTS, answer, said
 from jobs.wishes import want_turn
 
 NODE_FILTERS: dict[str, Callable[[Node], bool]] = {
@@ -199,7 +199,7 @@ def node_verb(request: HttpRequest, cluster: str, name: str, verb: str) -> HttpR
     mode = request.POST.get("mode", DrainMode.FINISH)
     if mode not in DrainMode.values:
         raise Http404("no such way to drain")
-    author, why = Author.of(request), request.POST.get("why", "").strip()[:1000]
+    author, why = Author.of(request), said(request)
     try:
         match verb:
             case "drain":

@@ -11,6 +11,7 @@ from django.utils.cache import patch_cache_control, patch_vary_headers
 
 from jobs.models import Cluster
 
+MOST_WORDS = 1000
 MOST_EVENTS = 100  # of a job or a node, the newest; a page shows no more
 
 
@@ -27,6 +28,11 @@ def answer(
     patch_vary_headers(response, ["HX-Request", "HX-Target"])
     patch_cache_control(response, private=True, no_cache=True)
     return response
+
+
+def said(request: HttpRequest, field: str = "why") -> str:
+    """Free words of a person, as the database can keep them: a browser sends no NUL, but whoever is not one may."""
+    return request.POST.get(field, "").replace("\0", "\ufffd").strip()[:MOST_WORDS]
 
 
 def cluster_asked(request: HttpRequest) -> tuple[list[Cluster], Cluster | None]:

@@ -20,7 +20,7 @@ from jobs.hostlist import compress
 from jobs.journal import Author
 from jobs.lifecycle import Forbidden, State
 from jobs.models import Attempt, Job, Role, Team
-from jobs.pages import MOST_EVENTS, answer
+from jobs.pages import MOST_EVENTS, answer, said
 from jobs.rights import Caller
 from jobs.spec import BadSpec, refuse_priority
 from jobs.verbs import PRIORITY, VERBS, NotAllowed, Wish, carry_out
@@ -198,7 +198,7 @@ def job_verb(request: HttpRequest, public_id: str, name: str) -> HttpResponse:
     row = _visible(request, public_id)
     if verb is None:
         raise Http404("no such verb")
-    why = request.POST.get("why", "").strip()[:1000]
+    why = said(request)
     try:
         priority = PRIORITY("priority", forms.whole(request.POST.get("priority", ""))) if verb.takes_priority else 0
         wish = Wish(author=Author.of(request), why=why, priority=priority)

@@ -19,7 +19,7 @@ from jobs.consequences import Ahead, Touched
 from jobs.journal import Author
 from jobs.maintenance_actions import MaintenanceError
 from jobs.models import Cluster, Event, Job, Maintenance
-from jobs.pages import MOST_EVENTS
+from jobs.pages import MOST_EVENTS, said
 from scheduling.engine.blockers import capital
 from scheduling.forms import EndForm, MaintenanceForm
 
@@ -110,7 +110,7 @@ def _window(cluster: str, number: int) -> Maintenance:
 def _ahead(window: Maintenance, now: datetime) -> Ahead:
     return consequences.of_maintenance(
         list(window.covered()),
-        start=max(window.start_at, now),
+        start=window.start_at,
         end=window.end_at,
         mode=window.mode,
         lead=window.lead,
@@ -146,7 +146,7 @@ def move_end(request: HttpRequest, cluster: str, number: int) -> HttpResponse:
 @require_POST
 @permission_required(MAY_OPERATE, raise_exception=True)
 def cancel(request: HttpRequest, cluster: str, number: int) -> HttpResponse:
-    window, why = _window(cluster, number), request.POST.get("why", "").strip()[:1000]
+    window, why = _window(cluster, number), said(request)
     try:
         maintenance_actions.cancel(window, author=Author.of(request), why=why, now=clock.now())
     except MaintenanceError as error:

@@ -6,6 +6,7 @@
   if (!box) return;
   const HEIGHT = 140;
   const EVERY_MS = 60000;
+  const FEW = 12;  // so few are shown as points: a lone one is no line
   const words = document.getElementById("course-words");
   let cluster = box.dataset.cluster;
   let hours = "24";
@@ -31,7 +32,7 @@
       scales: { x: { time: true, range: () => [begin, end] }, y: { range: low ? () => low : (_, __, most) => [0, Math.max(5, most * 1.05)] } },
       series: [
         { label: "UTC", value: (_, at) => drawing.exact(at) },
-        ...lines.map(([label, tone], at) => ({ label, stroke: drawing.colour(box, tone), width: 1.5, dash: at ? [5, 3] : undefined, spanGaps: false, points: { show: false }, value: (_, value) => (value === null ? "–" : value.toFixed(low ? 0 : 1)) })),
+        ...lines.map(([label, tone], at) => ({ label, stroke: drawing.colour(box, tone), width: 1.5, dash: at ? [5, 3] : undefined, spanGaps: false, points: { show: (_, at) => known(lines[at - 1][2]()).length < FEW, size: 4 }, value: (_, value) => (value === null ? "–" : value.toFixed(low ? 0 : 1)) })),
       ],
     };
   }

@@ -1,4 +1,5 @@
-"""Samples of nodes and GPUs. The newest first; there are millions, so nothing here sorts or counts them."""
+"""Samples of nodes and GPUs, and what trainings report. The newest first; there are millions of samples, so nothing
+here sorts or counts them."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from django.contrib import admin
 
 from jobs.admin import looks
 from jobs.admin.record import RecordAdmin
-from jobs.models import Minute, Pulse, Sample
+from jobs.models import Minute, Pulse, RankTimes, Sample, Section
 
 
 def _known(values: list[float | None]) -> list[float]:
@@ -72,3 +73,38 @@ class PulseAdmin(RecordAdmin):
     ordering = ("-attempt_id",)
     search_fields = ("attempt__key__exact",)
     search_help_text = "The key of an attempt."
+
+
+@admin.register(Section)
+class SectionAdmin(RecordAdmin):
+    list_display = ("attempt", "name", "began_at", "ended_at")
+    list_select_related = ("attempt",)
+    list_filter = ("name", "began_at")
+    ordering = ("-pk",)
+    search_fields = ("attempt__key__exact",)
+    search_help_text = "The key of an attempt."
+
+
+@admin.register(RankTimes)
+class RankTimesAdmin(RecordAdmin):
+    list_display = ("attempt", "taken", "ranks", "slowest")
+    list_select_related = ("attempt",)
+    list_filter = ("at",)
+    ordering = ("-pk",)
+    search_fields = ("attempt__key__exact",)
+    search_help_text = "The key of an attempt."
+
+    @admin.display(description="at")
+    def taken(self, times: RankTimes) -> str:
+        return looks.when(times.at)
+
+    @admin.display(description="ranks")
+    def ranks(self, times: RankTimes) -> int:
+        return len(times.seconds)
+
+    @admin.display(description="slowest")
+    def slowest(self, times: RankTimes) -> str:
+        if not times.seconds:
+            return looks.NOTHING
+        rank, seconds = max(enumerate(times.seconds), key=lambda one: one[1])
+        return f"rank {rank}: {seconds:.3f} s"

@@ -32,10 +32,12 @@ from jobs.models import (
     Node,
     Pulse,
     Quota,
+    RankTimes,
     RecoveryMode,
     Role,
     Sample,
     SavedView,
+    Section,
     Team,
     Token,
 )
@@ -139,6 +141,8 @@ def make_everything() -> None:
     IdempotencyKey.objects.create(user=user, key="retry-1", digest="0" * 64, status=201, body="{}")
     Identity.objects.create(user=user, issuer="https://id.example.org", subject="u-1")
     Pulse.objects.create(attempt=Attempt.objects.first(), at=timezone.now(), step=7, loss=float("nan"))
+    Section.objects.create(attempt=Attempt.objects.first(), name="evaluation", began_at=timezone.now())
+    RankTimes.objects.create(attempt=Attempt.objects.first(), seconds=[1.0, 1.4], nodes=["gpu001"] * 2)
     Minute.objects.create(
         cluster=node.cluster, at=timezone.now(), gpus=8, held=4, closed=0, running=1, waiting=0, wanted=0
     )

@@ -55,21 +55,37 @@ def test_it_is_shown_before_it_is_declared():
     make.job(name="queued", nodes=2, gpus_per_node=8, time_limit=5 * 3600)
     olga = operator()
 
-    page = olga.post(FORM, asked(nodes="seren-[001-002]"))
+    form = asked(nodes="seren-[001-002]")
+    page = olga.post(FORM, form)
 
     assert "2 nodes with 16 GPUs take no work from" in text(page)
     assert "1 running job may still be there and would be left to finish." in text(page)
-    assert "1 waiting job (16 GPUs) is too long to be over before and waits for other nodes or until its end." in text(
-        page
-    )
+    assert "1 waiting job (16 GPUs) could not start on these nodes before its end." in text(page)
     assert not Maintenance.objects.exists()
 
-    done = olga.post(FORM, {**asked(nodes="seren-[001-002]"), "confirm": page.context["mark"]})
+    done = olga.post(FORM, {**form, "confirm": page.context["mark"]})
 
     window = Maintenance.objects.get()
     assert done.status_code == 302 and done.headers["Location"].endswith(f"{FORM}{window.pk}/")
     assert sorted(window.nodes.values_list("name", flat=True)) == ["seren-001", "seren-002"]
     assert Event.objects.get(what="maintenance.declared").by == "olga"
+
+
+def test_a_reason_with_a_nul_is_kept_without_it():
+    window = declared()
+
+    assert operator().post(f"{FORM}{window.pk}/cancel/", {"why": "a\0b"}).status_code == 302
+
+    assert Event.objects.get(what="maintenance.cancelled").why == "a\ufffdb"
+
+
+def test_what_a_maintenance_closed_needs_nobody():
+    maintain_once(declared(nodes="seren-001", start_at=clock.now()).cluster, clock.now())
+    assert Node.objects.get(name="seren-001").drain_asked
+
+    page = operator().get("/")
+
+    assert list(page.context["trouble"]().nodes) == []
 
 
 def test_who_changes_a_field_after_the_look_is_shown_anew():
