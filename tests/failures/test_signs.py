@@ -400,6 +400,16 @@ def test_a_lost_gpu_is_not_well_while_the_driver_shows_its_code(tmp_path):
     assert Sign.objects.get().ended_at == now
 
 
+def test_a_lost_gpu_is_remembered_while_its_node_alone_is_silent(tmp_path):
+    now = lost(tmp_path)
+    samples("seren-002", now + 15 * MINUTE)
+
+    health_once(now + 15 * MINUTE)
+
+    sign = Sign.objects.get()
+    assert sign.severity == "bad" and "Xid 79: " in sign.why and "No telemetry for " in sign.why
+
+
 @pytest.mark.parametrize("case", ["resumed", "tested", "incident resolved"])
 def test_who_clears_the_node_ends_its_sign_and_it_stays_ended(tmp_path, case):
     now = lost(tmp_path)
