@@ -1,6 +1,7 @@
 """Rows → what became of those who ran on a node: the history that a lemon score is made of. Reads; changes nothing.
 
-Four statements for a cluster, whatever the number of its nodes; what is read grows with the failures of thirty days.
+Three statements for a cluster, whatever the number of its nodes, or for one node; what is read grows with the
+failures of thirty days, and where those are too many, the newest count.
 """
 
 from __future__ import annotations
@@ -22,37 +23,43 @@ Entry = tuple[int, datetime, str]
 
 def past_of(cluster: Cluster, now: datetime) -> Mapping[int, list[Past]]:
     """By node."""
+    return _past(Q(cluster=cluster), Q(node__cluster=cluster), Q(cluster=cluster), now)
+
+
+def past_of_node(node: Node, now: datetime) -> list[Past]:
+    naming = Diagnosis.nodes.through.objects.filter(node=node).values("diagnosis")
+    return list(_past(Q(pk__in=naming), Q(node=node), Q(node=node), now).get(node.pk, ()))
+
+
+def _past(failures: Q, events: Q, signs: Q, now: datetime) -> Mapping[int, list[Past]]:
     since = now - timedelta(days=FORGOTTEN_DAYS)
     found = defaultdict(list)
-    for node, at, what in (*_failures(cluster, since), *_events(cluster, since), *_signs(cluster, since)):
+    for node, at, what in (*_failures(failures, since), *_events(events, since), *_signs(signs, since)):
         found[node].append(Past(at=at.timestamp(), what=what))
     return found
 
 
-def past_of_node(node: Node, now: datetime) -> list[Past]:
-    return list(past_of(node.cluster, now).get(node.pk, ()))
-
-
-def _failures(cluster: Cluster, since: datetime) -> Iterator[Entry]:
+def _failures(whose: Q, since: datetime) -> Iterator[Entry]:
     """Those whose evidence names it; alone, if it named nobody else."""
-    rows = Diagnosis.objects.filter(cluster=cluster, failed_at__gte=since, root_cause__in=NODE_CAUSES)
+    rows = Diagnosis.objects.filter(whose, failed_at__gte=since, root_cause__in=NODE_CAUSES)
     named = defaultdict(list)
-    for pk, node, at in rows.filter(nodes__isnull=False).values_list("pk", "nodes", "failed_at")[:MOST]:
+    rows = rows.filter(nodes__isnull=False).order_by("-failed_at", "-pk")
+    for pk, node, at in rows.values_list("pk", "nodes", "failed_at")[:MOST]:
         named[pk].append((node, at))
     for there in named.values():
         what = "job_failed_here_alone" if len(there) == 1 else "gang_failed_here"
         yield from ((node, at, what) for node, at in there)
 
 
-def _events(cluster: Cluster, since: datetime) -> Iterator[Entry]:
+def _events(whose: Q, since: datetime) -> Iterator[Entry]:
     down = Q(what="node.moved", to_state__startswith="DOWN")
     failed = Q(what="node.tested", detail__passed=False)
-    rows = Event.objects.filter(down | failed, node__cluster=cluster, at__gte=since).exclude(detail__ran=False)
-    for node, at, what in rows.values_list("node", "at", "what")[:MOST]:
+    rows = Event.objects.filter(down | failed, whose, at__gte=since).exclude(detail__ran=False)
+    for node, at, what in rows.order_by("-at").values_list("node", "at", "what")[:MOST]:
         yield node, at, "down" if what == "node.moved" else "failed_test"
 
 
-def _signs(cluster: Cluster, since: datetime) -> Iterator[Entry]:
-    rows = Sign.objects.of_nodes().filter(cluster=cluster, since__gte=since, why__startswith="Xid ")
-    for node, at in rows.values_list("node", "since")[:MOST]:
+def _signs(whose: Q, since: datetime) -> Iterator[Entry]:
+    rows = Sign.objects.of_nodes().filter(whose, since__gte=since, why__startswith="Xid ")
+    for node, at in rows.order_by("-since").values_list("node", "since")[:MOST]:
         yield node, at, "xid"

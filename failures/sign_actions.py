@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from jobs.journal import Author
 from jobs.models import Attempt, Care, Cluster, Node
 
 DETECTOR = Author(by="detector")
+FIGURES = re.compile(r"\d+")  # how long it is silent, how hot it is: they move with every look
 
 
 @transaction.atomic
@@ -41,10 +43,10 @@ def see(
         )  # fmt: skip
         _event("sign.seen", sign, why=sign.why, detail={"sign": sign.pk, "severity": sign.severity})
     else:
-        sign, before = known, (known.severity, known.why)
+        sign, before = known, _gist(known)
         Sign.objects.filter(pk=sign.pk).update(**values)
         sign.refresh_from_db()
-        if before == (sign.severity, sign.why):
+        if before == _gist(sign):
             return None
     if sign.severity == Severity.BAD and sign.incident is None:
         _join(sign, now)
@@ -52,6 +54,10 @@ def see(
         node_actions.to_repair(node, author=DETECTOR, why=sign.why)
     _tell(sign)
     return sign
+
+
+def _gist(sign: Sign) -> tuple[str, str]:
+    return sign.severity, FIGURES.sub("", sign.why)
 
 
 def _lasting(finding: Finding, attempt: Attempt | None, node: Node | None) -> Sign | None:

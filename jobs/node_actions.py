@@ -173,9 +173,10 @@ def burn_on(node: Node, *, author: Author, now: datetime) -> bool:
         return False
     tests = Deed.objects.filter(node=node, kind=DeedKind.TEST)
     last = tests.order_by("-pk").first()
-    if last is not None and (last.done_at is None or (last.done_at > now - BETWEEN_TESTS and now < node.care_until)):
+    over = now >= node.care_until and last is not None and _has_passed(node, last)
+    if last is not None and (last.done_at is None or (last.done_at > now - BETWEEN_TESTS and not over)):
         return False
-    if now >= node.care_until and last is not None and _has_passed(node, last):
+    if over:
         why = f"It passed its burn-in of {node.cluster.burn_in_minutes} minutes."
         journal.of_node("node.burn_in_passed", author, node, why=why).save()
         resume(node, author=author, why=why, now=now)

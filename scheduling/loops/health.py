@@ -5,18 +5,21 @@ What a turn does  asks the pure detector about the last minutes of each node; wh
                   as long as it lasts. Only what is bad opens an incident, from which recovery decides.
 Failure story     A sign is one row while it lasts; killed anywhere or run twice, nothing is said twice. Telemetry that
                   stops everywhere at once says something of the exporter, and nothing of any node. An Xid counts when
-                  it changes: the driver shows the last one until it is loaded again.
+                  it changes, and its sign lasts while the driver shows it, which it does until it is loaded again: a
+                  passed test, a node that is resumed or a person who resolves its incident ends it before. Of a node
+                  of which nothing is known, nothing is said: what was seen of it lasts.
 
 A turn reads the samples of the last minutes: 40 narrow rows of each node, by the index on time.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from django.db.models import Max
+from django.db.models import Max, Q
 
 from failures import sign_actions
 from failures.detect import nodes as detect
@@ -25,7 +28,7 @@ from failures.detect.nodes import Reading
 from failures.models import Sign
 from failures.past import past_of
 from jobs.lifecycle import USABLE_NODE
-from jobs.models import Cluster, Node, Resolution, Sample
+from jobs.models import Cluster, Event, Node, Resolution, Sample
 from scheduling.loops.rows import one_row
 
 WINDOW = timedelta(minutes=10)
@@ -33,27 +36,49 @@ SUSTAINED = 4  # samples: one hot moment is weather
 FRESH = timedelta(seconds=detect.SILENT_S)
 HEARD_AT_ALL = timedelta(days=1)
 WORTH_SAYING = (Severity.WARN, Severity.BAD)
+XID = re.compile(r"\bXid (\d+):")
+LEMON = "It fails again and again"
+UNWATCHED = "Its cluster has no telemetry any more."
+DOWN = "The node is down by its cluster's word."
 
 
 def health_once(now: datetime) -> int:
     """How many signs were seen or have passed."""
-    done = 0
+    done = _unwatched(now)
     for cluster in Cluster.objects.exclude(metrics_address=""):
         with one_row(cluster):
             done += _cluster(cluster, now)
     return done
 
 
+def _unwatched(now: datetime) -> int:
+    """Nobody looks there any more, and nothing else would end these signs."""
+    done = 0
+    lasting = Sign.objects.lasting().of_nodes()
+    down = lasting.exclude(cluster__metrics_address="").exclude(node__state__in=USABLE_NODE)
+    for signs, why in ((lasting.filter(cluster__metrics_address=""), UNWATCHED), (down, DOWN)):
+        for sign in signs.select_related("incident", "node", "attempt"):
+            with one_row(sign):
+                done += sign_actions.passed(sign, why, now, now)
+    return done
+
+
 def _cluster(cluster: Cluster, now: datetime) -> int:
     nodes = list(Node.objects.filter(cluster=cluster, state__in=USABLE_NODE, gpus__gt=0))
-    signs = {sign.node_id: sign for sign in Sign.objects.lasting().of_nodes().filter(cluster=cluster)}
-    found = {node.pk: _worst(reading, now) for node, reading in _readings(cluster, nodes, now)}
+    signs = {
+        sign.node_id: sign
+        for sign in Sign.objects.lasting().of_nodes().filter(cluster=cluster).select_related("incident")
+    }
+    found = {node.pk: _worst(reading, now) for node, reading in _readings(cluster, nodes, signs, now)}
     past = past_of(cluster, now)
     done = 0
     for node in nodes:
+        sign = signs.get(node.pk)
+        if node.pk not in found and sign is not None and not sign.why.startswith(LEMON):
+            continue
         with one_row(node):
             said = [*found.get(node.pk, ()), *_lemon(node, past.get(node.pk, ()), now)]
-            done += _noted(cluster, node, said, signs.get(node.pk), now)
+            done += _noted(cluster, node, said, sign, now)
     return done
 
 
@@ -77,26 +102,29 @@ def _lemon(node: Node, past: Sequence[detect.Past], now: datetime) -> list[Findi
     at = now.timestamp()
     if not detect.is_lemon(past, at):
         return []
-    why = f"It fails again and again: a lemon score of {detect.lemon(past, at):.1f} from the last 30 days."
+    why = f"{LEMON}: a lemon score of {detect.lemon(past, at):.1f} from the last 30 days."
     return [Finding(symptom=Symptom.NODE, since=at, severity=Severity.WARN, why=why)]
 
 
 # --- samples → readings
 
 
-def _readings(cluster: Cluster, nodes: Sequence[Node], now: datetime) -> Iterable[tuple[Node, Reading]]:
+def _readings(
+    cluster: Cluster, nodes: Sequence[Node], signs: Mapping[int, Sign], now: datetime
+) -> Iterable[tuple[Node, Reading]]:
     """Of the nodes that ever had telemetry; of none while the exporter itself is silent."""
     samples = _samples(cluster, now)
     newest = max((rows[-1].at for rows in samples.values()), default=None)
     if newest is None or now - newest > FRESH:
         return
     silent = _last_heard(cluster, [node for node in nodes if node.pk not in samples], now)
-    begun = _judged_until(cluster)
+    begun = _judged_until(cluster) | _cleared(signs)
     for node in nodes:
+        held = _held(signs.get(node.pk), begun.get(node.pk))
         if rows := samples.get(node.pk):
-            yield node, reading(node.name, rows, since=begun.get(node.pk))
+            yield node, reading(node.name, rows, since=begun.get(node.pk), held=held)
         elif node.pk in silent:
-            yield node, Reading(node=node.name, heard_at=silent[node.pk].timestamp())
+            yield node, Reading(node=node.name, heard_at=silent[node.pk].timestamp(), xids=held)
 
 
 def _samples(cluster: Cluster, now: datetime) -> Mapping[int, list[Sample]]:
@@ -112,19 +140,41 @@ def _last_heard(cluster: Cluster, nodes: Sequence[Node], now: datetime) -> Mappi
     return dict(rows.order_by().values_list("node").annotate(Max("at"))) if nodes else {}
 
 
-def _judged_until(cluster: Cluster) -> Mapping[int, datetime]:
+def _held(sign: Sign | None, begun: datetime | None) -> list[int]:
+    """The codes that its lasting sign tells of, if nobody has cleared them."""
+    if sign is None or (begun is not None and begun > sign.since):
+        return []
+    return [int(code) for code in XID.findall(sign.why)]
+
+
+def _cleared(signs: Mapping[int, Sign]) -> dict[int, datetime]:
+    """Since their sign began: a test that was passed, a node that was resumed, an incident that was resolved."""
+    oldest = min((sign.since for sign in signs.values()), default=None)
+    if oldest is None:
+        return {}
+    cleared = Q(what="node.resumed") | Q(what="node.tested", detail__passed=True)
+    rows = Event.objects.filter(cleared, node__in=signs, at__gt=oldest)
+    found = dict(rows.order_by().values_list("node").annotate(Max("at")))
+    for node, sign in signs.items():
+        resolved = sign.incident.resolved_at if sign.incident else None
+        found[node] = max((at for at in (found.get(node), resolved) if at), default=sign.since)
+    return {node: at for node, at in found.items() if at > signs[node].since}
+
+
+def _judged_until(cluster: Cluster) -> dict[int, datetime]:
     """What was seen before a sign was closed is not held against a node again."""
     rows = Sign.objects.of_nodes().filter(cluster=cluster, ended_at__isnull=False)
     return dict(rows.order_by().values_list("node").annotate(Max("ended_at")))
 
 
-def reading(name: str, rows: Sequence[Sample], since: datetime | None = None) -> Reading:
+def reading(name: str, rows: Sequence[Sample], since: datetime | None = None, held: Sequence[int] = ()) -> Reading:
+    shown = {int(code) for code in rows[-1].xid if code}
     hottest = [max((value for value in row.gpu_temperature_c if value is not None), default=None) for row in rows]
     lately = [value for value in hottest[-SUSTAINED:] if value is not None]
     return Reading(
         node=name,
         heard_at=rows[-1].at.timestamp(),
-        xids=_new_xids(rows, since),
+        xids=[*(code for code in held if code in shown), *_new_xids(rows, since)],
         hottest_c=min(lately) if len(lately) == SUSTAINED else None,
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from django.test import Client
 
-from failures import decision_actions, sign_actions
+from failures import decision_actions, past, sign_actions
+from failures.actions import resolve
 from failures.detect.findings import Finding, Severity, Symptom
 from failures.models import Course, Decision, Diagnosis, Incident, Sign
 from failures.past import past_of_node
@@ -25,6 +27,7 @@ from tests.failures import make
 
 pytestmark = pytest.mark.django_db
 
+PASSED = node_actions.Outcome(passed=True, exit_code=0)
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 
 
@@ -361,6 +364,111 @@ def test_one_node_that_blows_up_leaves_the_others_alone(tmp_path, monkeypatch):
 
     assert health_once(now) == 1
     assert Sign.objects.get().node.name == "seren-002"
+
+
+def test_while_telemetry_is_silent_nothing_passes(tmp_path):
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now, xid=79)
+    health_once(now)
+    recover_once(now)
+
+    assert health_once(now + 60 * MINUTE) == 0
+
+    assert Sign.objects.get().ended_at is None
+    assert (Incident.objects.get().state, Decision.objects.get().course) == ("open", Course.PROPOSED)
+
+
+def lost(tmp_path):
+    """A sign of an Xid that came long ago, and that the driver still shows."""
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now - 15 * MINUTE, xid=79)
+    health_once(now - 15 * MINUTE)
+    samples("seren-001", now, xid=79, minutes=12, came=99.0)
+    return now
+
+
+def test_a_lost_gpu_is_not_well_while_the_driver_shows_its_code(tmp_path):
+    now = lost(tmp_path)
+
+    assert health_once(now) == 0
+    assert Sign.objects.get().ended_at is None
+
+    Sample.objects.update(xid=[0, 0])
+    assert health_once(now) == 1
+    assert Sign.objects.get().ended_at == now
+
+
+def test_a_lost_gpu_is_remembered_while_its_node_alone_is_silent(tmp_path):
+    now = lost(tmp_path)
+    samples("seren-002", now + 15 * MINUTE)
+
+    health_once(now + 15 * MINUTE)
+
+    sign = Sign.objects.get()
+    assert sign.severity == "bad" and "Xid 79: " in sign.why and "No telemetry for " in sign.why
+
+
+@pytest.mark.parametrize("case", ["resumed", "tested", "incident resolved"])
+def test_who_clears_the_node_ends_its_sign_and_it_stays_ended(tmp_path, case):
+    now = lost(tmp_path)
+    node = Node.objects.get(name="seren-001")
+    node_actions.drain(node, author=rows.author(), why="Its GPU is changed.", now=now)
+    if case == "resumed":
+        node_actions.resume(node, author=rows.author(), now=now)
+    elif case == "tested":
+        node_actions.tested(node, node_actions.test(node, author=rows.LOOP), PASSED, author=rows.LOOP)
+    else:
+        resolve(Incident.objects.get(), author=rows.author(), now=now, why="It is changed.")
+
+    assert health_once(now) == 1
+    assert Sign.objects.get().ended_at == now
+    assert health_once(now) == 0
+
+
+@pytest.mark.parametrize(("case", "why"), [("unwatched", "no telemetry any more"), ("down", "its cluster's word")])
+def test_a_sign_ends_where_nobody_looks_any_more(tmp_path, case, why):
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now, xid=79)
+    health_once(now)
+    if case == "down":
+        Node.objects.filter(name="seren-001").update(state="DOWN")
+    else:
+        Cluster.objects.update(metrics_address="")
+
+    assert health_once(now) == 1
+
+    assert Sign.objects.get().ended_at == now
+    assert why in Event.objects.get(what="sign.passed").why
+
+
+def test_figures_that_move_are_not_told_again(tmp_path, monkeypatch):
+    now = clock.now()
+    home, node, told = watched(tmp_path), Node.objects.get(name="seren-001"), []
+    sign_actions.see(hot("seren-001"), home, now, node=node)
+    monkeypatch.setattr(sign_actions.live, "changed", lambda *topics: told.append(topics))
+
+    hotter = replace(hot("seren-001"), why="A GPU is at 101 °C.")
+    assert sign_actions.see(hotter, home, now + MINUTE, node=node) is None
+    assert (told, Sign.objects.get().seen_at) == ([], now + MINUTE)
+
+    assert sign_actions.see(replace(hotter, severity=Severity.WARN), home, now + MINUTE, node=node)
+    assert told
+
+
+def test_the_past_of_a_node_is_its_own_and_the_newest_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(past, "MOST", 1)
+    home, now = watched(tmp_path), clock.now()
+    mine, other = (Node.objects.get(name=name) for name in ("seren-001", "seren-002"))
+    for node, days in ((mine, 3), (mine, 1), (mine, 2), (other, 0)):
+        at = now - timedelta(days=days)
+        Sign.objects.create(
+            cluster=home, node=node, symptom="node", severity="bad", since=at, ended_at=at, why="Xid 79: x"
+        )
+
+    assert [one.at for one in past_of_node(mine, now)] == [(now - timedelta(days=1)).timestamp()]
 
 
 # --- pages

@@ -187,3 +187,12 @@ def test_the_page_offers_it_and_says_how_long_it_lasts(node):
     assert "seren-002: its burn-in begins." in answer.content.decode()
     assert "in burn-in until" in answer.content.decode()
     assert Event.objects.get(what="node.burn_in_began").why == "New fan."
+
+
+def test_between_tests_that_cannot_start_there_is_a_pause_when_its_time_is_over_too(node):
+    now = clock.now()
+    began(node, now)
+    comes_out(node, Outcome(passed=False, ran=False, why="it did not start"), now + 61 * MINUTE)
+
+    assert care_once(now + 61 * MINUTE + MINUTE / 4) == 0
+    assert care_once(now + 63 * MINUTE) == 1
