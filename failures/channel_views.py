@@ -8,7 +8,7 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST, require_safe
 
@@ -157,10 +157,12 @@ def verb(request: HttpRequest, number: int, verb: str) -> HttpResponse:
             notice_actions.remove_channel(row, author=author)
             messages.success(request, "Nobody is told there any more.")
             return redirect("channels")
-        case _:
+        case "rules":
             form = RulesForm(request.POST)
             if not form.is_valid():
                 return _page(request, row, form=form)
             changed = notice_actions.change_rules(row, author=author, **form.rules())
             messages.success(request, "Its rules are changed." if changed else "Nothing was changed.")
+        case _:
+            raise Http404
     return redirect("channel", row.pk)

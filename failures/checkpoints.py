@@ -171,7 +171,8 @@ def _megatron(group: Group) -> str:
     said = group.beside(TRACKER)
     if said is None:
         return f"there is no {TRACKER}, so nobody says that saving came to its end"
-    if not said.strip().isdigit() or int(said.strip()[:18]) < group.step:
+    number = said.strip()[:18]
+    if not (number.isascii() and number.isdigit()) or int(number) < group.step:
         return f"{TRACKER} says {said.strip()[:20]!r}: saving did not come to its end"
     if any(name.endswith(".distcp") for name in group.files):
         return _dcp(group)

@@ -66,6 +66,11 @@ def _page(request: HttpRequest, caller: Caller, form: ModeForm) -> HttpResponse:
     return render(request, "settings/recovery.html", context, status=422 if form.errors else 200)
 
 
+def _counts(row: RecoveryMode) -> str:
+    said = f"{row}. It counts from the next decision on."
+    return said[:1].upper() + said[1:]  # names of teams and clusters stay as they are written
+
+
 @require_POST
 def set_mode(request: HttpRequest) -> HttpResponse:
     caller = rights.of_user(request.user)
@@ -80,7 +85,7 @@ def set_mode(request: HttpRequest) -> HttpResponse:
         cluster_id=asked["cluster"].pk if asked["cluster"] else None,
         action=asked["action"],
     )
-    messages.success(request, f"{row}. It counts from the next decision on.".capitalize())
+    messages.success(request, _counts(row))
     return redirect("recovery-modes")
 
 
@@ -98,7 +103,7 @@ def change(request: HttpRequest, number: int) -> HttpResponse:
     elif said in RecoveryMode.Reach.values:
         where = {"team_id": row.team_id, "cluster_id": row.cluster_id, "action": row.action}
         changed = recovery_actions.set_mode(said, author=Author.of(request), **where)
-        messages.success(request, f"{changed}. It counts from the next decision on.".capitalize())
+        messages.success(request, _counts(changed))
     else:
         messages.error(request, "Nothing was changed: a mode is observe, propose or act.")
     return redirect("recovery-modes")

@@ -93,7 +93,17 @@ def _entries(walk: Walk, here: int, prefix: str) -> Iterator[os.DirEntry[str]]:
             if time.monotonic() > walk.until:
                 walk.cut = "looking through it takes too long, and not all was looked at"
                 return
-            yield entry
+            if _is_text(entry.name):
+                yield entry
+
+
+def _is_text(name: str) -> bool:
+    """Bytes that are no UTF-8 arrive as surrogates, which can neither be stored nor shown."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _deeper(walk: Walk, here: int, leaf: str, name: str, depth: int) -> None:

@@ -52,12 +52,18 @@ def run() -> None:
         _say_usage(error)
         sys.exit(2)
     except AcmeError as error:
-        _say(str(error))
+        _say(_sentence(error))
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # Whoever read us has seen enough; nothing may be written any more, not even at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+
+
+def _sentence(error: AcmeError) -> str:
+    """The server knows fields; here they are options."""
+    said = error.errors.get("team") if isinstance(error, Refused) else None
+    return f"{error}. Name one with -A." if "is missing" in str(said) else str(error)
 
 
 def _say_usage(error: Any) -> None:

@@ -160,7 +160,7 @@ class Maintenances(Verb, Listing):
             if field not in asked:
                 raise BadField(field, "is needed")
         dry, now, cluster = asked.pop("dry_run", False), clock.now(), _cluster(name)
-        versions.refuse_stale(self.request, CLUSTER.show(cluster))
+        versions.refuse_stale(self.request, CLUSTER.show(cluster), CLUSTER.observed)
         if "lead" in asked and asked["lead"] is None:
             raise BadField("lead", "is UNLIMITED: then no job without a time limit would ever start there")
         fields: dict[str, Any] = {"start_at": now, "lead": LEAD} | asked

@@ -240,8 +240,8 @@ CLUSTER = Shape(
         "mode": text("How far Acme goes on it.", choices=Mode.values),
         "policy": text(),
         "product": text(),
-        "heard_at": moment("When it last answered.", nullable=True),
-        "trouble": text("Why it did not answer since."),
+        "heard_at": moment("When it last answered.", nullable=True, observed=True),
+        "trouble": text("Why it did not answer since.", observed=True),
     },
 )
 

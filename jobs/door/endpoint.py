@@ -120,7 +120,7 @@ class Detail(Endpoint):
         refuse_unknown(request, "fields")
         names = query.thin(self.shape, request.query_params.get("fields"))
         whole = self.shape.show(self.row(**where))
-        tag = versions.etag(whole)
+        tag = versions.etag(whole, self.shape.observed)
         if (held := request.headers.get("If-None-Match")) and versions.matches(held.replace("W/", ""), tag):
             return Response(status=304, headers={"ETag": tag})
         shown = whole if names is None else {name: whole[name] for name in names}

@@ -25,6 +25,7 @@ class Field:
     joins: tuple[str, ...] = ()  # what must be prefetched
     required: bool = True
     listed: bool = True  # part of a list without being asked for
+    observed: bool = False  # changes with nobody touching the row: no reason to refuse a change
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class Shape:
     @property
     def listed(self) -> list[str]:
         return [name for name, one in self.fields.items() if one.listed]
+
+    @property
+    def observed(self) -> list[str]:
+        return [name for name, one in self.fields.items() if one.observed]
 
     def load(self, rows: QuerySet, names: Iterable[str], also: Iterable[str] = ()) -> QuerySet:
         """Only the columns that these fields are read off, and those that give a row its place on the page."""

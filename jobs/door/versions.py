@@ -5,16 +5,27 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from jobs.door.errors import Changed
 
 
-def etag(shown: Mapping[str, Any]) -> str:
-    """Of everything that is shown, so whatever a caller can see changing changes it."""
+def etag(shown: Mapping[str, Any], observed: Collection[str] = ()) -> str:
+    """Of everything that is shown, so whatever a caller can see changing changes it.
+
+    What is only observed has a part of its own, behind a dot: it changes with nobody touching the row, so If-Match
+    disregards it.
+    """
+    parts = [{name: value for name, value in shown.items() if name not in observed}]
+    if observed:
+        parts.append({name: shown[name] for name in observed})
+    return f'"{".".join(_digest(part) for part in parts)}"'
+
+
+def _digest(shown: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(shown, sort_keys=True, default=str).encode()).digest()
-    return f'"{base64.urlsafe_b64encode(digest[:15]).decode()}"'
+    return base64.urlsafe_b64encode(digest[:15]).decode()
 
 
 def matches(header: str, tag: str) -> bool:
@@ -22,7 +33,14 @@ def matches(header: str, tag: str) -> bool:
     return header.strip() == "*" or tag in [one.strip() for one in header.split(",")]
 
 
-def refuse_stale(request: Any, shown: Mapping[str, Any]) -> None:
+def refuse_stale(request: Any, shown: Mapping[str, Any], observed: Collection[str] = ()) -> None:
     wanted = request.headers.get("If-Match")
-    if wanted is not None and not matches(wanted, etag(shown)):
+    if wanted is None:
+        return
+    decided = ",".join(_decided(one) for one in wanted.split(","))
+    if not matches(decided, _decided(etag(shown, observed))):
         raise Changed
+
+
+def _decided(tag: str) -> str:
+    return tag.strip().partition(".")[0].removesuffix('"')

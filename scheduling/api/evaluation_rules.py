@@ -44,9 +44,9 @@ RULE = Shape(
         "nodes": number("Of each campaign.", low=1, nullable=True),
         "weights_gb": measure("Of a checkpoint."),
         "is_on": truth(),
-        "started": number("Campaigns that it has asked for.", low=0),
-        "looked_at": moment(nullable=True),
-        "why": text("What it waits for, or what is wrong."),
+        "started": number("Campaigns that it has asked for.", low=0, observed=True),
+        "looked_at": moment(nullable=True, observed=True),
+        "why": text("What it waits for, or what is wrong.", observed=True),
         "created_at": moment(),
     },
 )
@@ -123,6 +123,15 @@ def changeable(caller: Any, rule: int) -> EvaluationRule:
     return row
 
 
+def locked(request: Any, caller: Any, rule: int) -> EvaluationRule:
+    """As it stays until the commit; If-Match is held against it."""
+    row = changeable(caller, rule)
+    list(EvaluationRule.objects.select_for_update().filter(pk=row.pk).values("pk"))
+    row = changeable(caller, rule)
+    versions.refuse_stale(request, RULE.show(row), RULE.observed)
+    return row
+
+
 class OneEvaluationRule(Detail):
     """What it looks for and how it goes; switch it off, or change how often it may."""
 
@@ -146,15 +155,14 @@ class OneEvaluationRule(Detail):
     def patch(self, request: Any, rule: int) -> Response:
         refuse_unknown(request)
         fields = asking.changes(self.object())
-        row = changeable(self.caller, rule)
         with transaction.atomic():
-            versions.refuse_stale(request, RULE.show(row))
+            row = locked(request, self.caller, rule)
             try:
                 actions.change(row, fields, author=self.author)
             except Gone as gone:
                 raise Conflict(str(gone)) from None
         told = shown(self.caller, rule)
-        return Response(told, headers={"ETag": versions.etag(told)})
+        return Response(told, headers={"ETag": versions.etag(told, RULE.observed)})
 
 
 class RemoveEvaluationRule(Verb):
@@ -174,9 +182,8 @@ class RemoveEvaluationRule(Verb):
 
     def work(self, rule: int) -> Response:
         self.body({}, "the verb remove")
-        row = changeable(self.caller, rule)
+        row = locked(self.request, self.caller, rule)
         told = RULE.show(row)
-        versions.refuse_stale(self.request, told)
         try:
             actions.remove(row, author=self.author)
         except Gone as gone:

@@ -9,7 +9,8 @@ Failure story     Killed before a campaign is asked for: the next turn finds the
                   killed anywhere, run twice or late, no checkpoint has two campaigns by one rule. A directory that
                   cannot be listed: what jobs reported still counts, and the rule says why. A listing that had to
                   stop is trusted in nothing. The suite is gone, the cluster is only observed, the person has left
-                  the team: no checkpoint is used up; the rule says why, and asks when that has changed.
+                  the team: no checkpoint is used up; the rule says why, and asks when that has changed. Whatever
+                  else goes wrong with a rule is said by it, and its turn comes again after all others.
 
 Listing is the slow part, and done while no transaction is open; a mount that hangs keeps this loop alone waiting.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime, timedelta
 
+from celery.exceptions import SoftTimeLimitExceeded
 from django.db.models import F, Q, QuerySet
 
 from failures import checkpoints, shelves
@@ -30,7 +32,7 @@ from scheduling import evaluating
 from scheduling import evaluation_rule_actions as verbs
 from scheduling.evaluation.rules import DAY, Appeared, Asked, RuleSpec, due
 from scheduling.evaluation_actions import Gone
-from scheduling.loops.rows import one_row
+from scheduling.loops.rows import TurnOver, one_row
 from scheduling.models import Campaign, EvaluationRule, RuleSighting
 
 log = logging.getLogger(__name__)
@@ -56,25 +58,47 @@ def rules_once(now: datetime) -> int:
                 started += rule_once(rule, now)
             except Gone as gone:
                 log.info("%s; the next turn looks again", gone)
+            except (TurnOver, SoftTimeLimitExceeded):
+                raise
+            except Exception as error:
+                _failed(rule, error, now)
     return started
+
+
+def _failed(rule: EvaluationRule, error: Exception, now: datetime) -> None:
+    """To the end of the line, so that it keeps nobody waiting. What is known already is not logged again."""
+    said = str(error).strip().partition("\n")[0][:300].encode("utf-8", "replace").decode().replace("\x00", "?")
+    why = f"It could not be looked at: {type(error).__name__}: {said}"
+    if why != rule.why:
+        log.error("%s could not be looked at", rule, exc_info=error)
+    verbs.looked(rule, why, now)
 
 
 def rule_once(rule: EvaluationRule, now: datetime) -> bool:
     there, trouble = _there(rule, now)
+    there, long = _fitting(there)
     if rule.based_at is None:
         there = _based(rule, there, trouble, now)
     found = due(spec_of(rule), there, _asked(rule, there, now), now)
-    why = found.why or trouble
+    why = found.why or trouble or long
     began = False
     if found.start and not (why := _refused(rule)):
         try:
             suite = evaluating.suite_called(rule.suite, rule.team)
             verbs.begin(rule, found, suite, now)
-            began, why = True, trouble
+            began, why = True, trouble or long
         except BadSpec as bad:
             why = f"No campaign can be asked for: {bad}."
     verbs.looked(rule, why, now)
     return began
+
+
+def _fitting(there: list[Appeared]) -> tuple[list[Appeared], str]:
+    """Paths that can be remembered, and a sentence on the others."""
+    most = RuleSighting._meta.get_field("path").max_length or 0
+    fitting = [one for one in there if len(one.path) <= most]
+    left = len(there) - len(fitting)
+    return fitting, f"{left} of its checkpoints have a path of more than {most} characters." if left else ""
 
 
 def _based(rule: EvaluationRule, there: list[Appeared], trouble: str, now: datetime) -> list[Appeared]:

@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 from django.core.cache import cache
+from django.core.cache.backends.locmem import LocMemCache
 from django.db import connection
 from django.template.loader import render_to_string
 from django.test import Client
@@ -50,7 +51,9 @@ def test_without_valkey_nobody_knows_the_numbers(settings):
 
 
 @pytest.fixture
-def remembers(settings):
+def remembers(settings, monkeypatch):
+    """However slow the machine is, the five seconds of the template are not over."""
+    monkeypatch.setattr(LocMemCache, "get_backend_timeout", lambda *_: None)
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
     cache.clear()
     yield

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
-from acme_client import evaluate
+from acme_client import cli, evaluate
 from acme_client.api import Refused
 
 from jobs import clock
-from jobs.models import Cluster
+from jobs.models import Cluster, Membership, Role
 from scheduling.models import Campaign, Evaluation, EvaluationRule
+from tests.jobs import api_make as make
 
 pytestmark = pytest.mark.django_db
 
@@ -128,6 +130,25 @@ def test_a_directory_is_watched_by_a_rule_that_is_listed_changed_and_removed(acm
     acme("rules", id, "--remove")
 
     assert not EvaluationRule.objects.exists()
+
+
+def test_who_has_several_teams_is_told_how_to_name_one(acme, suite):
+    Membership.objects.create(team=make.team("speech"), user=make.person("ada"), role=Role.RESEARCHER)
+
+    with pytest.raises(Refused) as refused:
+        acme("evaluate", "--watch", "/ckpt/run", "-s", "core")
+
+    assert cli._sentence(refused.value) == ("team: is missing; you may submit for speech, vision. Name one with -A.")
+
+
+def test_the_suite_of_the_readme_can_be_defined(acme, tmp_path):
+    Cluster.objects.update(log_root="/nonexistent")
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    file = tmp_path / "suite.json"
+    file.write_text(readme.partition("cat > suite.json <<'END'\n")[2].partition("\nEND\n")[0])
+
+    assert acme("suite", file, "-A", "vision").stdout == "core@1\n"
+    assert acme("evaluate", "/checkpoints/a", "-s", "core", "--no-wait", "-A", "vision").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import socketserver
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from django.core import mail
@@ -57,8 +58,8 @@ def receiver():
         def log_message(self, *words):
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
-        server.got, server.status = [], 204
+    with socketserver.TCPServer(("127.0.0.1", 0), Answer) as server:
+        server.got, server.status = [], 204  # no HTTPServer: it looks its own name up
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server
@@ -67,7 +68,7 @@ def receiver():
 
 
 def at(receiver):
-    return f"http://127.0.0.1:{receiver.server_port}/hook"
+    return f"http://127.0.0.1:{receiver.server_address[1]}/hook"
 
 
 # --- notifications
@@ -200,7 +201,26 @@ def test_off_on_and_removed_each_with_its_event(root):
     assert not Channel.objects.exists()
 
 
+def test_a_verb_that_is_none_changes_nothing(root):
+    row = channel(scope="node", least_gpu_hours=5.0)
+
+    assert root.post(f"/settings/notifications/{row.pk}/zzz/").status_code == 404
+    row.refresh_from_db()
+    assert (row.scope, row.least_gpu_hours) == ("node", 5.0)
+
+
 # --- modes
+
+
+def test_what_was_said_keeps_the_names_as_they_are_written(root):
+    team = make.team("Speech-EU")
+
+    page = root.post("/settings/recovery/set/", {"team": team.pk, "mode": "act"}, follow=True)
+    (said,) = page.context["messages"]
+
+    assert str(said) == "Act: everything for Speech-EU. It counts from the next decision on."
+    changed = root.post(f"/settings/recovery/{RecoveryMode.objects.get().pk}/", {"mode": "observe"}, follow=True)
+    assert any(str(one).startswith("Observe: everything for Speech-EU.") for one in changed.context["messages"])
 
 
 def test_operators_say_how_far_for_everybody_and_the_page_says_who_changed_it(root):

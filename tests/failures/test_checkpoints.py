@@ -151,6 +151,7 @@ def test_what_is_cut_off_is_not_trusted(shelf, kind, path, left):
     [
         ("Megatron", "latest_checkpointed_iteration.txt", "90", "did not come to its end"),
         ("Megatron", "latest_checkpointed_iteration.txt", "\x00\xff²", "did not come to its end"),
+        ("Megatron", "latest_checkpointed_iteration.txt", "9²", "did not come to its end"),
         ("DeepSpeed", "latest", "global_step90", "did not come to its end"),
         ("DeepSpeed", "latest", "../../etc", "did not come to its end"),
         ("Hugging Face", "checkpoint-100/trainer_state.json", "[" * 100_000, "no JSON"),
@@ -234,6 +235,16 @@ def test_a_tree_without_end_is_left(shelf):
     write(shelf, "/".join("abcdefghijkl") + "/x")
 
     assert "directories deep" in trouble(shelf)
+
+
+def test_names_that_are_no_text_are_passed_over(shelf):
+    dcp(shelf)
+    os.makedirs(os.fsencode(shelf) + b"/bad\xff/step-5")
+    for name in (b"/bad\xff/step-5/.metadata", b"/bad\xff/step-5/__0_0.distcp", b"/bad\xff.pt"):
+        write(shelf, os.fsdecode(name[1:]))
+
+    (one,) = found(shelf)
+    assert (one.step, one.trouble) == (100, "")
 
 
 def test_a_pipe_does_not_make_us_wait(shelf):

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from jobs import clock
-from jobs.models import Maintenance, Node
+from jobs.models import Cluster, Maintenance, Node
 from jobs.models.maintenance import LEAD
 from tests import make as rows
 from tests.jobs import api_make as make
@@ -114,3 +114,12 @@ def test_who_saw_an_older_version_changes_nothing(olga):
 
     assert olga.post(f"{AT}{number}/cancel/", {}, If_Match=seen).status_code == 412
     assert Maintenance.objects.get().cancelled_at is None
+
+
+def test_that_the_cluster_answered_meanwhile_is_no_reason_to_refuse(olga):
+    seen = olga.get("clusters/seren/").headers["ETag"]
+    Cluster.objects.update(heard_at=clock.now(), trouble="It was away.")
+    assert olga.post(AT, asked(dry_run=True), If_Match=seen).status_code == 200
+
+    Cluster.objects.update(title="Another")
+    assert olga.post(AT, asked(dry_run=True), If_Match=seen).status_code == 412

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from django.urls import reverse
 
+from jobs import clock
+from scheduling import evaluating
 from scheduling.models import EvaluationRule
 from tests import make as people
 from tests.jobs import api_make as make
@@ -147,6 +149,43 @@ def test_a_rule_is_made_read_changed_and_removed(caller):
     assert caller.post(f"{address}remove/", {}).status_code == 200
 
     assert caller.get(address).status_code == 404
+
+
+def tagged(caller):
+    """The address of a rule, and the version that was read there."""
+    made = caller.post("evaluation-rules/", {"directory": "/ckpt/run", "suite": "core"}).json()
+    address = f"evaluation-rules/{made['id']}/"
+    return address, caller.get(address)["ETag"]
+
+
+def test_that_the_loop_has_looked_is_no_reason_to_refuse_a_change(caller):
+    address, tag = tagged(caller)
+    EvaluationRule.objects.update(looked_at=clock.now(), why="It waits.", started=1)
+
+    assert caller.get(address, If_None_Match=tag).status_code == 200
+    assert caller.patch(address, {"per_day": 3}, If_Match=tag).status_code == 200
+    assert caller.patch(address, {"per_day": 4}, If_Match=tag).status_code == 412
+    assert caller.post(f"{address}remove/", {}, If_Match=tag).status_code == 412
+    assert caller.post(f"{address}remove/", {}, If_Match=f'"x", {caller.get(address)["ETag"]}').status_code == 200
+
+
+@pytest.mark.parametrize("deed", ["patch", "remove"])
+def test_what_somebody_changes_while_one_waits_for_the_row_is_not_overwritten(caller, monkeypatch, deed):
+    address, tag = tagged(caller)
+    may_change = evaluating.may_change
+
+    def meanwhile(*asked):
+        EvaluationRule.objects.update(per_day=9)
+        return may_change(*asked)
+
+    monkeypatch.setattr(evaluating, "may_change", meanwhile)
+    if deed == "patch":
+        answer = caller.patch(address, {"per_day": 3}, If_Match=tag)
+    else:
+        answer = caller.post(f"{address}remove/", {}, If_Match=tag)
+
+    assert answer.status_code == 412
+    assert EvaluationRule.objects.get().per_day != 3
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 
 from jobs import clock
 from jobs.models import Checkpoint, Cluster, Event, Membership, Verdict
@@ -321,6 +322,69 @@ def test_whoever_left_the_team_evaluates_nothing_for_it(shelf):
 
     assert look(2) == 0
     assert why() == "ada, who made it, may not evaluate for pretraining any more."
+
+
+@pytest.mark.django_db
+def test_one_that_cannot_be_looked_at_says_so_once_and_keeps_nobody_waiting(shelf, monkeypatch, caplog):
+    sick, well = made(shelf), made(shelf)
+    there = loop._there
+
+    def broken(rule, now):
+        if rule.pk == sick.pk:
+            raise ValueError("of \x00\nand more")
+        return there(rule, now)
+
+    monkeypatch.setattr(loop, "_there", broken)
+    monkeypatch.setattr(loop, "MOST_A_TURN", 1)
+
+    look(1), look(1), look(3)
+
+    sick.refresh_from_db()
+    well.refresh_from_db()
+    assert sick.why == "It could not be looked at: ValueError: of ?"
+    assert sick.looked_at > well.looked_at > well.created_at
+    assert caplog.text.count("could not be looked at") == 1
+
+
+@pytest.mark.django_db
+def test_a_turn_that_is_over_is_no_fault_of_the_rule(shelf, monkeypatch):
+    made(shelf)
+
+    def over(*_):
+        raise SoftTimeLimitExceeded
+
+    monkeypatch.setattr(loop, "_there", over)
+
+    with pytest.raises(SoftTimeLimitExceeded):
+        look(1)
+    assert why() == ""
+
+
+@pytest.mark.django_db
+def test_a_directory_whose_name_is_no_text_hides_no_other(shelf):
+    made(shelf)
+    look(1)
+    place = lay(shelf, 7)
+    bad = os.fsencode(shelf.checkpoint_root) + b"/run/bad\xff/step_5"
+    os.makedirs(bad)
+    for name in (b"/__0_0.distcp", b"/.metadata"):
+        with open(bad + name, "w") as file:
+            file.write("bytes")
+
+    assert look(2) == 1
+    assert asked_for() == [[place]]
+
+
+@pytest.mark.django_db
+def test_a_path_that_is_too_long_to_remember_is_said_and_hides_no_other(shelf):
+    made(shelf, which="every")
+    look(1)
+    place = lay(shelf, 7)
+    os.renames(lay(shelf, 8), f"{shelf.checkpoint_root}/run/{'a' * 250}/{'b' * 250}/step-8")
+
+    assert look(2) == 1
+    assert asked_for() == [[place]]
+    assert why() == "1 of its checkpoints have a path of more than 500 characters."
 
 
 @pytest.mark.django_db
