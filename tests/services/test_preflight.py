@@ -104,8 +104,5 @@ def test_a_port_outside_our_range_is_not_kept():
 
 def test_a_port_that_was_taken_meanwhile_is_not_kept():
     last = ports.pick()
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", last))
-        server.listen()
-
+    with socket.create_server(("127.0.0.1", last)):  # also where connections of an earlier server are still dying
         assert ports.pick(last) != last
