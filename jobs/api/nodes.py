@@ -98,6 +98,12 @@ class NodeVerb(Verb):
         versions.refuse_stale(self.request, shapes.NODE.show(whole_node(cluster, name)))
         return Node.objects.select_related("cluster").get(pk=node.pk)
 
+    def changed(self, node: Node) -> Response:
+        """The cluster hears of it soon; the caller sees the node as it is now."""
+        soon(node.cluster_id)
+        shown = shapes.NODE.show(whole_node(node.cluster.name, node.name))
+        return Response(shown, headers={"ETag": versions.etag(shown)})
+
 
 class DrainNode(NodeVerb):
     """Close a node."""
@@ -148,9 +154,7 @@ class ResumeNode(NodeVerb):
         asked = self.body(self.takes, "the verb resume")
         node = self.lock(cluster, name)
         node_actions.resume(node, author=self.author, why=asked.get("reason", ""), now=clock.now())
-        soon(node.cluster_id)
-        shown = shapes.NODE.show(whole_node(cluster, name))
-        return Response(shown, headers={"ETag": versions.etag(shown)})
+        return self.changed(node)
 
 
 class TestNode(NodeVerb):
@@ -206,9 +210,7 @@ class BurnInNode(NodeVerb):
         asked = self.body(self.takes, "the verb burn-in")
         node = self.lock(cluster, name)
         node_actions.burn_in(node, author=self.author, why=asked.get("reason", ""), now=clock.now())
-        soon(node.cluster_id)
-        shown = shapes.NODE.show(whole_node(cluster, name))
-        return Response(shown, headers={"ETag": versions.etag(shown)})
+        return self.changed(node)
 
 
 def _test(deed: Deed, node: str) -> dict[str, Any]:
