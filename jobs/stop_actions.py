@@ -48,6 +48,12 @@ def evict(job: Job, node: Node, *, author: Author, why: str, ask: bool = True) -
 
 
 @transaction.atomic
+def take_back(job: Job, *, author: Author, why: str) -> None:
+    """Its cluster keeps it waiting for nodes that it was promised: back to its old place in the queue, for others."""
+    stop(job, State.PENDING, "take_back", author=author, why=why)
+
+
+@transaction.atomic
 def reach_limit(job: Job, *, author: Author, why: str) -> None:
     """Its time is over, and its cluster has not noticed."""
     stop(job, State.TIMEOUT, "limit", author=author, why=why)
@@ -72,7 +78,7 @@ def ask_of(job: Job) -> Ask | None:
     return ask if ask and ask.grace else None
 
 
-BY_LOOPS = frozenset({"preempt", "evict", "limit", "recover"})
+BY_LOOPS = frozenset({"preempt", "evict", "take_back", "limit", "recover"})
 
 
 def stop(

@@ -1,7 +1,9 @@
 """What a look at the cluster means for one attempt or one node. Pure: facts in, one small value out.
 
 Doing nothing is a value too: whoever cannot be seen for a moment is not dead. Only a cluster that answers in full and
-still does not know an attempt after `GRACE` has lost it (a controller that was killed forgets its last seconds).
+still does not know an attempt after `GRACE` has lost it (a controller that was killed forgets its last seconds). An
+attempt that the cluster took and does not begin is stranded: its nodes were drained, died or went to somebody else
+between our look and our deed, and waiting for just these may take days while others are free.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from jobs.lifecycle import FINAL, Flag, NodeFlag, NodeState, State
 from scheduling.backends.base import SeenJob, SeenNode
 
 GRACE = timedelta(seconds=30)
+BEGINS_WITHIN = timedelta(seconds=90)  # a controller may look at its queue only once a minute
+HELD_THERE = "JobHeld"  # by an operator of the cluster, who is respected
 SAYS_NOTHING = frozenset({"", "None", "NonZeroExitCode", "TimeLimit", "OutOfMemory"})  # more than state and code do
 
 
@@ -26,6 +30,8 @@ class AttemptFacts:
     suspended: bool
     sent: bool  # the cluster said yes to it
     missing_since: datetime | None
+    promised_at: datetime
+    stopping: bool
 
 
 class News:
@@ -55,6 +61,11 @@ class Suspended(News):
 
 
 @dataclass(frozen=True)
+class Stranded(News):
+    reason: str
+
+
+@dataclass(frozen=True)
 class Over(News):
     state: State
     at: datetime
@@ -81,6 +92,8 @@ def news_of(facts: AttemptFacts, seen: SeenJob | None, now: datetime) -> list[Ne
         news.append(Runs(seen.started_at))
     if seen.state in FINAL and Flag.COMPLETING not in seen.flags:
         news.append(Over(seen.state, seen.ended_at or now, seen.exit_code, seen.signal, _words(seen)))
+    elif _is_stranded(facts, seen, now):
+        news.append(Stranded(seen.reason))
     elif facts.suspended != (seen.state == State.SUSPENDED):
         news.append(Suspended(seen.state == State.SUSPENDED))
     return news
@@ -88,6 +101,11 @@ def news_of(facts: AttemptFacts, seen: SeenJob | None, now: datetime) -> list[Ne
 
 def anything_new(facts: AttemptFacts, seen: SeenJob | None, now: datetime) -> bool:
     return any(not isinstance(one, Nothing) for one in news_of(facts, seen, now))
+
+
+def _is_stranded(facts: AttemptFacts, seen: SeenJob, now: datetime) -> bool:
+    waits = seen.state == State.PENDING and not seen.reason.startswith(HELD_THERE)
+    return waits and not facts.confirmed and not facts.stopping and now - facts.promised_at > BEGINS_WITHIN
 
 
 def _has_run(seen: SeenJob) -> bool:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from jobs import actions
+from jobs import actions, stop_actions
 from jobs.ending import Ended
 from jobs.journal import SYNC
 from jobs.lifecycle import State
-from jobs.models import Attempt
+from jobs.models import Attempt, Mode
 from scheduling import observing
 from scheduling.backends.base import SeenJob
 from scheduling.observing import AttemptFacts
 
 # The columns that `facts` is made from, in its order
-KNOWN = ("backend_id", "confirmed_at", "state", "missing_since")
+KNOWN = ("backend_id", "confirmed_at", "state", "missing_since", "promised_at", "stop_as")
 
 
 def facts(
-    backend_id: str, confirmed_at: datetime | None, state: str, missing_since: datetime | None, *, sent: bool
+    backend_id: str,
+    confirmed_at: datetime | None,
+    state: str,
+    missing_since: datetime | None,
+    promised_at: datetime,
+    stop_as: str,
+    *,
+    sent: bool,
 ) -> AttemptFacts:
     return AttemptFacts(
         backend_id=backend_id,
@@ -26,11 +33,13 @@ def facts(
         suspended=state == State.SUSPENDED,
         sent=sent,
         missing_since=missing_since,
+        promised_at=promised_at,
+        stopping=bool(stop_as),
     )
 
 
 def apply_news(attempt: Attempt, seen: SeenJob | None, sent: bool, now: datetime) -> bool:
-    known = facts(attempt.backend_id, attempt.confirmed_at, attempt.state, attempt.missing_since, sent=sent)
+    known = facts(*(getattr(attempt, column) for column in KNOWN), sent=sent)
     moved = False
     for news in observing.news_of(known, seen, now):
         match news:
@@ -44,8 +53,17 @@ def apply_news(attempt: Attempt, seen: SeenJob | None, sent: bool, now: datetime
             case observing.Suspended(yes):
                 actions.suspend(attempt, suspended=yes, author=SYNC)
                 moved = True
+            case observing.Stranded(reason) if attempt.job.cluster.mode == Mode.DRIVE:
+                stop_actions.take_back(attempt.job, author=SYNC, why=_stranded(reason))
+                moved = True
             case observing.Over(state, at, exit_code, signal, reason):
                 ended = Ended(state=state, at=at, exit_code=exit_code, signal=signal, reason=reason)
                 actions.finish(attempt, ended, author=SYNC)
                 moved = True
     return moved
+
+
+def _stranded(reason: str) -> str:
+    said = f" ({reason})" if reason not in observing.SAYS_NOTHING else ""
+    waited = int(observing.BEGINS_WITHIN.total_seconds())
+    return f"The cluster took it and did not begin it on these nodes for {waited} s{said}; others are looked for."

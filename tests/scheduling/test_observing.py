@@ -7,6 +7,7 @@ import pytest
 from jobs.lifecycle import Flag, State
 from scheduling.backends.base import SeenJob
 from scheduling.observing import (
+    BEGINS_WITHIN,
     GRACE,
     AttemptFacts,
     Known,
@@ -14,6 +15,7 @@ from scheduling.observing import (
     Nothing,
     Over,
     Runs,
+    Stranded,
     Suspended,
     news_of,
     pick,
@@ -26,7 +28,12 @@ AGO = NOON - timedelta(minutes=1)
 
 def facts(**fields):
     defaults = {"backend_id": "7", "confirmed": True, "suspended": False, "sent": True, "missing_since": None}
-    return AttemptFacts(**{**defaults, **fields})
+    return AttemptFacts(**{**defaults, "promised_at": AGO, "stopping": False, **fields})
+
+
+def waiting(**fields):
+    """Of an attempt that the cluster took and has not begun."""
+    return facts(**{"confirmed": False, "promised_at": NOON - BEGINS_WITHIN * 1.1, **fields})
 
 
 def seen(state=State.RUNNING, **fields):
@@ -47,6 +54,12 @@ def seen(state=State.RUNNING, **fields):
         (facts(confirmed=False), seen(), [Runs(AGO)]),
         (facts(confirmed=False, suspended=False), seen(State.SUSPENDED), [Runs(AGO), Suspended(True)]),
         (facts(suspended=True), seen(), [Suspended(False)]),
+        # it is left waiting there, though nobody ended it and no operator holds it
+        (waiting(), seen(State.PENDING, started_at=None, reason="Resources"), [Stranded("Resources")]),
+        (waiting(promised_at=NOON - BEGINS_WITHIN), seen(State.PENDING, started_at=None), []),
+        (waiting(stopping=True), seen(State.PENDING, started_at=None), []),
+        (waiting(confirmed=True), seen(State.PENDING, started_at=AGO), []),
+        (waiting(), seen(State.PENDING, started_at=None, reason="JobHeldAdmin"), []),
         # it ended
         (facts(), seen(State.COMPLETED, ended_at=NOON, exit_code=0), [Over(State.COMPLETED, NOON, 0, None, "")]),
         (

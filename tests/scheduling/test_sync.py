@@ -6,11 +6,11 @@ import pytest
 
 from jobs import actions, clock, ending, node_actions
 from jobs.lifecycle import Flag, NodeFlag, NodeState, State
-from jobs.models import Attempt, Cluster, Deed, Job, Node
+from jobs.models import Attempt, Cluster, Deed, Event, Job, Mode, Node
 from scheduling.backends.base import SeenNode, Unreachable
 from scheduling.loops.deliver import deliver_once
 from scheduling.loops.sync import sync_once
-from scheduling.observing import GRACE
+from scheduling.observing import BEGINS_WITHIN, GRACE
 from tests import make
 from tests.scheduling.fake import failing
 
@@ -50,6 +50,28 @@ def test_configuring_on_the_cluster_is_not_running_yet(cluster, slurm, sent):
     sync(cluster, slurm)
 
     assert job().is_configuring
+
+
+def test_who_is_left_waiting_for_nodes_of_somebody_else_goes_back_to_his_place_for_others(cluster, slurm, sent):
+    slurm.change(sent.key, reason="ReqNodeNotAvail")
+    submitted = job().submitted_at
+
+    assert sync(cluster, slurm, later=BEGINS_WITHIN + GRACE) == 1
+    assert sync(cluster, slurm, later=BEGINS_WITHIN + GRACE) == 0
+    deliver_once(cluster, slurm, clock.now())
+    slurm.end(sent.key, State.CANCELLED, clock.now())
+    sync(cluster, slurm)
+
+    assert slurm.cancelled
+    assert (job().state, job().submitted_at, job().requeues) == (State.PENDING, submitted, 0)
+    assert "ReqNodeNotAvail" in Event.objects.get(what="job.take_back_asked").why
+
+
+def test_on_a_cluster_we_only_watch_nobody_is_taken_back(cluster, slurm, sent):
+    Cluster.objects.update(mode=Mode.OBSERVE)
+
+    assert sync(cluster, slurm, later=BEGINS_WITHIN + GRACE) == 0
+    assert not Event.objects.filter(what="job.take_back_asked").exists()
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED, State.TIMEOUT, State.OUT_OF_MEMORY])
