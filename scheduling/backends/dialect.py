@@ -26,9 +26,10 @@ GONE = frozenset({2017, 2021})  # no such job; already completing or completed: 
 # A no about the place as it is now, not about the job: a node died, is drained or reserved, a partition is closed, or a
 # node has less than when it was chosen (2014; also said of what no node ever had, so nobody may ask for ever).
 ABOUT_PLACE = frozenset({2014, 2015, 2016, 2035, 2056, 2068, 2070, 2079, 2101, 2118})
-# Errors of Slurm's own transport: slurmrestd answered us, but could not be sure of its controller.
+# Errors of Slurm's own transport: slurmrestd answered us, but could not be sure of its controller. 7000 is v0.0.39 that
+# finds no accounting store: it says so of every request, also of a submission that went through.
 UNSENT = frozenset({1001, 1800})
-TRANSPORT = (range(1000, 1100), range(1800, 1900), range(5000, 5100))
+TRANSPORT = (range(1000, 1100), range(1800, 1900), range(5000, 5100), range(7000, 7001))
 
 MOST_MINUTES = 2**31  # more is one of Slurm's words for "none"
 MOST_GPUS = 4096  # per node; an index list comes from outside and must not fill the memory
@@ -86,10 +87,10 @@ OLDEST = Dialect(
     aims_signals=False,
     says_unchanged=True,
 )
-NEWER = ("v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41")
+NEWER = ("v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41")
 DIALECTS: dict[str, Dialect] = {
     **{api: Dialect(api=api, lists_states=True) for api in NEWER},
-    "v0.0.40": Dialect(api="v0.0.40"),
+    "v0.0.40": Dialect(api="v0.0.40", script_inside_job=False),  # 23.11 wants it outside, 24.11 takes both
     "v0.0.39": Dialect(api="v0.0.39", script_inside_job=False, gres_prefix="gres:gpu", aims_signals=False),
     "v0.0.38": OLDEST,
 }
@@ -253,7 +254,7 @@ def release(answer: object) -> str:
 def controller_is_up(answer: object) -> bool:
     """slurmrestd answers a ping with 200 while its controller is away (and newer ones for a bad token too)."""
     pings = _entries(answer, "pings") if isinstance(answer, Mapping) else []
-    return any((ping.get("pinged") or ping.get("ping")) == "UP" for ping in pings)
+    return any((ping.get("pinged") or ping.get("ping")) == "UP" or ping.get("responding") is True for ping in pings)
 
 
 def jobs(answer: object) -> list[SeenJob]:
@@ -427,7 +428,9 @@ def _hosts(raw: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _exit(value: object) -> tuple[int | None, int | None]:
-    """(code, signal) of a wait status (v0.0.38) or of a structure."""
+    """(code, signal) of a wait status (v0.0.38), of one in a structure for numbers (v0.0.39), or of a structure."""
+    if isinstance(value, Mapping) and "number" in value:
+        value = _number(value, "exit_code")
     if type(value) is int:
         return (value >> 8) & 0xFF, (value & 0x7F) or None
     if value is None:

@@ -87,6 +87,7 @@ def talking(answers, **options):
         ((429, "later"), Unreachable),
         ((404, "no such path"), Unreachable),
         ((500, {"errors": [{"error_number": 1800, "error": "connect failure"}]}), Unreachable),
+        ((500, {"job_id": 7, "errors": [{"error_number": 7000, "error": "Unable to connect to database"}]}), Doubtful),
     ],
 )
 def test_what_became_of_a_submission(said, error):
@@ -176,8 +177,8 @@ def test_the_version_is_asked_for_once_newest_first():
         backend.nodes()
 
     asked = [path for _, path, _, _ in heard]
-    assert asked[:3] == [f"/slurm/v0.0.{n}/ping" for n in (44, 43, 42)]
-    assert [path.partition("?")[0] for path in asked[3:]] == ["/slurm/v0.0.42/nodes"] * 2
+    assert asked[:4] == [f"/slurm/v0.0.{n}/ping" for n in (45, 44, 43, 42)]
+    assert [path.partition("?")[0] for path in asked[4:]] == ["/slurm/v0.0.42/nodes"] * 2
 
 
 def test_an_upgrade_is_noticed_and_the_version_asked_for_again():
