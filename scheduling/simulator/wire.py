@@ -260,7 +260,8 @@ def partitions(world: World) -> Plain:
     total = sum(one.cpus for one in world.nodes.values())
     whole = {"nodes": {"configured": compress(names), "total": len(names)}, "cpus": {"total": total}}
     limits = {"maximums": {"time": number(None, infinite=True)}, "defaults": {"time": number(None)}}
-    return {"partitions": [{"name": PARTITION, "partition": {"state": ["UP"]}, **whole, **limits}]}
+    only = {"name": PARTITION, "partition": {"state": ["UP"]}, **whole, **limits}
+    return {"partitions": [only], "last_update": number(world.last_node_change)}
 
 
 def reservations(world: World) -> Plain:

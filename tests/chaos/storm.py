@@ -57,6 +57,7 @@ SELECT c.name, n.name FROM jobs_node n JOIN jobs_cluster c ON c.id = n.cluster_i
 WHERE n.drain_asked AND NOT EXISTS (SELECT 1 FROM jobs_deed d WHERE d.node_id = n.id AND d.done_at IS NULL)
 AND NOT EXISTS (SELECT 1 FROM failures_decision WHERE course IN ('approved', 'acting'))
 """
+UNENDED = "SELECT public_id FROM jobs_job WHERE ended_at IS NULL"
 HELD = "SELECT public_id FROM jobs_job WHERE state = 'PENDING' AND hold <> '' AND recover_by IS NULL"
 TRAINING = """
 SELECT a.key FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id
@@ -187,7 +188,6 @@ class Storm:
             "nodes": 2 if gang else 1,
             "gpus_per_node": 8 if gang else dice.choice((1, 1, 2, 4)),
             "time_limit": 600,
-            "priority": 1000,  # before what the demo's people left behind
             "team": "platform",
         }
 
@@ -202,7 +202,6 @@ class Storm:
             "nodes": dice.choice((1, 2)),
             "gpus_per_node": 8,
             "time_limit": 600,
-            "priority": 1000,
             "checkpoint_dir": "/checkpoints/storm",
             "team": "platform",
         }
@@ -226,7 +225,7 @@ class Storm:
                 self.final_once.setdefault(job, state)
 
     def _prepare(self) -> None:
-        """The demo's people would go on submitting, and their jobs last for minutes.
+        """The demo's people would go on submitting, and their jobs hold the whole cluster for minutes.
 
         kill -9 takes nothing that the kernel already has, so PostgreSQL need not wait for the disk: a busy one would
         turn the storm into a calm. Power cuts are not part of it.
@@ -234,6 +233,8 @@ class Storm:
         self.instance.halt("demo")
         # Before its first look at the cluster the instance refuses jobs, as it should: it knows no node to size them by
         until(lambda: self.instance.sql("SELECT 1 FROM jobs_node LIMIT 1").fetchone(), 120, "no node was reported")
+        if theirs := [job for (job,) in self.instance.sql(UNENDED).fetchall()]:
+            assert self._ask("/api/v1/jobs/verbs/", {"verb": "cancel", "ids": theirs}, key=f"{self.seed}-theirs")
         if self.trainings:
             assert self._ask("/api/v1/recovery/modes/", {"mode": "act"}, key=f"{self.seed}-act"), "nobody answered"
         self.instance.sql("ALTER SYSTEM SET fsync = off")
