@@ -46,6 +46,10 @@ def evaluate(
         str,
         typer.Option("--watch", metavar="DIR", help="Evaluate what appears there from now on; see acme rules."),
     ] = "",
+    which: rules.WhichOption = None,
+    pattern: rules.PatternOption = None,
+    interval: rules.IntervalOption = None,
+    per_day: rules.PerDayOption = None,
     wait: Annotated[bool, typer.Option(help="Without it only the id is printed.")] = True,
     output: FormOption = Form.TABLE,
 ) -> None:
@@ -54,6 +58,9 @@ def evaluate(
         usage("give checkpoints, the --id of a campaign, or a directory to --watch, one of them")
     if watch and (deadline or again):
         usage("--deadline and --again are about checkpoints that are there; a rule has neither")
+    of_rule = {"which": which, "pattern": pattern, "interval": interval, "per_day": per_day}
+    if not watch and any(value is not None for value in of_rule.values()):
+        usage("--which, --pattern, --interval and --per-day are about a directory to --watch")
     if not (id or suite):
         usage("--suite is missing")
     if nodes and deadline:
@@ -61,7 +68,7 @@ def evaluate(
     acme = server_of(ctx)
     if watch:
         where = {"directory": watch, "suite": suite, "cluster": cluster, "team": team}
-        typer.echo(rules.make(acme, {**where, "nodes": nodes, "weights_gb": weights_gb}))
+        typer.echo(rules.make(acme, {**where, **of_rule, "nodes": nodes, "weights_gb": weights_gb}))
         return
     if checkpoint:
         asked = {"checkpoints": checkpoint, "suite": suite, "nodes": nodes, "weights_gb": weights_gb}

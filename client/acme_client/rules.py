@@ -11,6 +11,11 @@ from acme_client import table
 from acme_client.api import Acme
 from acme_client.terminal import Form, FormOption, print_rows, server_of, usage
 
+WhichOption = Annotated[str | None, typer.Option("--which", help="newest or every.")]
+PatternOption = Annotated[str | None, typer.Option("--pattern", help="Of names beneath the directory, as 'run-*'.")]
+IntervalOption = Annotated[str | None, typer.Option("--interval", help="The least time between campaigns: 1:00:00.")]
+PerDayOption = Annotated[int | None, typer.Option("--per-day", help="At most so many campaigns in 24 hours.")]
+
 COLUMNS: list[table.Column] = [
     ("ID", lambda row: row["id"]),
     ("STATE", lambda row: "on" if row["is_on"] else "off"),
@@ -32,19 +37,18 @@ def rules(
     id: Annotated[int | None, typer.Argument(help="One rule; without it all are listed.")] = None,
     on: Annotated[bool | None, typer.Option("--on/--off", help="Switch it on or off.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Its campaigns stay.")] = False,
-    which: Annotated[str | None, typer.Option("--which", help="newest or every.")] = None,
-    pattern: Annotated[
-        str | None, typer.Option("--pattern", help="Of names beneath the directory, as 'run-*'.")
-    ] = None,
-    interval: Annotated[
-        str | None, typer.Option("--interval", help="The least time between campaigns: 1:00:00.")
-    ] = None,
-    per_day: Annotated[int | None, typer.Option("--per-day", help="At most so many campaigns in 24 hours.")] = None,
+    which: WhichOption = None,
+    pattern: PatternOption = None,
+    interval: IntervalOption = None,
+    per_day: PerDayOption = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", "-N", min=0, help="Of each campaign; 0: no limit.")] = None,
     output: FormOption = Form.TABLE,
 ) -> None:
     """List the rules that evaluate new checkpoints, or change one. `acme evaluate --watch DIR` makes one."""
     given = {"is_on": on, "which": which, "pattern": pattern, "interval": interval, "per_day": per_day}
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if nodes is not None:
+        changes["nodes"] = nodes or None
     if (changes or remove) and id is None:
         usage("name the rule that is to change; acme rules lists them")
     if changes and remove:

@@ -57,7 +57,7 @@ CHANGED = {
     "which": text(choices=Which.values, required=False),
     "interval": anything("The least time between two campaigns: seconds, or text as 2:00:00.", required=False),
     "per_day": number(low=1, high=MOST_A_DAY, required=False),
-    "nodes": number(low=1, high=100_000, required=False),
+    "nodes": number("Of each campaign; null: no limit.", low=1, high=100_000, required=False, nullable=True),
     "weights_gb": measure("Of one checkpoint; 14 if not given.", required=False),
     "is_on": truth(required=False),
 }

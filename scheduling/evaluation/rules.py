@@ -141,6 +141,8 @@ def changes(asked: Mapping[str, Any]) -> dict[str, Any]:
     if "directory" in asked:
         raise BadSpec("directory", "cannot change; make another rule for another directory")
     values = readers.read_all(asked, CHANGES, "a change of a rule of evaluation")
+    if "nodes" in asked:
+        values.setdefault("nodes", None)  # null takes the limit away
     if not values:
         raise BadSpec("is_on", "or another field to be changed is missing")
     return values

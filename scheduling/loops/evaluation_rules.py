@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY = timedelta(seconds=30)
 MOST_FILES = 50_000
 MOST_LISTING_S = 10.0
-MOST_A_TURN = 20  # rules
+MOST_A_TURN = 10  # rules; all their listings together end before the lease does
 MOST_REPORTED = 2_000
 
 

@@ -78,6 +78,7 @@ def test_a_failed_campaign_is_exit_code_1(acme, suite):
         (("--watch", "/ckpt"), "--suite is missing"),
         (("--watch", "/ckpt", "-s", "core", "--again"), "a rule has neither"),
         (("/a",), "--suite is missing"),
+        (("/a", "-s", "core", "--per-day", "3"), "about a directory to --watch"),
         (("/a", "-s", "core", "-N", "1", "--deadline", "1:00"), "two ways to say the same"),
         (("/a", "-s", "core", "--deadline", "2026-99-01T"), "is no time"),
     ],
@@ -121,12 +122,16 @@ def test_suites_are_listed(acme, suite):
 
 
 def test_a_directory_is_watched_by_a_rule_that_is_listed_changed_and_removed(acme, suite):
-    id = acme("evaluate", "--watch", "/ckpt/run", "-s", "core", "-A", "vision").stdout.strip()
+    how = ("--per-day", "3", "--pattern", "iter_*", "-N", "2")
+    id = acme("evaluate", "--watch", "/ckpt/run", "-s", "core", "-A", "vision", *how).stdout.strip()
     assert "/ckpt/run" in acme("rules").stdout
+    row = EvaluationRule.objects.get()
+    assert (row.per_day, row.pattern, row.nodes) == (3, "iter_*", 2)
 
-    acme("rules", id, "--off", "--which", "every", "--interval", "1:00:00")
+    acme("rules", id, "--off", "--which", "every", "--interval", "1:00:00", "--nodes", "0")
     row = EvaluationRule.objects.get()
     assert (str(row.pk), row.is_on, row.which, row.interval.total_seconds()) == (id, False, "every", 3600)
+    assert row.nodes is None
     acme("rules", id, "--remove")
 
     assert not EvaluationRule.objects.exists()
