@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,9 +22,10 @@ from scheduling.engine.policies.acme import ORDERS
 from scheduling.engine.settings import AcmeSettings
 from scheduling.evaluation.rules import MOST_A_DAY
 from scheduling.loops.simulate import MOST_DAYS, MOST_JOBS
-from scheduling.models import Which
-from scheduling.replays import BELONGS, TRACES
+from scheduling.models import UploadedTrace, Which
+from scheduling.replays import BELONGS, LARGEST_FILE, TRACES, kind_of
 from scheduling.simulator import asking
+from scheduling.simulator.run import Setting
 
 
 def _moment() -> forms.DateTimeInput:
@@ -32,6 +34,9 @@ def _moment() -> forms.DateTimeInput:
 
 def _same(names: Any) -> list[tuple[str, str]]:
     return [(name, name) for name in names]
+
+
+_OTHER_ORDERS = [name for name in ORDERS if name != AcmeSettings().order]
 
 
 class PolicyForm(forms.Form):
@@ -119,7 +124,19 @@ class EndForm(forms.Form):
 class ReplayForm(forms.Form):
     """What is replayed, and under what; empty fields are as they are."""
 
-    trace = forms.ChoiceField(label="Jobs", help_text="history: what ran here; acme: drawn as in the Acme study.")
+    MAIN = ("trace", "trace_file", "policies", "cluster", "days", "until", "jobs", "nodes", "gpus_per_node", "team")
+
+    trace = forms.ChoiceField(
+        label="Jobs",
+        help_text="history: what ran here; acme: drawn as in the Acme study; below them files of your teams.",
+    )
+    trace_file = forms.FileField(
+        label="Or a file",
+        required=False,
+        max_length=80,
+        help_text="CSV of AcmeTrace, Helios, openb or our own export, Philly, SWF, sacct --parsable2; also gz or zst;"
+        f" at most {LARGEST_FILE >> 20} MiB.",
+    )
     team = forms.ChoiceField(help_text="Its members see the result.")
     policies = forms.MultipleChoiceField(
         choices=_same(RULES),
@@ -127,23 +144,88 @@ class ReplayForm(forms.Form):
         help_text=f"Up to {MOST_RUNS}, compared side by side.",
     )
     cluster = forms.ChoiceField(required=False, help_text="Whose history.")
-    days = forms.IntegerField(label="Days back", required=False, min_value=1, max_value=MOST_DAYS)
+    days = forms.IntegerField(label="Days of history", required=False, min_value=1, max_value=MOST_DAYS)
+    until = forms.DateTimeField(label="Until, UTC", required=False, widget=_moment(), help_text="Empty: now.")
     jobs = forms.IntegerField(label="Jobs drawn", required=False, min_value=1, max_value=MOST_JOBS)
     nodes = forms.IntegerField(
         required=False, min_value=1, max_value=asking.MOST_NODES, help_text="Empty: as many as there are."
     )
+    gpus_per_node = forms.IntegerField(
+        label="GPUs of a node", required=False, min_value=1, max_value=asking.MOST_GPUS_PER_NODE
+    )
+    quota = forms.CharField(
+        label="Quotas",
+        required=False,
+        max_length=20_000,
+        widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false"}),
+        help_text="One a line: team,kind,GPUS or team,,GPUS for all its work. Empty: nobody is held back.",
+    )
+    order = forms.ChoiceField(
+        label=f"acme: {WORDS['order']}", required=False, choices=[("", AcmeSettings().order), *_same(_OTHER_ORDERS)]
+    )
+    backfill = forms.ChoiceField(
+        label=f"acme: {WORDS['backfill']}", required=False, choices=[("", "easy"), ("conservative", "conservative")]
+    )
+    reserve = forms.MultipleChoiceField(
+        label="acme: quotas kept free for",
+        choices=_same(kind.value for kind in Kind),
+        required=False,
+        initial=sorted(AcmeSettings().reserve),
+        widget=forms.CheckboxSelectMultiple,
+        help_text="What a team leaves of its quota for these is lent only to who gives way.",
+    )
+    best_effort = forms.MultipleChoiceField(
+        label="acme: kinds that borrow",
+        choices=_same(kind.value for kind in Kind),
+        required=False,
+        initial=list(Setting.best_effort),
+        widget=forms.CheckboxSelectMultiple,
+        help_text="They may use what others leave of their quotas, and give way.",
+    )
     placement = forms.ChoiceField(required=False, choices=[("", "consolidate"), *_same(asking.PLACEMENT_NAMES[1:])])
+    preemption_cost = forms.ChoiceField(
+        label="What a preemption costs",
+        required=False,
+        choices=[("", "nothing"), ("helios", "helios: 7, 30 or 60 s by width")],
+    )
     faults = forms.CharField(required=False, max_length=200, help_text="rates, or name=number: nodes break.")
     noise = forms.CharField(required=False, max_length=20, help_text="Errors of expected times: none, helios, a sigma.")
     seed = forms.IntegerField(required=False, min_value=0, max_value=2**31 - 1)
 
-    def __init__(self, *given: Any, places: Places, **more: Any) -> None:
+    def __init__(self, *given: Any, places: Places, brought: Iterable[UploadedTrace] = (), **more: Any) -> None:
         super().__init__(*given, **more)
         mine = [team.name for team in places.teams.values() if places.caller.has(Role.RESEARCHER, team.pk)]
         clusters = [cluster.name for cluster in places.clusters.values()]
-        choices = {"team": mine, "cluster": clusters, "trace": TRACES if clusters else TRACES[:-1]}
+        known = _same(TRACES if clusters else TRACES[:-1])
+        files = [(one.called, f"{one.name} ({one.jobs:,} jobs)") for one in brought]
+        choices = {"team": _same(mine), "cluster": _same(clusters), "trace": known + files}
         for name, values in choices.items():
-            self.fields[name].choices = _same(values)  # type: ignore[attr-defined]
+            self.fields[name].choices = values  # type: ignore[attr-defined]
+
+    def main(self) -> list[forms.BoundField]:
+        return [self[name] for name in self.MAIN]
+
+    def more(self) -> list[forms.BoundField]:
+        return [field for field in self if field.name not in self.MAIN]
+
+    def more_is_wrong(self) -> bool:
+        return any(field.errors for field in self.more())
+
+    def clean_trace_file(self) -> Any:
+        file = self.cleaned_data["trace_file"]
+        if file and file.size > LARGEST_FILE:
+            raise forms.ValidationError(f"The file has {file.size:,} bytes, more than the {LARGEST_FILE:,} allowed.")
+        return file
+
+    def clean_quota(self) -> list[dict[str, str]]:
+        """What each line means is checked as the API's objects are."""
+        rows = []
+        for number, line in enumerate(filter(None, map(str.strip, self.cleaned_data["quota"].splitlines())), 1):
+            cells = [cell.strip() for cell in line.split(",")]
+            if len(cells) != 3:
+                raise forms.ValidationError(f"Line {number} is not team,kind,GPUS: {line[:60]}")
+            rows.append(dict(zip(("team", "kind", "gpus"), cells, strict=True)))
+        return rows
 
     def clean_policies(self) -> list[str]:
         chosen: list[str] = self.cleaned_data["policies"]
@@ -151,12 +233,28 @@ class ReplayForm(forms.Form):
             raise forms.ValidationError(f"{len(chosen)} are chosen; at most {MOST_RUNS} can be compared.")
         return chosen
 
-    def asked(self) -> dict[str, Any]:
-        """Without what belongs to the other sort of trace: its fields stand in the same form."""
-        given = {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
-        trace = given.pop("trace")
-        other = BELONGS["acme" if trace == "history" else "history"]
-        return {name: value for name, value in given.items() if name not in ("policies", "team", *other)}
+    def asked(self, trace: str) -> dict[str, Any]:
+        """Without what belongs to other sorts of trace, or to a policy that is not replayed: their fields stand in the
+        same form."""
+        given = {name: value for name, value in self.cleaned_data.items() if value not in (None, "", [])}
+        kind = kind_of(trace)
+        others = {name for sort, names in BELONGS.items() if sort != kind for name in names}
+        apart = {"trace", "trace_file", "policies", "team", "order", "backfill", "reserve", "best_effort", *others}
+        asked = {name: value for name, value in given.items() if name not in apart}
+        if "acme" in given["policies"]:
+            asked |= self._of_acme()
+        return asked
+
+    def _of_acme(self) -> dict[str, Any]:
+        """Only what is not as usual, so that the result's page says what was changed."""
+        given, usual = self.cleaned_data, AcmeSettings()
+        settings = {name: given[name] for name in ("order", "backfill") if given[name]}
+        if set(given["reserve"]) != usual.reserve:
+            settings["reserve"] = given["reserve"]
+        asked: dict[str, Any] = {"policy_settings": {"acme": settings}} if settings else {}
+        if sorted(given["best_effort"]) != sorted(Setting.best_effort):
+            asked["best_effort"] = ",".join(given["best_effort"])
+        return asked
 
 
 class CampaignForm(forms.Form):

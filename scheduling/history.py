@@ -1,12 +1,16 @@
-"""Our own past jobs as a trace: rows in, columns out. Reads only."""
+"""Our own past jobs, and files that people brought, as traces: rows in, columns out. Reads only."""
 
 from __future__ import annotations
 
+import gzip
+import io
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from jobs.models import Job
+from jobs.traces.rows import read_lines
 from jobs.traces.trace import Trace, made_of
+from scheduling.models import UploadedTrace
 
 COLUMNS = (
     *("public_id", "user__username", "team__name", "kind", "name", "state", "submitted_at", "started_at", "ended_at"),
@@ -47,6 +51,13 @@ def trace_of(cluster: str, since: datetime, until: datetime, most: int, teams: C
         cpus=[count * cpus for count, cpus in zip(nodes, columns["cpus_per_node"], strict=True)],
         memory_mb=columns["memory_per_node_mb"],
     )
+
+
+def brought(number: int) -> Trace:
+    """Raises DoesNotExist."""
+    row = UploadedTrace.objects.get(pk=number)
+    with gzip.open(io.BytesIO(bytes(row.packed)), "rt", encoding="utf-8", newline="") as lines:
+        return read_lines(lines, row.name)
 
 
 def _seconds(limit: timedelta | None) -> float:

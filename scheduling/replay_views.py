@@ -8,6 +8,8 @@ from functools import cache
 from typing import Any
 
 from django.contrib import messages
+from django.core.files.uploadedfile import UploadedFile
+from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -16,16 +18,19 @@ from rest_framework.exceptions import PermissionDenied
 from jobs import clock
 from jobs.api.submitting import Places
 from jobs.door.errors import BadField
+from jobs.door.throttle import PerUser
 from jobs.journal import Author
 from jobs.pages import answer
 from jobs.readers import BadSpec
 from jobs.rights import Caller
 from scheduling import simulation_actions as actions
+from scheduling import trace_actions
 from scheduling.comparing import MOST_RUNS, lines, sections
 from scheduling.forms import ReplayForm
 from scheduling.models import UNFINISHED, Simulation, SimulationState
-from scheduling.replays import checked, may_cancel, theirs, wake
+from scheduling.replays import checked, may_change, read_file, theirs, traces, wake
 from scheduling.simulation_actions import Gone, TooMany
+from scheduling.trace_actions import Brought
 
 PAGE = 25
 USUAL = {"policies": ["acme", "easy"], "jobs": 10_000, "days": 30}
@@ -39,12 +44,14 @@ def _caller(request: HttpRequest) -> Caller:
 def replays(request: HttpRequest) -> HttpResponse:
     caller = _caller(request)
     places = Places(caller)
-    form = ReplayForm(request.POST or None, places=places, initial=USUAL)
+    brought = list(traces(caller)[:PAGE])
+    form = ReplayForm(request.POST or None, request.FILES or None, places=places, brought=brought, initial=USUAL)
     if request.method == "POST" and form.is_valid() and (made := _asked(request, form, places)):
         return redirect("replay", made.public_id)
     context = {
         "now": clock.now(),
         "form": form,
+        "traces": [(one, may_change(caller, one)) for one in brought],
         "may_ask": bool(form.fields["team"].choices),  # type: ignore[attr-defined]
         "rows": cache(lambda: list(theirs(caller).select_related("user", "team").defer("result")[:PAGE])),
     }
@@ -54,14 +61,11 @@ def replays(request: HttpRequest) -> HttpResponse:
 
 
 def _asked(request: HttpRequest, form: ReplayForm, places: Places) -> Simulation | None:
-    """None if it cannot be; the form then says why."""
-    trace, policies = form.cleaned_data["trace"], form.cleaned_data["policies"]
+    """None if it cannot be; the form then says why, and no file is kept."""
     try:
-        team = places.team_of(form.cleaned_data["team"])
-        params = checked(trace, policies, form.asked(), places, places.caller)
-        made = actions.ask(
-            trace=trace, policies=policies, params=params, team=team, author=Author.of(request), now=clock.now()
-        )
+        brought = _read(request, form.cleaned_data["trace_file"])
+        with transaction.atomic():
+            made = _made(form, places, brought, Author.of(request))
     except BadSpec as bad:
         form.add_error(bad.field if bad.field in form.fields else None, bad.why)
     except (TooMany, PermissionDenied) as refused:
@@ -73,6 +77,47 @@ def _asked(request: HttpRequest, form: ReplayForm, places: Places) -> Simulation
         wake()
         return made
     return None
+
+
+def _made(form: ReplayForm, places: Places, brought: Brought | None, author: Author) -> Simulation:
+    trace, policies = form.cleaned_data["trace"], form.cleaned_data["policies"]
+    team = places.team_of(form.cleaned_data["team"])
+    if brought:
+        trace = trace_actions.keep(brought, team=team, author=author).called
+    params = checked(trace, policies, form.asked(trace), places, places.caller)
+    return actions.ask(trace=trace, policies=policies, params=params, team=team, author=author, now=clock.now())
+
+
+class Uploads(PerUser):
+    """Reading one may take seconds."""
+
+    name = "traces:"
+    most = 10
+
+
+def _read(request: HttpRequest, file: UploadedFile | None) -> Brought | None:
+    """Before anything is written: it may take seconds."""
+    if file is None:
+        return None
+    if not Uploads().allow_request(request, None):
+        raise BadSpec("trace_file", "That were many traces in one minute; wait a moment.")
+    return read_file(file)
+
+
+@require_POST
+def remove_trace(request: HttpRequest, number: int) -> HttpResponse:
+    caller = _caller(request)
+    row = get_object_or_404(traces(caller), pk=number)
+    if not may_change(caller, row):
+        messages.error(request, f"{row} is somebody else's: this needs the role operator in its team.")
+    else:
+        try:
+            trace_actions.remove(row, author=Author.of(request))
+        except trace_actions.InUse as used:
+            messages.error(request, str(used))
+        else:
+            messages.success(request, f"{row} is removed.")
+    return redirect("replays")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +152,7 @@ def replay(request: HttpRequest, public_id: str) -> HttpResponse:
         "row": row,
         "topic": f"simulation:{row.public_id}",
         "is_open": row.state in UNFINISHED,
-        "may_cancel": row.state in UNFINISHED and may_cancel(caller, row),
+        "may_cancel": row.state in UNFINISHED and may_change(caller, row),
         "asked": {name: value for name, value in row.params.items() if name != "teams"}.items(),
         "columns": columns,
         "sections": sections([column.run for column in columns]) if columns else [],
@@ -159,7 +204,7 @@ def export(request: HttpRequest, form: str) -> HttpResponse:
 def cancel(request: HttpRequest, public_id: str) -> HttpResponse:
     caller = _caller(request)
     row = get_object_or_404(theirs(caller), public_id=public_id)
-    if not may_cancel(caller, row):
+    if not may_change(caller, row):
         messages.error(request, f"{row} is somebody else's: this needs the role operator in its team.")
     else:
         try:

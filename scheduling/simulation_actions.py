@@ -22,7 +22,7 @@ from jobs import journal
 from jobs.journal import Author
 from jobs.models import Team
 from jobs.publicid import public_id
-from scheduling.models import UNFINISHED, Simulation, SimulationState
+from scheduling.models import UNFINISHED, UPLOAD, Simulation, SimulationState, UploadedTrace
 
 SIMULATOR = Author(by="simulator")
 MOST_WAITING = 5  # of one person
@@ -58,6 +58,8 @@ def ask(
     made = Simulation.objects.create(
         public_id=name, trace=trace, policies=list(policies), params=dict(params), team=team, user_id=author.user_id
     )
+    if trace.startswith(UPLOAD):
+        UploadedTrace.objects.filter(pk=int(trace.removeprefix(UPLOAD))).update(used_at=now)
     _tell(made, author, "", SimulationState.PENDING)
     return made
 

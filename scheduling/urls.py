@@ -41,6 +41,7 @@ urlpatterns = [
     path("what-if/", replay_views.replays, name="replays"),
     path("what-if/compare/", replay_views.compare, name="compare"),
     re_path(r"^what-if/export\.(?P<form>json|csv)$", replay_views.export, name="replay-export"),
+    path("what-if/traces/<int:number>/remove/", replay_views.remove_trace, name="trace-remove"),
     path("what-if/<slug:public_id>/", replay_views.replay, name="replay"),
     path("what-if/<slug:public_id>/cancel/", replay_views.cancel, name="replay-cancel"),
 ]

@@ -9,6 +9,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -21,15 +22,29 @@ HEADER = (
 )
 
 
-def read(path: str | Path) -> Trace:
+@dataclass(frozen=True, kw_only=True)
+class Most:
+    """What is taken of a stranger's file, whatever it unpacks to."""
+
+    jobs: int
+    unpacked_bytes: int
+
+
+def read(path: str | Path, name: str = "", most: Most | None = None) -> Trace:
     path = Path(path)
+    name = name or path.name
     try:
         if _begins_with(path, b"PAR1"):
+            if most:
+                raise BadTrace(f"{name} is Parquet, which is read from the command line only; write it as CSV.")
             return _parquet(path)
-        with opened(path) as lines:
-            return read_lines(lines, path.name)
+        with opened(path, most) as lines:
+            trace = read_lines(lines, name)
     except (OSError, EOFError, UnicodeError, zlib.error) as error:
-        raise BadTrace(f"{path.name} cannot be read: {error}") from error
+        raise BadTrace(f"{name} cannot be read: {error}") from error
+    if most and len(trace) > most.jobs:
+        raise BadTrace(f"{name} has {len(trace):,} jobs, more than the {most.jobs:,} allowed.")
+    return trace
 
 
 def _begins_with(path: Path, magic: bytes) -> bool:
@@ -57,9 +72,28 @@ def _parquet(path: Path) -> Trace:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Iterable[str]]:
+def opened(path: Path, most: Most | None = None) -> Iterator[Iterable[str]]:
     with path.open("rb") as raw, _unpacked(raw, path) as data:
-        yield io.TextIOWrapper(data, encoding="utf-8", errors="replace", newline="")  # type: ignore[arg-type]
+        bounded = io.BufferedReader(_Counted(data, most.unpacked_bytes)) if most else data
+        yield io.TextIOWrapper(bounded, encoding="utf-8", errors="replace", newline="")  # type: ignore[arg-type]
+
+
+class _Counted(io.RawIOBase):
+    """A few kilobytes that unpack to all of the memory are refused on their way."""
+
+    def __init__(self, data: IO[bytes], most: int) -> None:
+        self._data, self._left, self._most = data, most, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        chunk = self._data.read(len(into))
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise BadTrace(f"It unpacks to more than the {self._most >> 20} MiB allowed.")
+        into[: len(chunk)] = chunk
+        return len(chunk)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from scheduling import simulation_actions as actions
 from scheduling.engine.policies import RULES
 from scheduling.loops import simulate
 from scheduling.models import Simulation, SimulationState
-from scheduling.replays import TRACES, checked, may_cancel, theirs, wake
+from scheduling.replays import checked, may_change, theirs, trace_named, wake
 from scheduling.simulation_actions import Gone, TooMany
 from scheduling.simulator import asking
 from scheduling.simulator.run import COSTS
@@ -32,6 +32,10 @@ from scheduling.simulator.run import COSTS
 log = logging.getLogger(__name__)
 
 MOST_POLICIES = 13
+TRACE_SAYS = (
+    "history: past jobs of a cluster; acme:seren, acme:kalos: jobs drawn like those of Acme; upload:NUMBER: a file that"
+    " was brought to the page What if."
+)
 MOST_POOLS = 1000
 
 SIMULATION = Shape(
@@ -40,7 +44,7 @@ SIMULATION = Shape(
         "id": text("Short public id that sorts by time.", get=at("public_id"), needs=("public_id",)),
         "team": text(get=at("team.name"), needs=("team__name",)),
         "user": text(get=at("user.username"), needs=("user__username",)),
-        "trace": text("What is replayed.", choices=TRACES),
+        "trace": text(TRACE_SAYS),
         "policies": texts("In the order of the runs."),
         "asked": anything("The rest of what was asked.", get=lambda row: _shown(row.params), needs=("params",)),
         "state": text(choices=SimulationState.values),
@@ -69,11 +73,12 @@ QUOTA = Shape(
 ASKED = Shape(
     "SimulationRequest",
     {
-        "trace": text("history: past jobs of a cluster; otherwise jobs drawn like those of Acme.", choices=TRACES),
+        "trace": text(TRACE_SAYS),
         "policies": texts("Each is replayed by itself: " + ", ".join(RULES)),
         "team": text("Needed by those who submit for several teams.", required=False),
         "cluster": text("For history; needed where there are several.", required=False),
         "days": number("For history: how far it goes back; 30 if not given.", low=1, high=366, required=False),
+        "until": moment("For history: where it ends; now if not given.", required=False),
         "jobs": number("For acme: how many are drawn.", low=1, high=simulate.MOST_JOBS, required=False),
         "nodes": number("Otherwise as many as there are.", low=1, high=asking.MOST_NODES, required=False),
         "gpus_per_node": number(low=1, high=asking.MOST_GPUS_PER_NODE, required=False),
@@ -103,10 +108,11 @@ QUOTAS: dict[str, readers.Reader] = {
 }
 READERS: dict[str, readers.Reader] = {
     **{name: readers.whole(one.schema["minimum"], one.schema["maximum"]) for name, one in NUMBERS.items()},
-    "trace": readers.one_of(TRACES),
+    "trace": trace_named,
     "policies": readers.list_of(readers.one_of(tuple(RULES)), MOST_POLICIES),
     "team": readers.text(40),
     "cluster": readers.text(40),
+    "until": readers.moment,
     "placement": readers.one_of(asking.PLACEMENT_NAMES),
     "preemption_cost": readers.one_of(COSTS),
     "faults": readers.text(200),
@@ -152,7 +158,7 @@ class Simulations(Listing, Verb):
         "id": query.text("public_id"),
         "team": query.text("team__name"),
         "user": query.text("user__username"),
-        "trace": query.choice("trace", TRACES),
+        "trace": query.text("trace"),
         "state": query.choice("state", SimulationState.values),
         "created_at": query.moment("created_at"),
     }
@@ -221,7 +227,7 @@ class CancelSimulation(Verb):
     def work(self, id: str) -> Response:
         self.body({}, "cancel")
         row = found(theirs(self.caller), "simulation", public_id=id)
-        if not may_cancel(self.caller, row):
+        if not may_change(self.caller, row):
             raise PermissionDenied(f"{row} is somebody else's: this needs the role operator in its team.")
         versions.refuse_stale(self.request, SIMULATION.show(one_of(self.caller, id)))
         try:

@@ -26,9 +26,10 @@ from django.db.models import Max
 from jobs.models import Node
 from jobs.traces.trace import Trace
 from scheduling import simulation_actions as actions
+from scheduling import trace_actions
 from scheduling.engine.settings import Missing
-from scheduling.history import trace_of
-from scheduling.models import UNFINISHED, Simulation
+from scheduling.history import brought, trace_of
+from scheduling.models import UNFINISHED, UPLOAD, Simulation, UploadedTrace
 from scheduling.simulation_actions import Gone
 from scheduling.simulator import acme, asking
 from scheduling.simulator.asking import BadSetting
@@ -93,8 +94,14 @@ def _carried_out(simulation: Simulation, clock: Callable[[], datetime], report_s
 def _wanted(trace: str, params: dict[str, Any], created_at: datetime) -> tuple[Trace, Setting]:
     setting = setting_of(trace, params)
     if trace == "history":
-        since = created_at - timedelta(days=params["days"])
-        return trace_of(params["cluster"], since, created_at, MOST_JOBS, params.get("teams")), setting
+        until = datetime.fromisoformat(params["until"]) if "until" in params else created_at
+        since = until - timedelta(days=params["days"])
+        return trace_of(params["cluster"], since, until, MOST_JOBS, params.get("teams")), setting
+    if trace.startswith(UPLOAD):
+        try:
+            return brought(int(trace.removeprefix(UPLOAD))), setting
+        except UploadedTrace.DoesNotExist:
+            raise BadSetting("trace", "it was removed before its turn came") from None
     name = trace.removeprefix("acme:")
     return acme.drawn(acme.SITES[name], name, jobs=params.get("jobs"), seed=params.get("seed", 0)), setting
 
@@ -104,7 +111,7 @@ def setting_of(trace: str, params: dict[str, Any]) -> Setting:
     given = {name: params[name] for name in asking.NAMES if name in params}
     if site := acme.SITES.get(trace.removeprefix("acme:")):
         given.setdefault("nodes", site.nodes)
-    else:
+    elif trace == "history":
         given = _shape(params["cluster"]) | given
     return asking.setting(**given, quotas=asking.quotas_of(params["quota"]) if "quota" in params else ())
 
@@ -139,7 +146,8 @@ class _Watch:
 
 
 def forget_once(now: datetime) -> int:
-    """Ended ones are kept for a quarter of a year."""
+    """Ended ones are kept for a quarter of a year, and traces for as long after they were used."""
+    trace_actions.forget_once(now)
     ended = Simulation.objects.exclude(state__in=UNFINISHED)
     return ended.filter(ended_at__lt=now - KEPT).delete()[0]
 

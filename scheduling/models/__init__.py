@@ -18,12 +18,14 @@ from .evaluation_rule import EvaluationRule, RuleSighting, Which
 from .lease import Lease
 from .nodetest import NodeTest, TestWorld
 from .simulation import SILENT_AFTER, UNFINISHED, Simulation, SimulationState
+from .trace import UPLOAD, UploadedTrace
 
 __all__ = [
     "LEAD_UNTIL",
     "OPEN",
     "SILENT_AFTER",
     "UNFINISHED",
+    "UPLOAD",
     "Campaign",
     "CampaignState",
     "Estimate",
@@ -48,5 +50,6 @@ __all__ = [
     "TestWorld",
     "Trial",
     "TrialKind",
+    "UploadedTrace",
     "Which",
 ]

@@ -46,7 +46,7 @@ class Simulation(models.Model):
     public_id = models.CharField(max_length=16, unique=True)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="simulations")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="simulations")
-    trace = models.CharField(max_length=40, help_text="acme:seren, acme:kalos or history.")
+    trace = models.CharField(max_length=40, help_text="acme:seren, acme:kalos, history, or upload: and its number.")
     policies = models.JSONField(default=list)
     params = models.JSONField(default=dict, help_text="The rest of what was asked, as it was asked.")
     state = models.CharField(max_length=10, choices=SimulationState, default=SimulationState.PENDING)

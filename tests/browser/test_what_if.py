@@ -12,6 +12,9 @@ from tests import make
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
+WEEK = b"job_id,user,group_or_vc,type,submit_ts,duration_s,gpu_num,node_num,state\n" + b"".join(
+    b"%d,ada,nlp,debug,%d,600,8,1,COMPLETED\n" % (n, 60 * n) for n in range(1, 31)
+)
 SHOTS = os.environ.get("ACME_SHOTS", "")
 
 
@@ -29,12 +32,21 @@ def test_a_replay_is_asked_for_and_its_result_comes_by_itself(visit):
     simulate_once(clock.now)
 
     expect(ada.page.locator(".runs")).to_contain_text("Queue delay")
+    ada.open("/what-if/")
+    ada.page.set_input_files("[name=trace_file]", {"name": "week.csv", "mimeType": "text/csv", "buffer": WEEK})
+    ada.page.fill("[name=nodes]", "4")
+    ada.page.click("details.panel > summary")
+    ada.page.select_option("[name=order]", "sjf")
+    ada.page.click("button.primary")
+    expect(ada.page.locator("#replay")).to_contain_text("week.csv")
     for scheme in ("light", "dark"):
         for width in (1440, 390):
             ada.page.emulate_media(color_scheme=scheme)
             ada.page.set_viewport_size({"width": width, "height": 900})
             for path, name in ((address, "replay"), ("/what-if/", "what-if")):
                 ada.open(path)
+                if name == "what-if":
+                    ada.page.click("details.panel > summary")
                 assert ada.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
                 if SHOTS:
                     ada.page.screenshot(path=Path(SHOTS) / f"{name}-{scheme}-{width}.png", full_page=True)

@@ -214,7 +214,7 @@ def test_the_pages_ask_as_often_for_many_as_for_one(done, django_assert_num_quer
     for _ in range(3):
         ada.post("/what-if/", ASKED)
 
-    with django_assert_num_queries(6):  # session, user, clock; roles, places; replays
+    with django_assert_num_queries(7):  # session, user, clock; roles, places; replays, files
         ada.get("/what-if/")
     with django_assert_num_queries(6):  # session, user, clock; roles, the replay, the others
         ada.get(f"/what-if/{done.public_id}/")

@@ -1,0 +1,203 @@
+"""Traces that people bring to What if: read once, kept, replayed, forgotten; and what is not taken."""
+
+import gzip
+from datetime import timedelta
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+
+from jobs import clock
+from jobs.models import Event, Role
+from jobs.traces.files import Most, read
+from jobs.traces.trace import BadTrace
+from scheduling import trace_actions
+from scheduling.loops.simulate import forget_once, simulate_once
+from scheduling.models import Simulation, SimulationState, UploadedTrace
+from tests import make
+
+HEADER = "job_id,user,group_or_vc,type,submit_ts,duration_s,gpu_num,node_num,state\n"
+ROWS = HEADER + "".join(f"{n},ada,nlp,debug,{60 * n},{60 * n},{n % 8 + 1},1,COMPLETED\n" for n in range(1, 31))
+ASKED = {"trace": "acme:kalos", "team": "pretraining", "policies": ["fifo"], "jobs": "60", "nodes": "4"}
+
+
+@pytest.fixture
+def people(db):
+    make.team("pretraining", ada=Role.RESEARCHER, grace=Role.VIEWER, olga=Role.OPERATOR)
+    make.team("evaluation", ben=Role.RESEARCHER)
+    make.cluster()
+
+
+def browser(name):
+    client = Client()
+    client.force_login(make.user(name))
+    return client
+
+
+def bring(content, name="week.csv", by="ada", **more):
+    data = content if isinstance(content, bytes) else content.encode()
+    return browser(by).post("/what-if/", ASKED | more | {"trace_file": SimpleUploadedFile(name, data)})
+
+
+@pytest.fixture
+def brought(people):
+    bring(ROWS)
+    return UploadedTrace.objects.get()
+
+
+def test_a_file_is_read_kept_and_replayed(brought):
+    made = Simulation.objects.get()
+    assert (made.trace, made.params) == (brought.called, {"nodes": 4, "name": "week.csv"})
+    assert (brought.jobs, brought.span, brought.bad) == (30, timedelta(minutes=29), 0)
+
+    simulate_once(clock.now)
+
+    made.refresh_from_db()
+    assert (made.state, made.error, made.result["jobs"]) == (SimulationState.COMPLETED, "", 30)
+    assert [event.what for event in Event.objects.filter(what__startswith="trace.")] == ["trace.uploaded"]
+
+
+def test_what_is_kept_says_the_same_as_the_file(brought, tmp_path):
+    (tmp_path / "file.csv").write_text(ROWS)
+    (tmp_path / "kept").write_bytes(bytes(brought.packed))
+
+    file, kept = read(tmp_path / "file.csv"), read(tmp_path / "kept")
+
+    assert kept.submit_s.tolist() == file.submit_s.tolist()
+    assert kept.runtime_s.tolist() == file.runtime_s.tolist()
+    assert (kept.gpus.tolist(), list(kept.users), list(kept.ids)) == (file.gpus.tolist(), list(file.users), file.ids)
+
+
+def test_it_is_there_for_the_next_replay_and_for_the_team(brought):
+    answer = browser("olga").post("/what-if/", ASKED | {"trace": brought.called, "policies": ["easy"]})
+
+    assert answer.status_code == 302
+    assert Simulation.objects.filter(trace=brought.called).count() == 2
+    assert "week.csv (30 jobs)" in browser("ada").get("/what-if/").content.decode()
+
+
+def test_of_another_team_it_is_neither_seen_nor_replayed_nor_removed(brought):
+    ben = browser("ben")
+
+    assert "week.csv" not in ben.get("/what-if/").content.decode()
+    refused = ben.post("/what-if/", ASKED | {"team": "evaluation", "trace": brought.called})
+    assert (refused.status_code, Simulation.objects.count()) == (400, 1)
+    assert ben.post(f"/what-if/traces/{brought.pk}/remove/").status_code == 404
+
+
+def test_rows_that_cannot_be_read_are_counted_and_quoted_with_their_line(people):
+    bring(ROWS + "31,ada,nlp,debug,yesterday,60,1,1,COMPLETED\n")
+
+    row = UploadedTrace.objects.get()
+    assert (row.jobs, row.bad) == (30, 1)
+    assert row.quoted[0].startswith("line 32: ")
+    assert "line 32: " in browser("ada").get("/what-if/").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.csv", b"a,b\n1,2\n", "is of no layout we know"),
+        ("a.csv", HEADER.encode(), "holds no job that ran"),
+        ("a.zip", b"PK\x03\x04\x00\x00", "is of no layout we know"),
+        ("a.gz", gzip.compress(ROWS.encode())[:-20], "cannot be read"),
+        ("a.json", b'[{"jobid": ', "begins like JSON and is none"),
+        ("a.parquet", b"PAR1....", "is read from the command line only"),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_one_sentence_and_nothing_is_kept(people, name, content, sentence):
+    answer = bring(content, name)
+
+    assert answer.status_code == 400
+    assert sentence in answer.content.decode()
+    assert not UploadedTrace.objects.exists() and not Simulation.objects.exists()
+
+
+def test_a_file_that_unpacks_to_more_than_is_allowed_is_stopped_on_its_way(tmp_path):
+    bomb = tmp_path / "bomb.gz"
+    bomb.write_bytes(gzip.compress(b"0" * (8 << 20)))
+
+    with pytest.raises(BadTrace, match="unpacks to more than the 1 MiB allowed"):
+        read(bomb, most=Most(jobs=10, unpacked_bytes=1 << 20))
+
+
+def test_more_jobs_than_may_be_replayed_are_refused(tmp_path):
+    (tmp_path / "long.csv").write_text(ROWS)
+
+    with pytest.raises(BadTrace, match="has 30 jobs, more than the 29 allowed"):
+        read(tmp_path / "long.csv", most=Most(jobs=29, unpacked_bytes=1 << 20))
+
+
+def test_a_replay_that_cannot_be_keeps_no_file(people):
+    answer = bring(ROWS, faults="gremlins=3")
+
+    assert "gremlins" in answer.content.decode()
+    assert not UploadedTrace.objects.exists()
+
+
+def test_it_is_removed_by_who_brought_it_once_nobody_replays_it(brought):
+    ada, address = browser("ada"), f"/what-if/traces/{brought.pk}/remove/"
+
+    ada.post(address)
+    assert UploadedTrace.objects.exists()
+    simulate_once(clock.now)
+    ada.post(address)
+
+    assert not UploadedTrace.objects.exists()
+    assert "week.csv" in ada.get(f"/what-if/{Simulation.objects.get().public_id}/").content.decode()
+
+
+def test_what_nobody_uses_any_more_is_forgotten(brought):
+    long_after = clock.now() + trace_actions.KEPT + timedelta(days=1)
+    assert not trace_actions.forget_once(long_after)  # its replay has not ended
+
+    simulate_once(clock.now)
+    forget_once(long_after)
+
+    assert not UploadedTrace.objects.exists()
+
+
+def test_a_team_keeps_only_so_many(brought):
+    for number in range(trace_actions.MOST_TRACES - 1):
+        brought.pk, brought.name = None, f"{number}.csv"
+        brought.save(force_insert=True)
+
+    assert "remove one" in bring(ROWS, policies=["sjf"]).content.decode()
+
+
+def test_quotas_and_the_settings_of_acme_reach_the_replay(brought):
+    wish = {"policies": ["acme"], "quota": "nlp,,16\nnlp,evaluation,4\n", "order": "sjf", "reserve": ["pretrain"]}
+    browser("ada").post("/what-if/", ASKED | {"trace": brought.called, "best_effort": ["debug"], **wish})
+
+    made = Simulation.objects.first()
+    assert made.params["policy_settings"] == {"acme": {"order": "sjf"}}
+    assert (made.params["quota"][1], made.params["best_effort"]) == (
+        {"team": "nlp", "kind": "evaluation", "gpus": "4"},
+        "debug",
+    )
+    simulate_once(clock.now)
+    simulate_once(clock.now)
+    made.refresh_from_db()
+    assert (made.state, made.error) == (SimulationState.COMPLETED, "")
+
+
+@pytest.mark.parametrize(
+    ("quota", "sentence"),
+    [
+        ("nlp 16", "Line 1 is not team,kind,GPUS"),
+        ("nlp,,many", "not a number of GPUs"),
+        ("nlp,tea,1", "tea is none of"),
+    ],
+)
+def test_a_quota_that_is_none_is_named(brought, quota, sentence):
+    answer = browser("ada").post("/what-if/", ASKED | {"quota": quota, "policies": ["acme"]})
+
+    assert answer.status_code == 400
+    assert sentence in answer.content.decode()
+
+
+def test_a_window_of_our_history_may_end_in_the_past(people):
+    wish = {"trace": "history", "cluster": "seren", "days": "7", "until": "2026-01-08T00:00"}
+    browser("ada").post("/what-if/", ASKED | wish)
+
+    assert Simulation.objects.get().params["until"] == "2026-01-08T00:00:00+00:00"
