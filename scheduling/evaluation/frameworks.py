@@ -1,27 +1,43 @@
 """How the usual frameworks are called: what a suite runs where its owner says nothing else.
 
 Templates are shell commands; what they need to know comes as variables, so that no name of a file or dataset is ever
-put into a command's text: $ACME_MODEL, $ACME_DATASET, $ACME_START, $ACME_END, $ACME_SAMPLES, $ACME_OUTPUT (a directory
-of the shard's own), $ACME_RESULT (where the result belongs, as an object of names and numbers), $ACME_PORT.
+put into a command's text: $ACME_MODEL, $ACME_DATASET, $ACME_START, $ACME_END, $ACME_SAMPLES (from start to end),
+$ACME_WHOLE (1 where these are all of the dataset), $ACME_OUTPUT (a directory of the shard's own), $ACME_RESULT (where
+the result belongs, as an object of names and numbers), $ACME_PORT.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+# A whole dataset is asked for by its name alone, so groups of tasks are evaluated too: `--samples` knows tasks only
 LM_EVAL = """\
-python3 -c 'import json, os; json.dump({os.environ["ACME_DATASET"]: list(range(int(os.environ["ACME_START"]),
-int(os.environ["ACME_END"])))}, open(os.environ["ACME_OUTPUT"] + "/samples.json", "w"))' &&
+set --
+if [ -z "$ACME_WHOLE" ]; then
+  python3 -c 'import json, os; json.dump({os.environ["ACME_DATASET"]: list(range(int(os.environ["ACME_START"]),
+int(os.environ["ACME_END"])))}, open(os.environ["ACME_OUTPUT"] + "/samples.json", "w"))' || exit 1
+  set -- --samples "$ACME_OUTPUT/samples.json"
+fi
 lm_eval --model hf --model_args "pretrained=$ACME_MODEL" --tasks "$ACME_DATASET" --batch_size auto \\
-  --samples "$ACME_OUTPUT/samples.json" --log_samples --output_path "$ACME_OUTPUT"
+  --log_samples --output_path "$ACME_OUTPUT" "$@"
 """
 
+# Errors of a mean do not join into one by a mean, so they are left out
 LM_EVAL_RESULT = """\
 python3 - <<'END'
-import glob, json, os
+import glob, json, os, sys
 newest = max(glob.glob(os.environ["ACME_OUTPUT"] + "/**/results_*.json", recursive=True), key=os.path.getmtime)
-found = json.load(open(newest))["results"][os.environ["ACME_DATASET"]]
-scores = {name.replace(",", " "): value for name, value in found.items() if isinstance(value, (int, float))}
+said = json.load(open(newest))
+asked = int(os.environ["ACME_SAMPLES"])
+answered = sum(one["effective"] for one in said["n-samples"].values())
+if not os.environ["ACME_WHOLE"] and asked != answered:
+    sys.exit(f"lm_eval answered {answered} samples where {asked} were asked: a group of tasks cannot be split; name its"
+             " tasks in the suite, or give it parts: 1")
+scores = {}
+for name, value in said["results"][os.environ["ACME_DATASET"]].items():
+    metric, _, of = name.partition(",")
+    if of and not metric.endswith("_stderr") and isinstance(value, (int, float)):
+        scores[metric if of == "none" else metric + " " + of] = value
 json.dump(scores, open(os.environ["ACME_RESULT"], "w"))
 END
 """

@@ -39,6 +39,7 @@ class Part:
     dataset: str
     start: int
     samples: int
+    whole: bool  # all samples of its dataset
     output: str
     command: str
     scores: bool  # whether a result is expected of the command
@@ -92,6 +93,7 @@ def told(parts: Sequence[Part], *, model: str, serve: str, nonce: str) -> str:
                     "dataset": part.dataset,
                     "start": part.start,
                     "samples": part.samples,
+                    "whole": part.whole,
                     "output": part.output,
                     "command": commands.index(part.command),
                     "scores": part.scores,

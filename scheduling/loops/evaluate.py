@@ -302,6 +302,7 @@ def _parts(campaign: Campaign, expected: dict[int, float], kind: str) -> list[Pa
                 dataset=dataset.name,
                 start=row.start,
                 samples=row.samples,
+                whole=row.samples == dataset.samples,
                 output=f"{suite.output_root.rstrip('/')}/{campaign.public_id}/{row.evaluation_id}/{row.start}",
                 command=metric if kind == TrialKind.SCORE else dataset.infer or suite.infer,
                 scores=kind == TrialKind.SCORE or not metric,

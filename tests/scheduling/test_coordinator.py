@@ -275,7 +275,8 @@ def test_no_line_is_too_strange(text):
 
 
 def part(shard: int = 1, command: str = "true", **more) -> Part:
-    plain = {"dataset": "d", "start": 0, "samples": 5, "output": "/out", "scores": False, "expected_s": 60.0}
+    plain = {"dataset": "d", "start": 0, "samples": 5, "whole": True, "output": "/out", "scores": False}
+    plain["expected_s"] = 60.0
     return Part(shard=shard, command=command, **{**plain, **more})
 
 

@@ -27,7 +27,7 @@ def ran(what: dict[str, Any], expect: int = 0) -> Told:
 
 
 def part(output: Path, number: int = 1, command: int = 0, scores: bool = False, **more: Any) -> dict[str, Any]:
-    plain = {"dataset": "alpha", "start": 10, "samples": 5, "output": str(output / str(number))}
+    plain = {"dataset": "alpha", "start": 10, "samples": 5, "whole": False, "output": str(output / str(number))}
     return {"id": number, "command": command, "scores": scores, **plain, **more}
 
 
@@ -38,9 +38,12 @@ def run(tmp_path: Path, *commands: str, expect: int = 0, serve: str = "", scores
 
 
 def test_a_part_is_told_what_to_do_by_variables(tmp_path):
-    run(tmp_path, 'echo "$ACME_MODEL $ACME_DATASET $ACME_START $ACME_END $ACME_SAMPLES" > "$ACME_OUTPUT/said"')
+    run(
+        tmp_path,
+        'echo "$ACME_MODEL $ACME_DATASET $ACME_START $ACME_END $ACME_SAMPLES $ACME_WHOLE" > "$ACME_OUTPUT/said"',
+    )
 
-    assert (tmp_path / "1" / "said").read_text() == f"{tmp_path} alpha 10 15 5\n"
+    assert (tmp_path / "1" / "said").read_text() == f"{tmp_path} alpha 10 15 5 \n"
 
 
 def test_a_part_that_fails_leaves_the_others_alone(tmp_path):

@@ -1,0 +1,77 @@
+"""The commands of frameworks, run as a trial runs them: what the framework is asked, and what is read of its answer."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from scheduling.evaluation.frameworks import LM_EVAL, LM_EVAL_RESULT
+
+ASKED = {"ACME_MODEL": "/ckpt/a b", "ACME_DATASET": "arc_easy"}
+ALL = 20
+# In the shape that lm-evaluation-harness 0.4.13 writes
+ANSWER = {
+    "n-samples": {"arc_easy": {"original": 20, "effective": 5}},
+    "results": {
+        "arc_easy": {
+            "alias": "arc_easy",
+            "sample_len": 5,
+            "acc,none": 0.4,
+            "acc_stderr,none": 0.1,
+            "exact_match,strict": 0.2,
+        }
+    },
+}
+
+
+@pytest.fixture
+def trial(tmp_path):
+    """Runs a command as for the samples from `start` to `end`; a program beside it stands for lm_eval's own."""
+    program = tmp_path / "bin" / "lm_eval"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done > {tmp_path}/asked\n')
+    program.chmod(0o755)
+
+    def run(command, start, end):
+        own = {"ACME_OUTPUT": str(tmp_path), "ACME_RESULT": str(tmp_path / "result.json")}
+        own |= {"ACME_START": str(start), "ACME_END": str(end), "ACME_SAMPLES": str(end - start)}
+        own |= {"ACME_WHOLE": "1" if end - start == ALL else "", "PATH": f"{program.parent}:{os.environ['PATH']}"}
+        return subprocess.run(["sh", "-c", command], env=ASKED | own, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_a_part_is_asked_for_by_its_samples(trial, tmp_path):
+    assert trial(LM_EVAL, 5, 8).returncode == 0
+
+    words = (tmp_path / "asked").read_text().splitlines()
+    assert words[words.index("--samples") + 1] == str(tmp_path / "samples.json")
+    assert words[words.index("--model_args") + 1] == "pretrained=/ckpt/a b"
+    assert json.loads((tmp_path / "samples.json").read_text()) == {"arc_easy": [5, 6, 7]}
+
+
+def test_a_whole_dataset_is_asked_for_by_its_name_so_that_it_may_be_a_group(trial, tmp_path):
+    assert trial(LM_EVAL, 0, ALL).returncode == 0
+
+    assert "--samples" not in (tmp_path / "asked").read_text().splitlines()
+
+
+def test_its_figures_are_taken_over_without_what_does_not_join(trial, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results_2026-01-01.json").write_text(json.dumps(ANSWER))
+
+    assert trial(LM_EVAL_RESULT, 0, 5).returncode == 0
+
+    assert json.loads((tmp_path / "result.json").read_text()) == {"acc": 0.4, "exact_match strict": 0.2}
+
+
+def test_a_group_that_was_to_be_split_is_refused_with_what_to_do(trial, tmp_path):
+    whole = {"arc_easy": {"original": 20, "effective": 20}}
+    (tmp_path / "results_2026-01-01.json").write_text(json.dumps(ANSWER | {"n-samples": whole}))
+
+    ended = trial(LM_EVAL_RESULT, 0, 5)
+
+    assert ended.returncode == 1
+    assert "answered 20 samples where 5 were asked" in ended.stderr and "parts: 1" in ended.stderr
+    assert not (tmp_path / "result.json").exists()
