@@ -23,6 +23,7 @@ from failures.models import (
     Order,
     RuleState,
     Sign,
+    StackDump,
     Standing,
 )
 from jobs import clock
@@ -295,3 +296,18 @@ class NoticeAdmin(RecordAdmin):
     list_display = ("id", "channel", "incident", "update", "sent_at", "failures", "given_up_at", "trouble")
     list_select_related = ("channel__team", "incident")
     list_filter = ("channel",)
+
+
+@admin.register(StackDump)
+class StackDumpAdmin(RecordAdmin):
+    list_display = ("id", "attempt", "incident", "ranks", "asked", "closed_at")
+    list_select_related = ("attempt", "incident")
+    list_filter = ("asked_at",)
+    search_fields = ("attempt__key__exact",)
+    search_help_text = "The key of an attempt."
+    ordering = ("-pk",)
+    exclude = ("packed",)
+
+    @admin.display(description="asked")
+    def asked(self, dump: StackDump) -> str:
+        return looks.when(dump.asked_at)

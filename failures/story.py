@@ -34,6 +34,7 @@ TONES = {
     "decision.undone": ("warn", "↺"),
     "job.recovered": ("running", "↺"),
     "job.started": ("good", "▶"),
+    "stacks.read": ("running", "≡"),
     "sign.seen": ("warn", "▲"),
     "sign.blamed": ("bad", "▲"),
     "sign.passed": ("good", "✓"),

@@ -9,6 +9,7 @@ from failures.models.incident import Incident, Standing
 from failures.models.notice import Channel, Notice
 from failures.models.sign import Sign
 from failures.models.signature import LearnedRule, ModelOpinion, Origin, RuleHit, RuleKind, RuleState
+from failures.models.stacks import StackDump
 
 __all__ = [
     "Case",
@@ -28,6 +29,7 @@ __all__ = [
     "RuleKind",
     "RuleState",
     "Sign",
+    "StackDump",
     "Standing",
     "Step",
 ]

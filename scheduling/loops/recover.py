@@ -1,6 +1,7 @@
 """Recover: decide about every failure that has its verdict, and carry out what may be done.
 
-Who is eligible   verdicts of the last hour that belong to an incident and have no decision, the oldest first;
+Who is eligible   verdicts of the last hour that belong to an incident and have no decision, the oldest first, but
+                  those of hangs only when their stacks have come or were waited for long enough;
                   signs that last, are bad, name a node and have none; decisions that a mode or a person said yes to, by
                   when their next step is due; proposals whose time is over.
 What a turn does  decides (values only, no transaction), writes each decision with its inputs; makes the next step of
@@ -24,13 +25,13 @@ from typing import Any
 
 from celery.exceptions import SoftTimeLimitExceeded
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from failures import decision_actions, situation
 from failures.actions import Moved
 from failures.decision_actions import RECOVERY
 from failures.detect.findings import Severity
-from failures.models import Course, Decision, Diagnosis, Sign, Step
+from failures.models import Course, Decision, Diagnosis, Sign, StackDump, Step
 from failures.models.decision import OPEN
 from failures.recovery import decide
 from failures.recovery.remedies import RESTARTING, Action, Mode
@@ -81,7 +82,8 @@ def _decide(now: datetime) -> int:
 def _undecided(now: datetime) -> QuerySet[Diagnosis]:
     rows = Diagnosis.objects.judged().filter(failed_at__gte=now - LATELY, incident__isnull=False, decision=None)
     driven = rows.filter(cluster__mode=ClusterMode.DRIVE, attempt__job__foreign_id="")
-    wanted = driven.select_related("attempt__job__team", "attempt__job__cluster").defer("bundle")
+    waited = driven.exclude(Exists(StackDump.objects.awaited(now).filter(attempt=OuterRef("attempt"))))
+    wanted = waited.select_related("attempt__job__team", "attempt__job__cluster").defer("bundle")
     return wanted.order_by("failed_at")
 
 

@@ -3,8 +3,11 @@
 Who is eligible   attempts that run on a cluster Acme drives, that nobody stops, of jobs which recovery looks after
                   and that have reported steps; for hangs only those who have been silent for half a minute.
 What a turn does  asks the pure detectors; what they find becomes a verdict of the running attempt and joins an
-                  incident, from which recovery decides. A symptom that passes before anything was done is taken back.
-Failure story     A verdict is one row for each attempt, so killed anywhere or run twice nothing is said twice. The
+                  incident, from which recovery decides. The ranks of one that hangs are asked for their stacks first,
+                  where the program can be asked (`stacks` reads them). A symptom that passes before anything was done
+                  is taken back.
+Failure story     A verdict is one row for each attempt, written together with the request for stacks and its deed, so
+                  killed anywhere or run twice nothing is said or asked twice. The
                   detectors see the rows alone and keep nothing between turns; a late turn finds the same.
 
 A turn reads one row of each running attempt (its pulse), and the newest 300 of those that are looked at closely: who
@@ -14,11 +17,14 @@ has been silent, and whose newest loss is new. With a thousand training jobs tha
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
+from django.db import transaction
 from django.db.models import Q
 
 from failures import actions as failure_actions
+from failures import stack_actions
 from failures.actions import DETECTOR
 from failures.detect import loss
 from failures.detect.findings import Finding
@@ -26,7 +32,9 @@ from failures.detect.hang import FLOOR_S, Section, hang
 from failures.detect.loss import Point
 from failures.models import Diagnosis
 from jobs.ending import RECOVERY_LABEL, TRAINING
+from jobs.logs import NoLog, Stream
 from jobs.models import Attempt, Mode, Progress
+from jobs.wishes import want_turn
 from scheduling.loops.rows import one_row
 
 log = logging.getLogger(__name__)
@@ -103,8 +111,23 @@ def _spike(points: list[Point]) -> Finding | None:
 
 
 def _say(attempt: Attempt, label: str, finding: Finding, now: datetime) -> bool:
-    since = datetime.fromtimestamp(finding.since, UTC)
-    return failure_actions.suspect(attempt, label, finding.why, since, now) is not None
+    """The ranks of a hang are asked where they stand, in the transaction that says it: nothing is decided before."""
+    since, size = datetime.fromtimestamp(finding.since, UTC), _log_size(attempt) if label == HANG else 0
+    with transaction.atomic():
+        incident = failure_actions.suspect(attempt, label, finding.why, since, now)
+        asked = incident is not None and label == HANG and stack_actions.ask(attempt, incident, size, now)
+    if asked:
+        want_turn(attempt.job.cluster_id)
+    return incident is not None
+
+
+def _log_size(attempt: Attempt) -> int:
+    """What stands in the log by now is no answer to what is asked now."""
+    try:
+        with closing(Stream(attempt.job.cluster.log_root, attempt.log_path)) as log:
+            return log.size
+    except NoLog:
+        return 0
 
 
 def _passed(now: datetime) -> int:
