@@ -96,9 +96,13 @@ class Run:
         grad_norm: Any = None,
         step_time_s: Any = None,
         tokens: int | None = None,
+        sum_sq: Any = None,
         learning_rate: Any = None,
     ) -> None:
-        """Without a number, the one after the last. Numbers may be tensors: they are read by the thread."""
+        """Without a number, the one after the last. Numbers may be tensors: they are read by the thread.
+
+        `tokens` and `sum_sq` (of the squared lengths of the sequences) count from the beginning of the training: by
+        both a long step is told from a slow one, for attention costs the squares."""
         self._counted = step if isinstance(step, int) else self._counted + 1
         said = {
             "step": self._counted,
@@ -106,6 +110,7 @@ class Run:
             "grad_norm": grad_norm,
             "step_time_s": step_time_s,
             "tokens": tokens,
+            "sum_sq": sum_sq,
             "learning_rate": learning_rate,
         }
         self._say(self._beats, {name: _let_go(value) for name, value in said.items() if value is not None})
