@@ -11,7 +11,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from failures import actions, rule_actions
+from failures import actions, decision_actions, rule_actions
 from failures.diagnosis.labels import LABELS
 from failures.models import (
     Channel,
@@ -42,7 +42,7 @@ def _correct(row: Diagnosis, asked: Asked) -> None:
 
 def _judge(row: Diagnosis, root_cause: str, asked: Asked) -> None:
     try:
-        actions.correct(row, root_cause, author=asked.author, now=clock.now(), note=asked.why)
+        decision_actions.correct(row, root_cause, author=asked.author, now=clock.now(), note=asked.why)
     except actions.Moved as moved:
         raise Refused(str(moved)) from None
 

@@ -32,6 +32,7 @@ TONES = {
     "decision.failed": ("bad", "✗"),
     "decision.expired": ("quiet", "◷"),
     "decision.undone": ("warn", "↺"),
+    "decision.withdrawn": ("quiet", "✎"),
     "job.recovered": ("running", "↺"),
     "job.started": ("good", "▶"),
     "stacks.read": ("running", "≡"),
