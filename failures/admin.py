@@ -14,6 +14,7 @@ from django.utils.safestring import SafeString
 from failures import actions, decision_actions, rule_actions
 from failures.diagnosis.labels import LABELS
 from failures.models import (
+    Cadence,
     Channel,
     Decision,
     Diagnosis,
@@ -311,3 +312,13 @@ class StackDumpAdmin(RecordAdmin):
     @admin.display(description="asked")
     def asked(self, dump: StackDump) -> str:
         return looks.when(dump.asked_at)
+
+
+@admin.register(Cadence)
+class CadenceAdmin(RecordAdmin):
+    list_display = ("attempt", "read", "looked_at")
+    list_select_related = ("attempt",)
+    ordering = ("-pk",)
+    list_filter = ("looked_at",)
+    search_fields = ("attempt__key__exact",)
+    search_help_text = "The key of an attempt."

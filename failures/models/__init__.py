@@ -1,6 +1,7 @@
 """What was found out (Diagnosis), what went wrong (Incident), what is done about it (Decision), and what was learned of
 it (Case, LearnedRule)."""
 
+from failures.models.cadence import Cadence
 from failures.models.case import Case
 from failures.models.decision import Course, Decision, Order, Step
 from failures.models.diagnosis import Diagnosis, Review
@@ -12,6 +13,7 @@ from failures.models.signature import LearnedRule, ModelOpinion, Origin, RuleHit
 from failures.models.stacks import StackDump
 
 __all__ = [
+    "Cadence",
     "Case",
     "Channel",
     "Course",

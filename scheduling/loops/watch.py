@@ -1,7 +1,8 @@
 """Watch: look at what running training jobs report, and say when one hangs or its loss went bad.
 
 Who is eligible   attempts that run on a cluster Acme drives, that nobody stops, of jobs which recovery looks after
-                  and that have reported steps; for hangs only those who have been silent for half a minute.
+                  and that have reported steps; for hangs only those who have been silent for half a minute. Of those
+                  that report no step the log is heard, who was looked at longest ago first.
 What a turn does  asks the pure detectors; what they find becomes a verdict of the running attempt and joins an
                   incident, from which recovery decides. The ranks of one that hangs are asked for their stacks first,
                   where the program can be asked (`stacks` reads them). A symptom that passes before anything was done
@@ -12,21 +13,23 @@ Failure story     A verdict is one row for each attempt, written together with t
 
 A turn reads one row of each running attempt (its pulse), and the newest 300 of those that are looked at closely: who
 has been silent, and whose newest loss is new. With a thousand training jobs that is some megabytes every 15 seconds.
+Of a log it reads what came since the last look, a megabyte at most; a log that has not grown costs a look at its size.
 """
 
 from __future__ import annotations
 
 import logging
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import F, Q, QuerySet
 
 from failures import actions as failure_actions
-from failures import stack_actions
+from failures import listening, stack_actions
 from failures.actions import DETECTOR
-from failures.detect import loss
+from failures.detect import cadence, loss
 from failures.detect.findings import Finding
 from failures.detect.hang import FLOOR_S, Section, hang
 from failures.detect.loss import Point
@@ -41,6 +44,7 @@ log = logging.getLogger(__name__)
 
 NEWEST = 300
 MOST_AT_ONCE = 2_000
+MOST_LOGS = 500  # in a turn
 FRESH = timedelta(seconds=45)  # three turns: a loss that was looked at is not looked at again for ever
 HANG, SPIKE = "Hang", "LossNaNOrSpike"
 
@@ -51,17 +55,43 @@ def watch_once(now: datetime) -> int:
     for attempt in followed():
         with one_row(attempt):
             found += _looked_at(attempt, now)
+    for attempt in _silent_ones():
+        with one_row(attempt):
+            found += _heard(attempt, now)
+    listening.forget_ended()
     return found
 
 
 def followed() -> list[Attempt]:
-    """Running attempts that recovery looks after, and that have no verdict yet."""
+    """Running attempts that recovery looks after, that report steps, and that have no verdict yet."""
+    rows = _looked_after().filter(pulse__step__isnull=False).select_related("pulse")
+    return list(rows[:MOST_AT_ONCE])
+
+
+def _silent_ones() -> list[Attempt]:
+    """The same of those that report none, and whose log can be read; who was looked at longest ago comes first."""
+    rows = _looked_after().filter(pulse__step__isnull=True).exclude(log_path="").exclude(job__cluster__log_root="")
+    return list(rows.select_related("cadence").order_by(F("cadence__looked_at").asc(nulls_first=True))[:MOST_LOGS])
+
+
+def _looked_after() -> QuerySet[Attempt]:
     looked_after = Q(job__kind__in=[str(kind) for kind in TRAINING]) | ~Q(job__checkpoint_dir="")
     wanted = looked_after | Q(job__labels__contains={RECOVERY_LABEL: "on"})
     rows = Attempt.objects.filter(wanted, ended_at__isnull=True, confirmed_at__isnull=False, stop_as="", diagnosis=None)
-    rows = rows.filter(job__cluster__mode=Mode.DRIVE, job__foreign_id="", pulse__step__isnull=False)
+    rows = rows.filter(job__cluster__mode=Mode.DRIVE, job__foreign_id="")
     rows = rows.exclude(job__labels__contains={RECOVERY_LABEL: "off"}).filter(job__requeue_limit__gt=0)
-    return list(rows.select_related("job__cluster", "pulse").defer("job__command")[:MOST_AT_ONCE])
+    return rows.select_related("job__cluster").defer("job__command")
+
+
+def _heard(attempt: Attempt, now: datetime) -> bool:
+    """By the lines of its log that count steps, where it has such lines."""
+    try:
+        found = cadence.silence(listening.listen(attempt, now), now.timestamp())
+    except NoLog:
+        return False
+    if found is None:
+        return False
+    return _say(attempt, HANG, replace(found, why=f"Its log counts no further. {found.why}"), now)
 
 
 def _looked_at(attempt: Attempt, now: datetime) -> bool:
@@ -134,8 +164,20 @@ def _passed(now: datetime) -> int:
     """Hangs of attempts that have completed a step since they were said to hang."""
     rows = Diagnosis.objects.filter(engine=DETECTOR, root_cause=HANG, attempt__ended_at=None, attempt__stop_as="")
     done = 0
-    for row in rows.select_related("attempt__pulse", "attempt__job", "incident__lead")[:MOST_AT_ONCE]:
-        if row.judged_at and row.attempt.pulse.at > row.judged_at:
-            with one_row(row):
+    related = ("attempt__pulse", "attempt__cadence", "attempt__job__cluster", "incident__lead")
+    for row in rows.select_related(*related)[:MOST_AT_ONCE]:
+        with one_row(row):
+            if row.judged_at and (goes_on := _last_step(row.attempt, now)) and goes_on > row.judged_at:
                 done += failure_actions.acquit(row, "It completes steps again.", now)
     return done
+
+
+def _last_step(attempt: Attempt, now: datetime) -> datetime | None:
+    """As it was judged: by what it reports, else by its log."""
+    pulse = getattr(attempt, "pulse", None)
+    if pulse is not None and pulse.step is not None:
+        return pulse.at
+    with suppress(NoLog):
+        if moments := listening.listen(attempt, now).moments:
+            return datetime.fromtimestamp(moments[-1], UTC)
+    return None

@@ -83,8 +83,9 @@ def test_a_log_without_steps_is_judged_by_its_silence():
 
 def test_steps_are_found_in_the_ways_that_trainers_write_them():
     text = ["step: 1", "Iteration 2/10", "[global_step=3] loss", "iter 4", "stepping down at 9", "steps 5"]
+    text.append(" iteration        6/   90000 | consumed samples:         1536")
 
-    assert len(steps_in(Line(at=n, text=line) for n, line in enumerate(text))) == 5
+    assert len(steps_in(Line(at=n, text=line) for n, line in enumerate(text))) == 6
 
 
 # --- pace
