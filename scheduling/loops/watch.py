@@ -6,7 +6,7 @@ Who is eligible   attempts that run on a cluster Acme drives, that nobody stops,
 What a turn does  asks the pure detectors; what they find becomes a verdict of the running attempt and joins an
                   incident, from which recovery decides. The ranks of one that hangs are asked for their stacks first,
                   where the program can be asked (`stacks` reads them). A symptom that passes before anything was done
-                  is taken back.
+                  is taken back. Where most of a cluster falls silent in one turn, nothing is said of anybody.
 Failure story     A verdict is one row for each attempt, written together with the request for stacks and its deed, so
                   killed anywhere or run twice nothing is said or asked twice. The
                   detectors see the rows alone and keep nothing between turns; a late turn finds the same.
@@ -19,6 +19,7 @@ Of a log it reads what came since the last look, a megabyte at most; a log that 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -35,6 +36,7 @@ from failures.detect.hang import FLOOR_S, Section, hang
 from failures.detect.loss import Point
 from failures.models import Diagnosis
 from jobs.ending import RECOVERY_LABEL, TRAINING
+from jobs.lifecycle import State
 from jobs.logs import NoLog, Stream
 from jobs.models import Attempt, Mode, Progress
 from jobs.wishes import want_turn
@@ -45,21 +47,36 @@ log = logging.getLogger(__name__)
 NEWEST = 300
 MOST_AT_ONCE = 2_000
 MOST_LOGS = 500  # in a turn
+TOGETHER = 3  # that fall silent in one turn
 FRESH = timedelta(seconds=45)  # three turns: a loss that was looked at is not looked at again for ever
 HANG, SPIKE = "Hang", "LossNaNOrSpike"
 
 
 def watch_once(now: datetime) -> int:
     """How many symptoms were found or taken back."""
-    found = _passed(now)
-    for attempt in followed():
+    done, hangs, watched = _passed(now), list[tuple[Attempt, Finding]](), Counter[int]()
+    for attempts, look in ((followed(), _hang_of), (_silent_ones(), _heard)):
+        for attempt in attempts:
+            watched[attempt.job.cluster_id] += 1
+            with one_row(attempt):
+                if finding := look(attempt, now):
+                    hangs.append((attempt, finding))
+                else:
+                    done += _spiked(attempt, now)
+    silent = Counter(attempt.job.cluster_id for attempt, _ in hangs)
+    for attempt, finding in hangs:
+        if _is_the_way_here(silent[attempt.job.cluster_id], watched[attempt.job.cluster_id]):
+            continue
         with one_row(attempt):
-            found += _looked_at(attempt, now)
-    for attempt in _silent_ones():
-        with one_row(attempt):
-            found += _heard(attempt, now)
+            done += _say(attempt, HANG, finding, now)
     listening.forget_ended()
-    return found
+    return done
+
+
+def _is_the_way_here(silent: int, watched: int) -> bool:
+    """Many that fall silent together do not hang, each for itself: their reports or logs do not reach us, or all wait
+    for one service. Nobody is ended for that."""
+    return silent >= TOGETHER and silent > watched / 2
 
 
 def followed() -> list[Attempt]:
@@ -75,36 +92,37 @@ def _silent_ones() -> list[Attempt]:
 
 
 def _looked_after() -> QuerySet[Attempt]:
+    """A job that its cluster has suspended completes no step, and does not hang."""
     looked_after = Q(job__kind__in=[str(kind) for kind in TRAINING]) | ~Q(job__checkpoint_dir="")
     wanted = looked_after | Q(job__labels__contains={RECOVERY_LABEL: "on"})
     rows = Attempt.objects.filter(wanted, ended_at__isnull=True, confirmed_at__isnull=False, stop_as="", diagnosis=None)
-    rows = rows.filter(job__cluster__mode=Mode.DRIVE, job__foreign_id="")
+    rows = rows.filter(job__cluster__mode=Mode.DRIVE, job__foreign_id="", job__state=State.RUNNING)
     rows = rows.exclude(job__labels__contains={RECOVERY_LABEL: "off"}).filter(job__requeue_limit__gt=0)
     return rows.select_related("job__cluster").defer("job__command")
 
 
-def _heard(attempt: Attempt, now: datetime) -> bool:
+def _heard(attempt: Attempt, now: datetime) -> Finding | None:
     """By the lines of its log that count steps, where it has such lines."""
     try:
         found = cadence.silence(listening.listen(attempt, now), now.timestamp())
     except NoLog:
-        return False
-    if found is None:
-        return False
-    return _say(attempt, HANG, replace(found, why=f"Its log counts no further. {found.why}"), now)
+        return None
+    return replace(found, why=f"Its log counts no further. {found.why}") if found else None
 
 
-def _looked_at(attempt: Attempt, now: datetime) -> bool:
-    heard = attempt.pulse.heard_at
-    silent, spoke = now - heard > timedelta(seconds=FLOOR_S), now - heard < FRESH and attempt.pulse.loss is not None
-    if not (silent or spoke):
+def _hang_of(attempt: Attempt, now: datetime) -> Finding | None:
+    """By its reports; whoever has spoken within the shortest patience there is does not hang."""
+    if now - attempt.pulse.heard_at <= timedelta(seconds=FLOOR_S):
+        return None
+    return hang(_steps(_points(attempt)), now.timestamp(), _sections(attempt))
+
+
+def _spiked(attempt: Attempt, now: datetime) -> bool:
+    pulse = getattr(attempt, "pulse", None)
+    if pulse is None or pulse.loss is None or now - pulse.heard_at >= FRESH:
         return False
-    points = _points(attempt)
-    if silent and (finding := hang(_steps(points), now.timestamp(), _sections(attempt))):
-        return _say(attempt, HANG, finding, now)
-    if spoke and (finding := _spike(points)):
-        return _say(attempt, SPIKE, finding, now)
-    return False
+    finding = _spike(_points(attempt))
+    return finding is not None and _say(attempt, SPIKE, finding, now)
 
 
 def _points(attempt: Attempt) -> list[Point]:
