@@ -5,8 +5,14 @@ alpha x tokens + beta x sum of squared lengths, with noise. Sequences get longer
 stretches of some hundred steps; the machine drifts by up to 8 %; every sixtieth step or so pauses for 2 to 20 times its
 length (a save, garbage collection). Half of the series get slower by 1.2 to 3 times at some step and stay so; others
 are healthy. A finding before that step, or in a healthy series, is false; a slow series without a later finding is
-missed. Beside it stands what knows nothing of batches: Bayesian online change-point detection (Adams and MacKay) on the
-same step times, each change checked for more than 10 % over the time before, as fail-slow detectors do.
+missed. Beside it stand the same predictor told of tokens alone, and what knows nothing of batches: Bayesian online
+change-point detection (Adams and MacKay) on the same step times, each change checked for more than 10 % over the time
+before, as fail-slow detectors do.
+
+Hangs are looked for in generated logs of jobs that report nothing: steps of half a second to a minute, told line by
+line or in blocks of 4 or 8 KiB as a pipe is flushed; saves and evaluations that are announced, pauses that are not,
+noise. Half of them hang at some moment; half of those go on to complain. The log is looked at every 15 s, as the loop
+does; a finding while it still makes steps is false.
 """
 
 from __future__ import annotations
@@ -18,12 +24,14 @@ import os
 import platform
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from failures.detect.cadence import Heard, hear, silence
 from failures.detect.pace import Step, Watch
 
 STEPS, ONSET = 700, (200, 500)
@@ -64,6 +72,11 @@ def series(dice, factor, steps=STEPS):
 def ours(steps):
     watch = Watch()
     return [number for number, step in enumerate(steps) if watch.see(step)]
+
+
+def by_tokens_alone(steps):
+    """The same predictor, told nothing of the lengths of sequences."""
+    return ours([replace(step, squares=0.0) for step in steps])
 
 
 def change_points(steps, hazard=1 / 500, longest=300):
@@ -136,7 +149,96 @@ def compare(count, seed):
         dice = np.random.default_rng([seed, number])
         factor = 1 if number % 2 else FACTORS[number // 2 % len(FACTORS)]
         cases.append((*series(dice, factor), factor))
-    return [score("predicted by the batch", ours, cases), score("change points", change_points, cases)]
+    return [
+        score("by tokens and squares", ours, cases),
+        score("by tokens alone", by_tokens_alone, cases),
+        score("change points", change_points, cases),
+    ]
+
+
+LOOK_S, LOG_S, LONGEST_LOG_STEPS = 15.0, 7200.0, 150
+
+
+def written(dice, hangs):
+    """(when, text) of each write to a log, and when the job hangs (None: it does not)."""
+    step_s, every, width = 10 ** dice.uniform(-0.3, 1.8), int(dice.integers(1, 4)), int(dice.integers(30, 110))
+    block = int(dice.choice([0, 0, 0, 4096, 8192]))
+    ends = max(LOG_S, LONGEST_LOG_STEPS * step_s * every)
+    onset = dice.uniform(0.6, 0.95) * ends if hangs else None
+    at, step, held, size = dice.uniform(20, 300), 0, [], 0
+    # (what it says, how often, how long it takes), in seconds
+    sections = (
+        ("saving checkpoint", dice.uniform(600, 3600), 5, 120),
+        ("running evaluation", dice.uniform(1200, 7200), 30, 600),
+    )
+    due = [at + often for _, often, _, _ in sections]
+    while at < (onset or ends):
+        step += 1
+        at += step_s * dice.lognormal(0, 0.1) * (dice.uniform(2, 6) if dice.random() < 0.01 else 1)
+        said = [(at, f"iteration {step:>8} | loss 2.1 |{'.' * width}")] if step % every == 0 else []
+        if dice.random() < 0.05:
+            said.append((at, "UserWarning: the scheduler was called before the optimizer"))
+        for number, (name, often, low, high) in enumerate(sections):
+            if at >= due[number]:
+                said.append((at, f"{name} at step {step}"))
+                at += dice.uniform(low, high)
+                due[number] = at + often
+        for moment, line in said:
+            held, size = [*held, line], size + len(line) + 1
+            if size >= block:
+                yield moment, held
+                held, size = [], 0
+    if onset is None or dice.random() < 0.5:
+        return
+    while at < onset + 3600:
+        at += dice.uniform(10, 60)
+        yield at, [f"watchdog: no progress since iteration {step}"]
+
+
+def log_findings(writes, ends):
+    """Each moment at which the loop would say that it hangs; one that lasts is said once."""
+    heard, writes, found, told = Heard(), list(writes), [], False
+    at, next_ = LOOK_S, 0
+    while at < ends:
+        lines = []
+        while next_ < len(writes) and writes[next_][0] <= at:
+            lines += writes[next_][1]
+            next_ += 1
+        heard = hear(heard, lines, at) if lines else heard
+        finding = silence(heard, at)
+        found += [at] if finding and not told else []
+        told, at = finding is not None, at + LOOK_S
+    return found
+
+
+def hangs_in_logs(count, seed):
+    true = false = missed = healthy_alarms = 0
+    delays, began, looks = [], time.process_time(), 0
+    for number in range(count):
+        dice, hangs = np.random.default_rng([seed, number, 7]), number % 2 == 0
+        writes = list(written(dice, hangs))
+        work = [moment for moment, lines in writes if "watchdog" not in lines[0]]
+        if not work:  # it hung before it had written its first block
+            missed += 1
+            continue
+        onset = work[-1] if hangs else None
+        ends = (onset + 3600) if hangs else work[-1]
+        found, looks = log_findings(writes, ends), looks + int(ends / LOOK_S)
+        early = [at for at in found if onset is None or at < onset]
+        late = [at for at in found if onset is not None and at >= onset]
+        false, healthy_alarms = false + len(early), healthy_alarms + (onset is None and bool(early))
+        true, missed = true + bool(late), missed + (hangs and not late)
+        delays += [late[0] - onset] if late else []
+    return {
+        "detector": "hangs by log lines",
+        "series": count,
+        "precision": true / (true + false) if true + false else None,
+        "recall": true / (true + missed) if true + missed else None,
+        "false_alarms": false,
+        "healthy_series_with_false_alarms": healthy_alarms,
+        "delay_s": {"p50": percentile(delays, 50), "p95": percentile(delays, 95)},
+        "us_per_look": (time.process_time() - began) / looks * 1e6,
+    }
 
 
 def table(rows):
@@ -150,6 +252,14 @@ def table(rows):
         )
 
 
+def log_line(row):
+    delay = row["delay_s"]
+    right = f"precision {row['precision']:.4f}, recall {row['recall']:.3f}, {row['false_alarms']} false"
+    return (
+        f"{row['detector']}, {row['series']} logs: {right}, found after {delay['p50']:.0f} s (p95 {delay['p95']:.0f})"
+    )
+
+
 def main():
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--series", type=int, default=400)
@@ -158,9 +268,18 @@ def main():
     given = asked.parse_args()
     rows = compare(given.series, given.seed)
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
-    told = {"machine": machine, "series": given.series, "steps": STEPS, "seed": given.seed, "detectors": rows}
+    logs = hangs_in_logs(given.series, given.seed)
+    told = {
+        "machine": machine,
+        "hangs": logs,
+        "series": given.series,
+        "steps": STEPS,
+        "seed": given.seed,
+        "detectors": rows,
+    }
     print(f"{given.series} series of {STEPS} steps, seed {given.seed}; {machine}")
     print("\n".join(table(rows)))
+    print(log_line(logs))
     if given.json:
         Path(given.json).write_text(json.dumps(told, indent=2) + "\n")
 

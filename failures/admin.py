@@ -11,9 +11,10 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from failures import actions, rule_actions
+from failures import actions, decision_actions, rule_actions
 from failures.diagnosis.labels import LABELS
 from failures.models import (
+    Cadence,
     Channel,
     Decision,
     Diagnosis,
@@ -23,6 +24,7 @@ from failures.models import (
     Order,
     RuleState,
     Sign,
+    StackDump,
     Standing,
 )
 from jobs import clock
@@ -41,7 +43,7 @@ def _correct(row: Diagnosis, asked: Asked) -> None:
 
 def _judge(row: Diagnosis, root_cause: str, asked: Asked) -> None:
     try:
-        actions.correct(row, root_cause, author=asked.author, now=clock.now(), note=asked.why)
+        decision_actions.correct(row, root_cause, author=asked.author, now=clock.now(), note=asked.why)
     except actions.Moved as moved:
         raise Refused(str(moved)) from None
 
@@ -295,3 +297,28 @@ class NoticeAdmin(RecordAdmin):
     list_display = ("id", "channel", "incident", "update", "sent_at", "failures", "given_up_at", "trouble")
     list_select_related = ("channel__team", "incident")
     list_filter = ("channel",)
+
+
+@admin.register(StackDump)
+class StackDumpAdmin(RecordAdmin):
+    list_display = ("id", "attempt", "incident", "ranks", "asked", "closed_at")
+    list_select_related = ("attempt", "incident")
+    list_filter = ("asked_at",)
+    search_fields = ("attempt__key__exact",)
+    search_help_text = "The key of an attempt."
+    ordering = ("-pk",)
+    exclude = ("packed",)
+
+    @admin.display(description="asked")
+    def asked(self, dump: StackDump) -> str:
+        return looks.when(dump.asked_at)
+
+
+@admin.register(Cadence)
+class CadenceAdmin(RecordAdmin):
+    list_display = ("attempt", "read", "looked_at")
+    list_select_related = ("attempt",)
+    ordering = ("-pk",)
+    list_filter = ("looked_at",)
+    search_fields = ("attempt__key__exact",)
+    search_help_text = "The key of an attempt."

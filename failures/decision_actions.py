@@ -1,4 +1,8 @@
-"""The only code that changes a Decision or an Order. Each verb is one transaction with its Event."""
+"""The only code that changes a Decision or an Order. Each verb is one transaction with its Event.
+
+A person who corrects a verdict also says that what was decided rests on the wrong cause: what is not done yet is
+withdrawn with that reason, and the loop asks again.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,10 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 
 from acmeweb import live
+from failures import actions as failure_actions
 from failures.actions import Moved, storable
-from failures.models import Course, Decision, Diagnosis, Order, Sign, Step
+from failures.models import Course, Decision, Diagnosis, Order, Sign, Standing, Step
+from failures.models.decision import OPEN
 from failures.recovery.remedies import RESTARTING, Action, Mode
 from failures.recovery.stored import as_json
 from failures.recovery.values import Recovery
@@ -29,7 +35,7 @@ ACTING_TAKES = timedelta(minutes=30)  # with two rounds of tests; then the job i
 
 
 def record(row: Diagnosis | Sign, situation: Situation, found: Recovery, now: datetime) -> Decision | None:
-    """One for each failed attempt and for each sign; None where somebody else was faster."""
+    """One for each failed attempt (that stands) and for each sign; None where somebody else was faster."""
     try:
         with transaction.atomic():
             return _record(row, situation, found, now)
@@ -197,6 +203,34 @@ def _if_it_waits(act: Callable[[], None]) -> None:
             act()
     except JobError:
         return  # somebody let it go meanwhile
+
+
+@transaction.atomic
+def correct(row: Diagnosis, root_cause: str, *, author: Author, now: datetime, note: str = "") -> None:
+    """A person knows better why it failed, or confirms it; what rests on another cause is not to be done any more."""
+    failure_actions.correct(row, root_cause, author=author, now=now, note=note)
+    for decision in row.decisions.standing():
+        _withdraw(_locked(decision), row, author, now)
+
+
+def _withdraw(decision: Decision, row: Diagnosis, author: Author, now: datetime) -> None:
+    """Who carries it out holds the lock until his step is written, and then finds that it is not his any more."""
+    if decision.facts["cause"] == row.root_cause or not _may_be_withdrawn(decision):
+        return
+    why = f"{author.by} corrected the diagnosis from {decision.facts['cause']} to {row.root_cause}."
+    done = [f"{step.kind} {step.node or ''}".strip() for step in decision.steps.select_related("node")]
+    outcome = f"{why} What was done before that stays: {', '.join(done)}." if done else why
+    _say(decision, Course.WITHDRAWN, author, now, "", ended_at=now, outcome=storable(outcome))
+    _event("decision.withdrawn", author, decision, why=outcome, to_state=Course.WITHDRAWN)
+
+
+def _may_be_withdrawn(decision: Decision) -> bool:
+    """Nothing was done about the job, and nobody has said no to it."""
+    if decision.course == Course.OBSERVED:
+        return decision.incident.state != Standing.RESOLVED
+    if decision.course not in OPEN:
+        return False
+    return not decision.steps.filter(kind__in=(Step.Kind.RESTARTED, Step.Kind.ENDED)).exists()
 
 
 # --- what the loop does

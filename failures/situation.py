@@ -87,7 +87,7 @@ def facts_of(row: Diagnosis) -> Facts:
         cause=row.root_cause or UNKNOWN,
         category=Category(row.category),
         at=row.failed_at,
-        confidence=row.confidence,
+        confidence=1.0 if row.reviewed_by_id else row.confidence,  # a person has said so
         restart_helps=Restart(row.restart_helps),
         incident=str(row.incident_id or ""),
         nodes=frozenset(expand(attempt.nodelist)),

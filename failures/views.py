@@ -16,7 +16,18 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from failures import actions, alike, decision_views, forms, rights, sign_views, statistics, story
+from failures import (
+    actions,
+    alike,
+    decision_actions,
+    decision_views,
+    forms,
+    rights,
+    sign_views,
+    stack_views,
+    statistics,
+    story,
+)
 from failures.diagnosis import engine
 from failures.diagnosis.labels import LABELS
 from failures.grouping import Scope
@@ -206,6 +217,7 @@ def incident(request: HttpRequest, number: int) -> HttpResponse:
         "hidden": max(0, row.attempts - len(seen)),
         "may_handle": rights.may_handle(caller, row),
         "signs": cache(lambda: sign_views.of_incident(row)),
+        "dumps": cache(lambda: stack_views.of_incident(row, caller)),
         "recovery": cache(lambda: decision_views.shown(row, caller)),
         **(_shown(leading, caller) if leading else {}),
     }
@@ -298,7 +310,7 @@ def review(request: HttpRequest, attempt: str) -> HttpResponse:
 
 def _review(request: HttpRequest, row: Diagnosis, cause: str, note: str) -> None:
     try:
-        actions.correct(row, cause, author=Author.of(request), now=clock.now(), note=note.replace("\x00", ""))
+        decision_actions.correct(row, cause, author=Author.of(request), now=clock.now(), note=note.replace("\x00", ""))
     except actions.Moved as moved:
         messages.error(request, f"Conflict, nothing was changed: {moved}.")
     else:

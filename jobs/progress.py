@@ -25,6 +25,7 @@ COLUMNS = {
     "at": "timestamptz",
     "step": "bigint",
     "tokens": "bigint",
+    "sum_sq": "float8",
     "loss": "float8",
     "grad_norm": "float8",
     "step_time_s": "float8",
@@ -145,6 +146,12 @@ def keep_ranks(noted: Noted, told: Sequence[Ranks]) -> None:
     mine = RankTimes.objects.filter(attempt=noted.attempt_id).order_by("-pk")
     if kept := list(mine.values_list("pk", flat=True)[:RANKS_KEPT]):
         mine.filter(pk__lt=kept[-1]).delete()
+
+
+def note_stacks(noted: Noted, signal: str | None) -> None:
+    """What its processes answer with their stacks; nothing said changes nothing, an empty word takes it back."""
+    if signal is not None:
+        Attempt.objects.filter(pk=noted.attempt_id).exclude(stacks_signal=signal).update(stacks_signal=signal)
 
 
 SAVE = """

@@ -18,6 +18,7 @@ from jobs import actions, recovery_actions, spec
 from jobs.journal import Author
 from jobs.lifecycle import Kind
 from jobs.models import Allocation, Cluster, Job, Membership, Node, Quota, Role, Team
+from jobs.stack_actions import STACKS_LABEL
 from jobs.wishes import want_turn
 from scheduling import evaluation_actions
 from scheduling.evaluation import asked
@@ -171,4 +172,5 @@ def _asked(wish: Wish, dice: Random) -> dict[str, object]:
     }
     if wish.kind == Kind.PRETRAIN:
         asked |= {"checkpoint_dir": f"/checkpoints/{wish.name}", "checkpoint_interval": "30:00"}
+        asked |= {"labels": {STACKS_LABEL: "USR2"}}  # their program has a handler for it
     return asked

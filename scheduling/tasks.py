@@ -25,6 +25,7 @@ from scheduling.loops.minute import forget_once, minute_once
 from scheduling.loops.recover import recover_once
 from scheduling.loops.sample import sample_once, sweep_once
 from scheduling.loops.slow import slow_once
+from scheduling.loops.stacks import stacks_once
 from scheduling.loops.staging import stage_once
 from scheduling.loops.sweep import wake_overdue
 from scheduling.loops.turn import turns
@@ -76,7 +77,8 @@ def minutes() -> int:
 
 @shared_task(name="scheduling.recover")
 def recover() -> int:
-    return recover_once(clock.now())
+    """What the ranks of a hang have answered is read before it is decided about."""
+    return stacks_once(clock.now()) + recover_once(clock.now())
 
 
 @shared_task(name="scheduling.accounts")

@@ -23,6 +23,7 @@ from typer.completion import get_completion_script
 
 from acme_client import __version__, config, evaluate, explained, keys, offline, rules, script, simulate, table, verbs
 from acme_client import top as live_view
+from acme_client import wrapped as wrapping
 from acme_client.api import Acme, AcmeError, Refused
 from acme_client.terminal import DryRun, Form, FormOption, ReasonOption
 from acme_client.terminal import pairs as _pairs
@@ -128,6 +129,12 @@ def submit(
         body["name"] = Path(rest[0]).name
     done = _server(ctx).post("jobs/", body)
     typer.echo(done["id"] if parsable else f"Submitted batch job {done['id']}")
+
+
+@app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def execute(command: Annotated[list[str], typer.Argument(metavar="COMMAND [ARGS]")]) -> None:
+    """Inside a job: run COMMAND so that it can be asked where its ranks stand before a hang is ended."""
+    raise typer.Exit(wrapping.execute(command))
 
 
 def _own_options(words: list[str]) -> tuple[list[str], str | None, bool]:

@@ -14,7 +14,8 @@ for step, batch in enumerate(data):
 
 No call waits for the network, and none raises: what goes wrong is told once to the logger `acme_client`. A thread sends
 every few seconds; while the server is away it keeps what was said, the newest `KEPT` of it. Without the two variables,
-and on every rank but the first, a Run does nothing.
+and on every rank but the first, a Run does nothing; but each rank answers SIGUSR2 (or the signal in ACME_STACKS) with
+its stacks, so that Acme can ask where all of them stand before it ends a run that hangs.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from typing import Any
 
 import httpx
 
+from acme_client import stacks
+
 log = logging.getLogger("acme_client")
 
 KEPT = 10_000
@@ -40,7 +43,6 @@ MOST_SENT = 500
 MOST_CHECKPOINTS = 100
 KEPT_RANKS, MOST_RANKS_SENT = 16, 4
 LONGEST_PAUSE_S = 60.0
-RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 
 
 class Run:
@@ -52,7 +54,7 @@ class Run:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         url, token = environment.get("ACME_URL", ""), environment.get("ACME_PROGRESS_TOKEN", "")
-        first = all(environment.get(name, "0") == "0" for name in RANKS)
+        first = all(environment.get(name, "0") == "0" for name in stacks.RANKS)
         self.active = bool(url and token and first)
         self.stop_as = ""  # what the server last said the attempt should become
         self._every_s = every_s
@@ -64,6 +66,8 @@ class Run:
         self._told: set[str] = set()
         self._pid = os.getpid()
         self._counted = -1
+        self._stacks = stacks.listen(environment) if url and token else ""  # on every rank
+        self._environment = environment
         if self.active:
             try:
                 self._start(url, token, transport)
@@ -92,9 +96,13 @@ class Run:
         grad_norm: Any = None,
         step_time_s: Any = None,
         tokens: int | None = None,
+        sum_sq: Any = None,
         learning_rate: Any = None,
     ) -> None:
-        """Without a number, the one after the last. Numbers may be tensors: they are read by the thread."""
+        """Without a number, the one after the last. Numbers may be tensors: they are read by the thread.
+
+        `tokens` and `sum_sq` (of the squared lengths of the sequences) count from the beginning of the training: by
+        both a long step is told from a slow one, for attention costs the squares."""
         self._counted = step if isinstance(step, int) else self._counted + 1
         said = {
             "step": self._counted,
@@ -102,6 +110,7 @@ class Run:
             "grad_norm": grad_norm,
             "step_time_s": step_time_s,
             "tokens": tokens,
+            "sum_sq": sum_sq,
             "learning_rate": learning_rate,
         }
         self._say(self._beats, {name: _let_go(value) for name, value in said.items() if value is not None})
@@ -171,7 +180,7 @@ class Run:
             self._wake.clear()
             closing = self._closed.is_set()
             try:
-                done = self._send_all()
+                done = self._send_all() and self._can_be_asked()
             except Exception as error:
                 self._tell(f"progress could not be reported: {error!r}")
                 done = False
@@ -181,6 +190,15 @@ class Run:
                 return
             if fails:
                 self._closed.wait(min(1.0, self._every_s))  # a checkpoint that wakes us does not hurry a server back
+
+    def _can_be_asked(self) -> bool:
+        """Told once; not before everybody whom the cluster would send the signal to expects it."""
+        word, known = self._stacks, self._environment
+        if not word or self._counted < 0 or known.get(stacks.TELLS) or not stacks.survives(word, known):
+            return True
+        told = self._send({"stacks": self._stacks})
+        self._stacks = "" if told else self._stacks
+        return told
 
     def _send_all(self) -> bool:
         while self._beats or self._saved or self._sections or self._ranks:

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from rest_framework.exceptions import NotFound, PermissionDenied
 from rest_framework.response import Response
 
-from failures import actions, rights
+from failures import actions, decision_actions, rights
 from failures.api import shapes
 from failures.diagnosis import engine, wording
 from failures.diagnosis.labels import LABELS
@@ -109,7 +109,7 @@ class OneDiagnosis(Detail):
             raise PermissionDenied("Its owner and the operators of its team judge a diagnosis.")
         try:
             cause = asked.get("root_cause", row.root_cause)
-            actions.correct(row, cause, author=self.author, now=clock.now(), note=asked.get("note", ""))
+            decision_actions.correct(row, cause, author=self.author, now=clock.now(), note=asked.get("note", ""))
         except actions.Moved as moved:
             raise Conflict(str(moved)) from None
 

@@ -29,7 +29,8 @@ ENOUGH = 5  # intervals
 SILENCE_FLOOR_S = 300.0
 SECTION_FLOOR_S = 1800.0
 
-STEP = re.compile(r"(?i)\b(?:global[_ ]?step|step|iter(?:ation)?)s?\W{0,4}(\d{1,12})\b")
+# Trainers write the number in a column: `iteration        7/   90000`
+STEP = re.compile(r"(?i)\b(?:global[_ ]?step|step|iter(?:ation)?)s?\W{0,12}(\d{1,12})\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,12 @@ class Line:
 
 
 def hang(
-    steps: Sequence[float], now: float, sections: Sequence[Section] = (), *, floor_s: float = FLOOR_S
+    steps: Sequence[float],
+    now: float,
+    sections: Sequence[Section] = (),
+    *,
+    floor_s: float = FLOOR_S,
+    factor: float = FACTOR,
 ) -> Finding | None:
     """`steps` are the moments at which a step was completed, oldest first."""
     open_ = [one for one in sections if one.end is None]
@@ -57,7 +63,7 @@ def hang(
     intervals = _intervals(steps[FIRST:], sections)[-RECENT:]
     if len(intervals) < ENOUGH:
         return None
-    patience = max(floor_s, FACTOR * _p99(intervals))
+    patience = max(floor_s, factor * _p99(intervals))
     since = max([steps[-1], *(one.end for one in sections if one.end is not None)])
     if now - since <= patience:
         return None

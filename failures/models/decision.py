@@ -32,6 +32,7 @@ class Course(models.TextChoices):
     EXPIRED = "expired"
     FAILED = "failed"
     UNDONE = "undone"
+    WITHDRAWN = "withdrawn"  # a person named another cause before it was done: it is decided anew
 
 
 OPEN = (Course.PROPOSED, Course.APPROVED, Course.ACTING)
@@ -46,12 +47,17 @@ LOOKS: dict[str, tuple[str, str]] = {
     Course.EXPIRED: ("quiet", "◷"),
     Course.FAILED: ("bad", "✗"),
     Course.UNDONE: ("warn", "↺"),
+    Course.WITHDRAWN: ("quiet", "✎"),
 }
 
 
 class DecisionQuerySet(models.QuerySet["Decision"]):
     def open(self) -> Self:
         return self.filter(course__in=OPEN)
+
+    def standing(self) -> Self:
+        """Those that were not withdrawn: one for each failed attempt."""
+        return self.exclude(course=Course.WITHDRAWN)
 
     def due(self, now: datetime) -> Self:
         """Somebody said yes, and there is a step to make."""
@@ -68,7 +74,7 @@ class Decision(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="decisions")
     incident = models.ForeignKey(Incident, on_delete=models.PROTECT, related_name="decisions")
     # about an attempt that failed, or about a sign: of an attempt that runs on, or of a node alone
-    diagnosis = models.OneToOneField(Diagnosis, null=True, on_delete=models.PROTECT, related_name="decision")
+    diagnosis = models.ForeignKey(Diagnosis, null=True, on_delete=models.PROTECT, related_name="decisions")
     sign = models.OneToOneField(Sign, null=True, on_delete=models.PROTECT, related_name="decision")
     attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="decisions")
     at = models.DateTimeField(db_default=Now())
@@ -96,7 +102,7 @@ class Decision(models.Model):
     consumes = models.BooleanField(default=False)
 
     # what became of it
-    course = models.CharField(max_length=8, choices=Course, default=Course.PROPOSED)
+    course = models.CharField(max_length=10, choices=Course, default=Course.PROPOSED)
     said_by = models.CharField(max_length=150, blank=True, help_text="Who approved, declined or undid it.")
     said_at = models.DateTimeField(null=True)
     said_why = models.TextField(blank=True)
@@ -116,6 +122,11 @@ class Decision(models.Model):
             models.Index(fields=["cluster", "began_at"], name="decision_carried_out"),
         ]
         constraints = [
+            models.UniqueConstraint(
+                fields=["diagnosis"],
+                condition=~models.Q(course=Course.WITHDRAWN),
+                name="one_standing_decision_per_diagnosis",
+            ),
             models.CheckConstraint(condition=models.Q(course__in=Course.values), name="decision_course_known"),
             models.CheckConstraint(
                 condition=models.Q(diagnosis__isnull=False) ^ models.Q(sign__isnull=False),

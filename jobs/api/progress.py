@@ -26,6 +26,7 @@ from jobs.door.rights import Rule
 from jobs.door.shapes import Field, Shape, either, many, moment, number, text, texts, truth
 from jobs.journal import Author
 from jobs.models import Attempt, Scope
+from jobs.notation import BadNotation, parse_signal
 
 MOST_BEATS = 1000
 MOST_CHECKPOINTS = 100
@@ -73,6 +74,7 @@ HEARTBEAT = Shape(
     {
         "step": _count(),
         "tokens": _count("Consumed since the beginning of the training."),
+        "sum_sq": _measure("Of the squared lengths of its sequences, since the beginning: what attention costs."),
         "loss": _measure("What is no number, JSON has only as text."),
         "grad_norm": _measure(),
         "step_time_s": _measure(),
@@ -129,6 +131,7 @@ REPORT = Shape(
             f"Times in which no step is due, so that none is a hang. At most {MOST_CHECKPOINTS}.",
             required=False,
         ),
+        "stacks": text("A signal that all its processes answer with their stacks: USR2, B:USR2.", required=False),
     },
     example={"heartbeats": [{"step": 120, "loss": 2.31, "tokens": 503316480}]},
 )
@@ -164,6 +167,7 @@ COUNT = readers.whole(0, MOST)
 BEAT = {
     "step": COUNT,
     "tokens": COUNT,
+    "sum_sq": measure,
     "loss": measure,
     "grad_norm": measure,
     "step_time_s": measure,
@@ -196,11 +200,22 @@ RANK_TIMES = {
     "nodes": readers.list_of(readers.text(64), MOST_RANKS),
     "groups": readers.list_of(readers.text(40), MOST_RANKS),
 }
+
+
+def stacks(name: str, value: Any) -> str:
+    said = readers.text(12)(name, value)
+    try:
+        return parse_signal(said).text if said else ""
+    except BadNotation as error:
+        readers.bad(name, str(error))
+
+
 TAKES = {
     "heartbeats": readers.list_of(readers.an_object, MOST_BEATS),
     "checkpoints": readers.list_of(readers.an_object, MOST_CHECKPOINTS),
     "ranks": readers.list_of(readers.an_object, MOST_TOLD),
     "sections": readers.list_of(readers.an_object, MOST_CHECKPOINTS),
+    "stacks": stacks,
 }
 
 
@@ -210,10 +225,11 @@ class Report:
     saved: list[progress.Saved]
     declared: list[progress.Declared]
     ranks: list[progress.Ranks]
+    stacks: str | None = None
 
     @property
     def is_beats_alone(self) -> bool:
-        return not (self.saved or self.declared or self.ranks)
+        return not (self.saved or self.declared or self.ranks) and self.stacks is None
 
 
 def read_report(asked: dict[str, Any]) -> Report:
@@ -223,6 +239,7 @@ def read_report(asked: dict[str, Any]) -> Report:
         saved=[_checkpoint(index, one) for index, one in enumerate(found.get("checkpoints", ()))],
         declared=[_section(index, one) for index, one in enumerate(found.get("sections", ()))],
         ranks=[_ranks(index, one) for index, one in enumerate(found.get("ranks", ()))],
+        stacks=found.get("stacks"),
     )
 
 
@@ -257,6 +274,7 @@ class Progress(Verb):
             noted = self._living(progress.note(key, report.beats))
             progress.declare_sections(noted, report.declared)
             progress.keep_ranks(noted, report.ranks)
+            progress.note_stacks(noted, report.stacks)
             news = progress.save_checkpoints(noted, report.saved, author) if report.saved else 0
         return Response(noted.shown(checkpoints=news))
 

@@ -38,7 +38,7 @@ POINT = Shape(
         "at": moment(),
         "step": _count(),
         "tokens": _count(),
-        **{name: _measure() for name in ("loss", "grad_norm", "step_time_s", "learning_rate")},
+        **{name: _measure() for name in ("sum_sq", "loss", "grad_norm", "step_time_s", "learning_rate")},
     },
 )
 SERIES = Shape(

@@ -54,6 +54,7 @@ class DeedKind(models.TextChoices):
     RESUME = "resume"
     SIGNAL = "signal"  # ask for a checkpoint
     TEST = "test"
+    STACKS = "stacks"  # ask where its processes stand
 
 
 STOP_HANGS_AFTER = 10  # tries: some five minutes, where TERM and KILL take half a minute

@@ -304,6 +304,9 @@ class Attempt(models.Model):
     # What a person or the scheduler wants it to become; the cluster is told by a deed and has the last word.
     stop_as = models.CharField(max_length=14, blank=True, choices=STATES)
     stop_why = models.TextField(blank=True)
+    stacks_signal = models.CharField(
+        max_length=12, blank=True, db_default="", help_text="Its processes answer it with their stacks; it said so."
+    )
 
     objects = AttemptQuerySet.as_manager()
 

@@ -22,6 +22,7 @@ class Measured(models.Model):
     at = models.DateTimeField(help_text="By the job's clock, but never later than ours.")
     step = models.PositiveBigIntegerField(null=True)
     tokens = models.PositiveBigIntegerField(null=True, help_text="Consumed since the beginning of the training.")
+    sum_sq = models.FloatField(null=True, help_text="Of the squared lengths of the sequences, since the beginning.")
     loss = models.FloatField(null=True)
     grad_norm = models.FloatField(null=True)
     step_time_s = models.FloatField(null=True)

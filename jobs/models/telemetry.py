@@ -41,6 +41,10 @@ class Sample(models.Model):
     gpu_temperature_c = per_gpu()  # the hottest moment in rollups, not the mean
     gpu_power_w = per_gpu()
     xid = per_gpu()  # the last Xid of each GPU, 0 for none
+    # Raw samples only. Most GPUs count no errors for months, so what is 0 is left out
+    counted = models.JSONField(
+        default=dict, db_default={}, help_text="What else is not as in a sound node: a value for each GPU, or names."
+    )
 
     class Meta:
         ordering = ["node", "-at"]

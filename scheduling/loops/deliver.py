@@ -1,8 +1,9 @@
 """Deliver: carry out the deeds that decisions left behind.
 
 Who is eligible   open deeds that are due, oldest first; a claim moves the due time ahead, so nobody else takes them.
-What a turn does  submits (many at once), then signals, cancels, drains, resumes, tests; who saved a checkpoint since he
-                  was asked is not kept waiting for the end of his grace; notes the outcome, or when to try again.
+What a turn does  submits (many at once), then signals, asks for stacks, cancels, drains, resumes, tests; who
+                  saved a checkpoint since he was asked is not kept waiting for the end of his grace; notes the
+                  outcome, or when to try again.
 Failure story     The try is counted before it is made. Killed between the deed and the note that it is done: the next
                   claim sees a second try and looks the attempt up by its key instead of submitting again. An answer
                   that got lost is treated the same. What a killed worker had claimed is free again as soon as the
@@ -30,6 +31,7 @@ from scheduling.loops.submitting import submit_all
 MOST_CLAIMS = 8  # in a turn, which must look at its cluster too
 TEST_AGAIN = timedelta(seconds=2)
 CANCEL_AGAIN = timedelta(seconds=30)
+STACKS_ARE_LATE = timedelta(seconds=30)
 
 
 def deliver_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
@@ -71,6 +73,8 @@ def _deliver(deed: Deed, backend: Backend, now: datetime) -> bool:
             return _cancel(deed, backend, now)
         case DeedKind.SIGNAL:
             return _signal(deed, backend, now)
+        case DeedKind.STACKS:
+            return _ask_stacks(deed, backend, now)
         case DeedKind.TEST:
             return _test(deed, backend, now)
         case DeedKind.DRAIN:
@@ -99,6 +103,17 @@ def _signal(deed: Deed, backend: Backend, now: datetime) -> bool:
     if attempt.ended_at or not attempt.stop_as:
         return settle(deed, now, "not needed any more")
     if not Deed.objects.open().filter(attempt=attempt, kind=DeedKind.CANCEL, tries=0).exists():
+        return settle(deed, now, "too late")
+    backend.signal(attempt.backend_id, ask.signal, shell=ask.shell)
+    return settle(deed, now, "signalled")
+
+
+def _ask_stacks(deed: Deed, backend: Backend, now: datetime) -> bool:
+    """Twice costs some lines of a log. Who asked has gone on without an answer when it is late."""
+    attempt, ask = deed.attempt, parse_signal(deed.reason)
+    if attempt.ended_at or attempt.stop_as or not attempt.backend_id:
+        return settle(deed, now, "not needed any more")
+    if now - deed.created_at > STACKS_ARE_LATE:
         return settle(deed, now, "too late")
     backend.signal(attempt.backend_id, ask.signal, shell=ask.shell)
     return settle(deed, now, "signalled")

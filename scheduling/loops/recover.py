@@ -1,12 +1,15 @@
 """Recover: decide about every failure that has its verdict, and carry out what may be done.
 
-Who is eligible   verdicts of the last hour that belong to an incident and have no decision, the oldest first;
+Who is eligible   verdicts of the last hour that belong to an incident and have no decision, or whose decision was
+                  withdrawn in that hour because a person named another cause; the oldest first, but those of hangs
+                  only when their stacks have come or were waited for long enough;
                   signs that last, are bad, name a node and have none; decisions that a mode or a person said yes to, by
                   when their next step is due; proposals whose time is over.
 What a turn does  decides (values only, no transaction), writes each decision with its inputs; makes the next step of
                   each that is due: close the named nodes, test who may be it, start the job again from where it should.
-Failure story     One decision for each failed attempt, one row for each step, each in the transaction of what it tells
-                  of: killed anywhere, the next turn finds what is left, and two at once do nothing twice. A step that
+Failure story     One standing decision for each failed attempt, one row for each step, each in the transaction of what
+                  it tells of: killed anywhere, the next turn finds what is left, and two at once do nothing twice. What
+                  a correction withdraws stops between two steps, and none of them is made again. A step that
                   raises is tried again by the next claim, five times; then the decision has failed, with the reason. A
                   decision that is late has expired and never acts; a person who was faster wins, and is not an error:
                   each step locks the decision and is made only while it is ours, so an undo stops what is left. What
@@ -24,13 +27,13 @@ from typing import Any
 
 from celery.exceptions import SoftTimeLimitExceeded
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from failures import decision_actions, situation
 from failures.actions import Moved
 from failures.decision_actions import RECOVERY
 from failures.detect.findings import Severity
-from failures.models import Course, Decision, Diagnosis, Sign, Step
+from failures.models import Course, Decision, Diagnosis, Sign, StackDump, Step
 from failures.models.decision import OPEN
 from failures.recovery import decide
 from failures.recovery.remedies import RESTARTING, Action, Mode
@@ -79,9 +82,13 @@ def _decide(now: datetime) -> int:
 
 
 def _undecided(now: datetime) -> QuerySet[Diagnosis]:
-    rows = Diagnosis.objects.judged().filter(failed_at__gte=now - LATELY, incident__isnull=False, decision=None)
+    decisions = Decision.objects.filter(diagnosis=OuterRef("pk"))
+    withdrawn = Exists(decisions.filter(course=Course.WITHDRAWN))
+    lately = Q(failed_at__gte=now - LATELY) | Q(withdrawn, reviewed_at__gte=now - LATELY)
+    rows = Diagnosis.objects.judged().filter(lately, ~Exists(decisions.standing()), incident__isnull=False)
     driven = rows.filter(cluster__mode=ClusterMode.DRIVE, attempt__job__foreign_id="")
-    wanted = driven.select_related("attempt__job__team", "attempt__job__cluster").defer("bundle")
+    heard = driven.exclude(Exists(StackDump.objects.awaited(now).filter(attempt=OuterRef("attempt"))))
+    wanted = heard.select_related("attempt__job__team", "attempt__job__cluster").defer("bundle")
     return wanted.order_by("failed_at")
 
 

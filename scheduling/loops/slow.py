@@ -108,12 +108,13 @@ class Told(NamedTuple):
     at: datetime
     tokens: int | None
     step_time_s: float | None
+    sum_sq: float | None = None
 
 
 def _told(attempt: Attempt, since: datetime | None) -> list[Told]:
     """The newest ones; of an attempt that is slow for a while, also the last ones from before."""
     rows = Progress.objects.filter(attempt_id=attempt.pk, step__isnull=False).order_by("-at")
-    columns = rows.values_list("step", "at", "tokens", "step_time_s")
+    columns = rows.values_list("step", "at", "tokens", "step_time_s", "sum_sq")
     if since is None:
         return [Told(*row) for row in columns[:NEWEST]][::-1]
     newest = columns.filter(at__gte=since)[:RECENT]
@@ -122,13 +123,16 @@ def _told(attempt: Attempt, since: datetime | None) -> list[Told]:
 
 
 def steps_of(rows: Sequence[Told]) -> list[Step]:
-    """What each took: as it says itself, else from one to the next. Without its tokens every batch is like the others;
-    over a gap (steps that nobody looked at) nothing is measured."""
+    """What each took: as it says itself, else from one to the next. Without its tokens every batch is like the others,
+    and without the squares of its lengths every batch has sequences as long as the others'; half of it is not used.
+    Over a gap (steps that nobody looked at) nothing is measured."""
     ahead = [(one, row) for one, row in pairwise(rows) if row.step > one.step]
-    knows = all(one.tokens is not None and row.tokens is not None and row.tokens > one.tokens for one, row in ahead)
+    tokens = [_grown(one.tokens, row.tokens, row.step - one.step) for one, row in ahead]
+    squares = [_grown(one.sum_sq, row.sum_sq, row.step - one.step) for one, row in ahead]
+    knows, deeply = all(tokens), all(tokens) and all(squares)
     return [
-        Step(at=row.at.timestamp(), seconds=seconds, tokens=_tokens(one, row) if knows else 1.0)
-        for one, row in ahead
+        Step(at=row.at.timestamp(), seconds=seconds, tokens=n if knows else 1.0, squares=q if deeply else 0.0)
+        for (one, row), n, q in zip(ahead, tokens, squares, strict=True)
         if (seconds := _seconds(one, row)) > 0
     ]
 
@@ -140,8 +144,11 @@ def _seconds(one: Told, row: Told) -> float:
     return (row.at - one.at).total_seconds() / (row.step - one.step)
 
 
-def _tokens(one: Told, row: Told) -> float:
-    return ((row.tokens or 0) - (one.tokens or 0)) / (row.step - one.step)
+def _grown(before: float | None, after: float | None, steps: int) -> float:
+    """By how much in one step; 0 where that is not known, or cannot be."""
+    if before is None or after is None or not math.isfinite(after - before):
+        return 0.0
+    return max(0.0, (after - before) / steps)
 
 
 # --- who it is

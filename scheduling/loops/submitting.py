@@ -14,7 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from jobs import actions, progress
+from jobs import actions, progress, stack_actions
 from jobs.journal import SCHEDULER, SYNC
 from jobs.models import Allocation, Attempt, Deed
 from scheduling.backends.base import Backend, BackendError, Doubtful, Misplaced, Refused, Submission
@@ -154,6 +154,7 @@ def _about(attempt: Attempt) -> dict[str, str]:
         "ACME_CHECKPOINT_INTERVAL_S": str(int(every.total_seconds())) if every else "",
         "ACME_URL": settings.ACME_URL,
         "ACME_PROGRESS_TOKEN": progress.token_of(attempt.key),
+        "ACME_STACKS": asked.text if (asked := stack_actions.signal_of(attempt)) else "",
     }
     about |= resuming(job.resume, job.environment.get(TEMPLATE, ""))
     if job.array_index is not None:

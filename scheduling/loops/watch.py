@@ -1,72 +1,128 @@
 """Watch: look at what running training jobs report, and say when one hangs or its loss went bad.
 
 Who is eligible   attempts that run on a cluster Acme drives, that nobody stops, of jobs which recovery looks after
-                  and that have reported steps; for hangs only those who have been silent for half a minute.
+                  and that have reported steps; for hangs only those who have been silent for half a minute. Of those
+                  that report no step the log is heard, who was looked at longest ago first.
 What a turn does  asks the pure detectors; what they find becomes a verdict of the running attempt and joins an
-                  incident, from which recovery decides. A symptom that passes before anything was done is taken back.
-Failure story     A verdict is one row for each attempt, so killed anywhere or run twice nothing is said twice. The
+                  incident, from which recovery decides. The ranks of one that hangs are asked for their stacks first,
+                  where the program can be asked (`stacks` reads them). A symptom that passes before anything was done
+                  is taken back. Where most of a cluster falls silent in one turn, nothing is said of anybody.
+Failure story     A verdict is one row for each attempt, written together with the request for stacks and its deed, so
+                  killed anywhere or run twice nothing is said or asked twice. The
                   detectors see the rows alone and keep nothing between turns; a late turn finds the same.
 
 A turn reads one row of each running attempt (its pulse), and the newest 300 of those that are looked at closely: who
 has been silent, and whose newest loss is new. With a thousand training jobs that is some megabytes every 15 seconds.
+Of a log it reads what came since the last look, a megabyte at most; a log that has not grown costs a look at its size.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from django.db.models import Q
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
 
 from failures import actions as failure_actions
+from failures import listening, stack_actions
 from failures.actions import DETECTOR
-from failures.detect import loss
+from failures.detect import cadence, loss
 from failures.detect.findings import Finding
 from failures.detect.hang import FLOOR_S, Section, hang
 from failures.detect.loss import Point
 from failures.models import Diagnosis
 from jobs.ending import RECOVERY_LABEL, TRAINING
+from jobs.lifecycle import State
+from jobs.logs import NoLog, Stream
 from jobs.models import Attempt, Mode, Progress
+from jobs.wishes import want_turn
 from scheduling.loops.rows import one_row
 
 log = logging.getLogger(__name__)
 
 NEWEST = 300
 MOST_AT_ONCE = 2_000
+MOST_LOGS = 500  # in a turn
+TOGETHER = 3  # that fall silent in one turn
 FRESH = timedelta(seconds=45)  # three turns: a loss that was looked at is not looked at again for ever
 HANG, SPIKE = "Hang", "LossNaNOrSpike"
 
 
 def watch_once(now: datetime) -> int:
     """How many symptoms were found or taken back."""
-    found = _passed(now)
-    for attempt in followed():
+    done, hangs, watched = _passed(now), list[tuple[Attempt, Finding]](), Counter[int]()
+    for attempts, look in ((followed(), _hang_of), (_silent_ones(), _heard)):
+        for attempt in attempts:
+            watched[attempt.job.cluster_id] += 1
+            with one_row(attempt):
+                if finding := look(attempt, now):
+                    hangs.append((attempt, finding))
+                else:
+                    done += _spiked(attempt, now)
+    silent = Counter(attempt.job.cluster_id for attempt, _ in hangs)
+    for attempt, finding in hangs:
+        if _is_the_way_here(silent[attempt.job.cluster_id], watched[attempt.job.cluster_id]):
+            continue
         with one_row(attempt):
-            found += _looked_at(attempt, now)
-    return found
+            done += _say(attempt, HANG, finding, now)
+    listening.forget_ended()
+    return done
+
+
+def _is_the_way_here(silent: int, watched: int) -> bool:
+    """Many that fall silent together do not hang, each for itself: their reports or logs do not reach us, or all wait
+    for one service. Nobody is ended for that."""
+    return silent >= TOGETHER and silent > watched / 2
 
 
 def followed() -> list[Attempt]:
-    """Running attempts that recovery looks after, and that have no verdict yet."""
+    """Running attempts that recovery looks after, that report steps, and that have no verdict yet."""
+    rows = _looked_after().filter(pulse__step__isnull=False).select_related("pulse")
+    return list(rows[:MOST_AT_ONCE])
+
+
+def _silent_ones() -> list[Attempt]:
+    """The same of those that report none, and whose log can be read; who was looked at longest ago comes first."""
+    rows = _looked_after().filter(pulse__step__isnull=True).exclude(log_path="").exclude(job__cluster__log_root="")
+    return list(rows.select_related("cadence").order_by(F("cadence__looked_at").asc(nulls_first=True))[:MOST_LOGS])
+
+
+def _looked_after() -> QuerySet[Attempt]:
+    """A job that its cluster has suspended completes no step, and does not hang."""
     looked_after = Q(job__kind__in=[str(kind) for kind in TRAINING]) | ~Q(job__checkpoint_dir="")
     wanted = looked_after | Q(job__labels__contains={RECOVERY_LABEL: "on"})
     rows = Attempt.objects.filter(wanted, ended_at__isnull=True, confirmed_at__isnull=False, stop_as="", diagnosis=None)
-    rows = rows.filter(job__cluster__mode=Mode.DRIVE, job__foreign_id="", pulse__step__isnull=False)
+    rows = rows.filter(job__cluster__mode=Mode.DRIVE, job__foreign_id="", job__state=State.RUNNING)
     rows = rows.exclude(job__labels__contains={RECOVERY_LABEL: "off"}).filter(job__requeue_limit__gt=0)
-    return list(rows.select_related("job__cluster", "pulse").defer("job__command")[:MOST_AT_ONCE])
+    return rows.select_related("job__cluster").defer("job__command")
 
 
-def _looked_at(attempt: Attempt, now: datetime) -> bool:
-    heard = attempt.pulse.heard_at
-    silent, spoke = now - heard > timedelta(seconds=FLOOR_S), now - heard < FRESH and attempt.pulse.loss is not None
-    if not (silent or spoke):
+def _heard(attempt: Attempt, now: datetime) -> Finding | None:
+    """By the lines of its log that count steps, where it has such lines."""
+    try:
+        found = cadence.silence(listening.listen(attempt, now), now.timestamp())
+    except NoLog:
+        return None
+    return replace(found, why=f"Its log counts no further. {found.why}") if found else None
+
+
+def _hang_of(attempt: Attempt, now: datetime) -> Finding | None:
+    """By its reports; whoever has spoken within the shortest patience there is does not hang."""
+    if now - attempt.pulse.heard_at <= timedelta(seconds=FLOOR_S):
+        return None
+    return hang(_steps(_points(attempt)), now.timestamp(), _sections(attempt))
+
+
+def _spiked(attempt: Attempt, now: datetime) -> bool:
+    pulse = getattr(attempt, "pulse", None)
+    if pulse is None or pulse.loss is None or now - pulse.heard_at >= FRESH:
         return False
-    points = _points(attempt)
-    if silent and (finding := hang(_steps(points), now.timestamp(), _sections(attempt))):
-        return _say(attempt, HANG, finding, now)
-    if spoke and (finding := _spike(points)):
-        return _say(attempt, SPIKE, finding, now)
-    return False
+    finding = _spike(_points(attempt))
+    return finding is not None and _say(attempt, SPIKE, finding, now)
 
 
 def _points(attempt: Attempt) -> list[Point]:
@@ -103,16 +159,43 @@ def _spike(points: list[Point]) -> Finding | None:
 
 
 def _say(attempt: Attempt, label: str, finding: Finding, now: datetime) -> bool:
-    since = datetime.fromtimestamp(finding.since, UTC)
-    return failure_actions.suspect(attempt, label, finding.why, since, now) is not None
+    """The ranks of a hang are asked where they stand, in the transaction that says it: nothing is decided before."""
+    since, size = datetime.fromtimestamp(finding.since, UTC), _log_size(attempt) if label == HANG else 0
+    with transaction.atomic():
+        incident = failure_actions.suspect(attempt, label, finding.why, since, now)
+        asked = incident is not None and label == HANG and stack_actions.ask(attempt, incident, size, now)
+    if asked:
+        want_turn(attempt.job.cluster_id)
+    return incident is not None
+
+
+def _log_size(attempt: Attempt) -> int:
+    """What stands in the log by now is no answer to what is asked now."""
+    try:
+        with closing(Stream(attempt.job.cluster.log_root, attempt.log_path)) as log:
+            return log.size
+    except NoLog:
+        return 0
 
 
 def _passed(now: datetime) -> int:
     """Hangs of attempts that have completed a step since they were said to hang."""
     rows = Diagnosis.objects.filter(engine=DETECTOR, root_cause=HANG, attempt__ended_at=None, attempt__stop_as="")
     done = 0
-    for row in rows.select_related("attempt__pulse", "attempt__job", "incident__lead")[:MOST_AT_ONCE]:
-        if row.judged_at and row.attempt.pulse.at > row.judged_at:
-            with one_row(row):
+    related = ("attempt__pulse", "attempt__cadence", "attempt__job__cluster", "incident__lead")
+    for row in rows.select_related(*related)[:MOST_AT_ONCE]:
+        with one_row(row):
+            if row.judged_at and (goes_on := _last_step(row.attempt, now)) and goes_on > row.judged_at:
                 done += failure_actions.acquit(row, "It completes steps again.", now)
     return done
+
+
+def _last_step(attempt: Attempt, now: datetime) -> datetime | None:
+    """As it was judged: by what it reports, else by its log."""
+    pulse = getattr(attempt, "pulse", None)
+    if pulse is not None and pulse.step is not None:
+        return pulse.at
+    with suppress(NoLog):
+        if moments := listening.listen(attempt, now).moments:
+            return datetime.fromtimestamp(moments[-1], UTC)
+    return None

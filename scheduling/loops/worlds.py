@@ -44,11 +44,11 @@ def worlds_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
 
 
 def _carried_on(test: NodeTest, backend: Backend, now: datetime) -> bool:
-    if test.decision and test.decision.course == Course.UNDONE:
+    if test.decision and test.decision.course in (Course.UNDONE, Course.WITHDRAWN):
         for world in _now(test):
             if (seen := backend.find(world.key)) and seen.state not in FINAL:
                 backend.cancel(seen.backend_id)
-        nodetest_actions.call_off(test, "its decision was undone", now)
+        nodetest_actions.call_off(test, f"its decision was {test.decision.course}", now)
         return True
     for world in _now(test):
         _step(test, world, backend, now)

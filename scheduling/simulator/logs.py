@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from math import inf
 from pathlib import Path, PurePosixPath
 
-from . import kernellog
+from . import kernellog, stackwords
 from .logtext import Script, lines, next_due_s, script_of
 from .play import Play
 from .troubles import Trouble
@@ -117,6 +117,10 @@ class LogBook:
         if entry := self._open.get(job.id):
             entry.script = script_of(job, play)
 
+    def dump(self, job_id: int, now: float) -> None:
+        if entry := self._open.get(job_id):
+            self._append(entry, list(stackwords.stacks(entry.script)))
+
     def close(self, job_id: int, until: float, last_words: str = "") -> None:
         entry = self._open.pop(job_id, None)
         if entry is not None:
@@ -145,14 +149,17 @@ class LogBook:
     def _write(self, entry: _Open, now: float, last_words: str = "") -> None:
         new = lines(entry.script, entry.index, now - entry.script.began_at)
         entry.index += len(new)
-        text = "".join(f"{line}\n" for line in [*new, *([last_words] if last_words else [])])
-        if not text:
+        self._append(entry, [*new, *([last_words] if last_words else [])])
+
+    def _append(self, entry: _Open, said: Sequence[str]) -> None:
+        if not said:
             return
+        text = "".join(f"{line}\n" for line in said)
         try:
             with _descriptor(self._root, entry.path, APPEND) as fd:
                 os.write(fd, text.encode())
         except (BadPath, OSError) as lost:
-            log.warning("job %s: %d log lines are lost: %s", entry.script.job_id, len(new), lost)
+            log.warning("job %s: %d log lines are lost: %s", entry.script.job_id, len(said), lost)
 
     def _whole_lines(self, path: str) -> int:
         with _descriptor(self._root, path, APPEND & ~os.O_WRONLY | os.O_RDWR) as fd:

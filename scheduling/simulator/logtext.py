@@ -242,14 +242,14 @@ def _tail(script: Script) -> list[str]:
             exit_code=play.exit.code or 1,
             nodes=script.nodes,
             gpus_per_node=script.gpus_per_node,
-            rank=_rank_at_fault(script),
+            rank=rank_at_fault(script),
             step=_body_length(script) * STEPS_PER_LINE,
             dice=play.dice,
         )
     )
 
 
-def _rank_at_fault(script: Script) -> int:
+def rank_at_fault(script: Script) -> int:
     node, gpu = script.play.culprit or ("", -1)
     if node in script.nodes and gpu >= 0:
         indices = script.gpus.get(node, ())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import inf, log
 from random import Random
+from signal import Signals
 from typing import Protocol
 
 from jobs.lifecycle import Kind, State
@@ -221,6 +222,10 @@ class Stage(Protocol):
         """It goes on by another play; what is written stays."""
         ...
 
+    def dump(self, job_id: int, now: float) -> None:
+        """Its ranks were asked where they stand."""
+        ...
+
     def close(self, job_id: int, until: float, last_words: str = "") -> None: ...
 
 
@@ -234,6 +239,9 @@ class NoStage:
         return
 
     def rewrite(self, job: Job, play: Play) -> None:
+        return
+
+    def dump(self, job_id: int, now: float) -> None:
         return
 
     def close(self, job_id: int, until: float, last_words: str = "") -> None:
@@ -267,7 +275,11 @@ class PlayHands:
         self._expect_end(job, play)
 
     def signal(self, job: Job, number: int, now: float, aim: Aim = Aim.ALL) -> None:
-        """TERM and KILL end a played job; it shrugs at any other signal."""
+        """TERM and KILL end a played job. One that hangs says where its ranks stand, at the signal that its program
+        expects for that; at any other it shrugs."""
+        if number == _asks_for_stacks(job) and now - job.began_at >= self.play(job).silent_s:
+            self._stage.dump(job.id, now)
+            return
         known = self._due.get(job.id)
         if number not in (TERM, KILL) or known is None or known.at <= now + GRACE_S:
             return
@@ -325,6 +337,11 @@ def _broke(play: Play, at: float) -> Blow | None:
         return None
     node, gpu = play.culprit
     return Blow(kind=breaks, at=at, until=at, node=node, gpu=gpu if breaks in XID_OF else -1)
+
+
+def _asks_for_stacks(job: Job) -> int | None:
+    word = job.request.environment.get("ACME_STACKS", "").removeprefix("B:")
+    return int(Signals[f"SIG{word}"]) if f"SIG{word}" in Signals.__members__ else None
 
 
 _REASONS = {State.OUT_OF_MEMORY: "OutOfMemory", State.NODE_FAIL: "NodeDown"}

@@ -69,7 +69,8 @@ def become(spec: dict[str, Any]) -> None:
             change_user(*spec["ids"])
         enter(spec["workdir"], spec["user"])
         command = [*spec["interpreter"], f"/dev/fd/{script}"]
-        os.execve(command[0], command, spec["environment"])  # noqa: S606 - that is its purpose
+        told = {**spec["environment"], "SLURM_TASK_PID": str(os.getpid())}
+        os.execve(command[0], command, told)  # noqa: S606 - that is its purpose
     except BaseException as error:  # whatever it is, it must become an exit code, not a second shim
         os.write(2, f"stepd: error: the job cannot start: {error}\n".encode())
         os._exit(CANNOT_START)

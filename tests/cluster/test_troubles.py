@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import inf
+from pathlib import Path
 from random import Random
+from signal import SIGUSR1, SIGUSR2
 
 import pytest
 
+from failures.detect import stacks
 from failures.diagnosis import gpu_events, lines
 from jobs.lifecycle import Kind, NodeState, State
 from scheduling.backends import telemetry
 from scheduling.simulator import exporter, kernellog
-from scheduling.simulator.logs import KernelBook
+from scheduling.simulator.logs import KernelBook, LogBook, output_path
 from scheduling.simulator.logtext import lines as log_lines
 from scheduling.simulator.logtext import script_of
 from scheduling.simulator.play import PlayHands
@@ -227,3 +231,56 @@ def test_kernel_logs_are_files_that_are_made_again_after_a_crash(tmp_path):
     assert (first, again) == (1, 1)
     assert "Xid (PCI:0000:0f:00): 48" in kept
     assert (tmp_path / "kernel" / f"{A}.log").read_text() == kept
+
+
+# --- asked where it stands
+
+
+def hung(root, **environment):
+    """A gang of eight whose log is a file, and which hangs since a minute."""
+    book = LogBook(root)
+    cluster = World(picture(), PlayHands(stage=book), NOW)
+    asked = request(A, B, seconds=10_000.0, stdout=str(root / "job.log"))
+    asked = replace(asked, environment={**asked.environment, **environment})
+    job = cluster.submit(asked, NOW)
+    cluster.advance(NOW + 60)
+    cluster.befall(Breakage.HANG, NOW + 61, node=B)
+    cluster.advance(NOW + 120)
+    book.write(NOW + 120)
+    return cluster, book, cluster.jobs[job.id]
+
+
+def stood(root, job):
+    return stacks.places(stacks.read(Path(output_path(job, root)).read_text()))
+
+
+def test_the_ranks_of_a_job_that_hangs_say_where_they_stand(tmp_path):
+    cluster, _, job = hung(tmp_path, ACME_STACKS="USR2")
+
+    cluster.signal(job.id, SIGUSR2, NOW + 130)
+
+    places = stood(tmp_path, job)
+    assert sorted(places) == list(range(8)) and stacks.told(places, 8).sentences
+    assert sum(place.name == "all_reduce" for place in places.values()) >= 7
+    assert cluster.jobs[job.id].state == State.RUNNING
+
+
+@pytest.mark.parametrize(("environment", "number"), [({}, SIGUSR2), ({"ACME_STACKS": "USR2"}, SIGUSR1)])
+def test_a_played_job_shrugs_at_a_signal_that_it_does_not_expect(tmp_path, environment, number):
+    cluster, _, job = hung(tmp_path, **environment)
+
+    cluster.signal(job.id, number, NOW + 130)
+
+    assert stood(tmp_path, job) == {}
+
+
+def test_stacks_in_a_log_do_not_come_between_its_lines_when_the_cluster_comes_back(tmp_path):
+    cluster, _, job = hung(tmp_path, ACME_STACKS="USR2")
+    cluster.signal(job.id, SIGUSR2, NOW + 130)
+    before = Path(output_path(job, tmp_path)).read_text()
+
+    again = LogBook(tmp_path)
+    again.reopen(job, PlayHands().play(job))
+    again.write(NOW + 500)
+
+    assert Path(output_path(job, tmp_path)).read_text() == before

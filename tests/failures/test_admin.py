@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from failures import decision_actions
 from failures.loops.diagnose import diagnose_once
-from failures.models import Channel, Decision, Diagnosis, Incident, Notice, Order
+from failures.models import Cadence, Channel, Decision, Diagnosis, Incident, Notice, Order, StackDump
 from jobs import clock
 from jobs.models import Event
 from scheduling.loops.recover import recover_once
@@ -110,10 +110,12 @@ def test_what_recovery_decided_and_who_is_told_are_shown_and_never_edited(tmp_pa
     decision_actions.undo(decision, author=rows.author(), now=clock.now())
     channel = Channel.objects.create(kind="webhook", target="https://hooks.example.org", secret="hush")
     Notice.objects.create(channel=channel, incident=decision.incident, wanted="x")
+    Cadence.objects.create(attempt=attempt, looked_at=clock.now())
+    StackDump.objects.create(attempt=attempt, incident=decision.incident, until=clock.now())
     root = Client()
     root.force_login(rows.user("root", is_staff=True, is_superuser=True))
 
-    for model in (Decision, Order, Channel, Notice):
+    for model in (Decision, Order, Channel, Notice, StackDump, Cadence):
         shown = root.get(page(model))
         row = root.get(page(model, "change", model.objects.get().pk))
         assert (shown.status_code, row.status_code) == (200, 200), model

@@ -10,6 +10,7 @@ from django.test import Client
 
 from failures import decision_actions, past, sign_actions
 from failures.actions import resolve
+from failures.detect import pace
 from failures.detect.findings import Finding, Severity, Symptom
 from failures.models import Course, Decision, Diagnosis, Incident, Sign
 from failures.past import past_of_node
@@ -214,6 +215,34 @@ def test_slow_time_is_slow_in_the_ledger_and_no_longer_productive(tmp_path):
     spell = (sign.seen_at - sign.since).total_seconds()
     assert slow / 1e6 == pytest.approx(24 * spell / 2, rel=0.01)
     assert {piece.cause for piece in found.pieces if piece.bucket == Bucket.SLOW} == {"SlowNode"}
+
+
+def unpacked(now, lengths):
+    """Steps of sequences of such lengths; what they take is what such batches take."""
+    tokens = squares = 0
+    for step, length in enumerate(lengths, 1):
+        tokens, squares = tokens + 64 * length, squares + 64.0 * length**2
+        seconds = 8e-6 * 64 * length + 6e-10 * 64 * length**2
+        yield Told(step, now + step * SECOND, tokens, seconds, squares)
+
+
+@pytest.mark.parametrize("squares", [True, False])
+def test_long_sequences_are_no_slow_steps_to_one_that_knows_the_squares_of_their_lengths(squares):
+    """Two ways to fill the same number of tokens; only the squares tell them apart."""
+    mixed = [512, 2048, 1024, 4096, 768, 3072] * 30
+    told = [row if squares else row._replace(sum_sq=None) for row in unpacked(clock.now(), mixed + [8192] * 40)]
+
+    found = pace.lasting(steps_of(told))
+
+    assert (found is None) == squares
+
+
+def test_squares_that_only_some_steps_tell_are_not_used():
+    told = list(unpacked(clock.now(), [512, 1024, 2048, 512]))
+
+    steps = steps_of([told[0], told[1]._replace(sum_sq=float("nan")), *told[2:]])
+
+    assert [step.squares for step in steps] == [0.0, 0.0, 0.0] and steps[0].tokens == 64 * 1024
 
 
 def test_without_step_times_they_are_taken_from_one_report_to_the_next():

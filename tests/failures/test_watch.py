@@ -209,6 +209,27 @@ def test_one_row_that_blows_up_leaves_the_others_alone(tmp_path, monkeypatch):
     assert Diagnosis.objects.get().attempt == second
 
 
+def test_most_of_a_cluster_that_falls_silent_at_once_does_not_hang(tmp_path):
+    now = clock.now()
+    four = [training(tmp_path, on=(f"seren-00{n}",)) for n in range(1, 5)]
+    for attempt in four[:3]:
+        reports(attempt, now - 2 * MINUTE)
+    reports(four[3], now)
+    assert watch_once(now) == 0 and not Diagnosis.objects.exists()
+
+    reports_again = Pulse.objects.filter(attempt=four[0])
+    reports_again.update(at=now, heard_at=now)
+    assert watch_once(now) == 2  # two of four may be two of their own
+
+
+def test_a_suspended_job_does_not_hang(tmp_path):
+    now = clock.now()
+    reports(training(tmp_path), now - 2 * MINUTE)
+    Job.objects.update(state=State.SUSPENDED)
+
+    assert watch_once(now) == 0
+
+
 def test_a_declared_section_is_no_hang_while_it_lasts_and_the_patience_begins_at_its_end(tmp_path):
     now = clock.now()
     attempt = training(tmp_path)

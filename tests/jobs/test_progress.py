@@ -285,3 +285,29 @@ def test_times_of_ranks_are_kept_the_newest_few(report, attempt):
 def test_times_without_sense_are_refused(report, attempt, said, why):
     assert why in json.dumps(report({"ranks": [said]}, status=400))
     assert not attempt.rank_times.exists()
+
+
+# --- stacks
+
+
+def test_a_job_says_once_that_it_can_be_asked_for_its_stacks(report, attempt):
+    report({"stacks": "usr2"})
+    report({"heartbeats": [{"step": 1}]})
+    attempt.refresh_from_db()
+    assert attempt.stacks_signal == "USR2"
+
+    report({"stacks": ""})
+    attempt.refresh_from_db()
+    assert attempt.stacks_signal == ""
+
+
+def test_what_is_no_signal_is_refused_with_the_field(report):
+    answer = report({"stacks": "hello"}, status=400)
+
+    assert "'hello' is no signal such as USR1" in str(answer["stacks"])
+
+
+def test_squares_are_kept_beside_the_tokens(report, attempt):
+    report({"heartbeats": [{"step": 1, "tokens": 4096, "sum_sq": 3.5e9}]})
+
+    assert Progress.objects.get().sum_sq == 3.5e9

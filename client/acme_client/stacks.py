@@ -1,0 +1,162 @@
+"""A program that can be asked where it stands: at a signal, the stack of every thread goes into its log.
+
+`faulthandler` writes from within the signal, whatever the program waits for. It writes to a pipe that never blocks it;
+a thread puts the rank before each line and passes the whole on at once, so that the stacks of many ranks do not run
+into each other. Standard library only, for `acme exec` brings this file to programs that have none of ours.
+
+A signal that a process does not expect ends it. So nobody is told that a program can be asked before every process that
+the cluster would send it to expects it (`survives`): those below the task that the cluster started, and that task
+itself unless it is a batch shell, which the cluster leaves out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+
+USUAL = "USR2"  # USR1 is what checkpoints are usually asked for by
+WORD = "ACME_STACKS"
+TELLS = "ACME_STACKS_TOLD"  # somebody above says that the job can be asked
+RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+SETTLED_S = 0.2
+MOST = 256 * 1024  # of one process
+PIPE = 1024 * 1024  # as much as Linux lets an ordinary user have
+
+_listening: set[int] = set()
+
+
+def number_of(word: str) -> int:
+    """USR2, and B:USR2 for one that the batch shell's place takes; 0 for what is no signal."""
+    return int(getattr(signal, f"SIG{word.removeprefix('B:')}", 0))
+
+
+def listen(environment: Mapping[str, str] = os.environ, to: int = 2) -> str:
+    """From now on this process answers; the word of the signal, empty where it cannot. Once is enough."""
+    word = environment.get(WORD) or USUAL
+    number = number_of(word)
+    if not number or not hasattr(faulthandler, "register"):
+        return ""
+    if number not in _listening:
+        if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN):
+            return ""  # the program has a use for it
+        _answer(number, rank_in(environment), to)
+        _listening.add(number)
+    return word
+
+
+def rank_in(environment: Mapping[str, str]) -> str:
+    return next((environment[name] for name in RANKS if environment.get(name, "").isdecimal()), "0")
+
+
+def _answer(number: int, rank: str, to: int) -> None:
+    source, sink = os.pipe()
+    os.set_blocking(sink, False)
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import fcntl
+
+        fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, PIPE)
+    thread = threading.Thread(target=_pass_on, args=(source, to, rank), name="acme-stacks", daemon=True)
+    thread.start()
+    faulthandler.register(number, file=sink, all_threads=True)
+    # A forked child (a data loader) has the pipe, but not the thread: it says nothing, and lives on
+    os.register_at_fork(after_in_child=lambda: _ignore(number))
+
+
+def _ignore(number: int) -> None:
+    faulthandler.unregister(number)
+    signal.signal(number, signal.SIG_IGN)
+
+
+def _pass_on(source: int, to: int, rank: str) -> None:
+    while raw := os.read(source, MOST):
+        while len(raw) < MOST and select.select([source], [], [], SETTLED_S)[0]:
+            raw += os.read(source, MOST)
+        tell(raw[:MOST].decode("utf-8", "replace"), rank, os.getpid(), to)
+
+
+def tell(text: str, rank: str, pid: int, to: int) -> None:
+    """Into the log, in one piece."""
+    if not text:
+        return
+    told = [f"stacks of rank {rank} (pid {pid})", *text.splitlines()]
+    with contextlib.suppress(OSError):
+        _write(to, "".join(f"[rank{rank}]: {line}\n" for line in told).encode())
+
+
+def _write(to: int, text: bytes) -> None:
+    while text:
+        text = text[os.write(to, text) :]
+
+
+# --- who would get the signal
+
+
+def aimed(word: str, environment: Mapping[str, str] = os.environ) -> str:
+    """`B:` where this process has taken the batch shell's place: signals to all but the shell do not reach it."""
+    in_place = environment.get("SLURM_TASK_PID") == str(os.getpid()) and "SLURM_STEP_ID" not in environment
+    return f"B:{word.removeprefix('B:')}" if in_place else word
+
+
+def survives(word: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether all whom the cluster would send it to expect it. False where nobody can tell."""
+    task = environment.get("SLURM_TASK_PID", "")
+    if not task.isdecimal() or not number_of(word):
+        return False
+    is_shell = "SLURM_STEP_ID" not in environment
+    if word.startswith("B:"):
+        return expects(int(task), number_of(word))
+    below = list(descendants(int(task)))
+    reached = below if is_shell else [int(task), *below]
+    return bool(reached) and all(expects(pid, number_of(word)) for pid in reached)
+
+
+def descendants(root: int) -> Iterator[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and (parent := _field(int(name), "PPid")):
+            children.setdefault(int(parent), []).append(int(name))
+    left = list(children.get(root, ()))
+    while left:
+        pid = left.pop()
+        left += children.get(pid, ())
+        yield pid
+
+
+def expects(pid: int, number: int) -> bool:
+    """It has a handler of its own for it, or ignores it. Who is gone, or a zombie, has nothing to fear."""
+    if _field(pid, "State").startswith(("Z", "X")) or not _field(pid, "State"):
+        return True
+    return bool((_mask(pid, "SigCgt") | _mask(pid, "SigIgn")) >> (number - 1) & 1)
+
+
+def catches(pid: int, number: int) -> bool:
+    return bool(_mask(pid, "SigCgt") >> (number - 1) & 1)
+
+
+def is_python(pid: int) -> bool:
+    return _field(pid, "Name").startswith("python")
+
+
+def rank_of(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as file:
+            return rank_in(dict(one.partition("=")[::2] for one in file.read().split("\0")))
+    except OSError:
+        return "0"
+
+
+def _mask(pid: int, name: str) -> int:
+    return int(_field(pid, name) or "0", 16)
+
+
+def _field(pid: int, name: str) -> str:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            return next((row.partition(":")[2].strip() for row in file if row.startswith(f"{name}:")), "")
+    except OSError:
+        return ""

@@ -1,0 +1,39 @@
+"""Ask the processes of a running attempt where they stand: a signal at which each writes its stacks into the log.
+
+A signal ends whoever does not expect it. So only those are asked that have said they can be: the attempt by what it
+reports (`stacks`), or the job by its label.
+"""
+
+from __future__ import annotations
+
+from django.db import IntegrityError, transaction
+
+from jobs import journal
+from jobs.journal import Author
+from jobs.models import Attempt, Deed, DeedKind, Mode
+from jobs.notation import Ask, BadNotation, parse_signal
+
+STACKS_LABEL = "acme-stacks"  # of a job: the signal, as sbatch's --signal writes it
+
+
+def signal_of(attempt: Attempt) -> Ask | None:
+    said = attempt.stacks_signal or str(attempt.job.labels.get(STACKS_LABEL, ""))
+    try:
+        return parse_signal(said) if said else None
+    except BadNotation:
+        return None  # a label is free text
+
+
+def ask(attempt: Attempt, *, author: Author, why: str) -> bool:
+    """False where it cannot be asked, or is being asked, or is to end anyway."""
+    signal, job = signal_of(attempt), attempt.job
+    if signal is None or attempt.stop_as or attempt.ended_at or job.cluster.mode != Mode.DRIVE or job.is_foreign:
+        return False
+    try:
+        with transaction.atomic():
+            common = {"attempt": attempt, "cluster_id": job.cluster_id}
+            Deed.objects.create(**common, kind=DeedKind.STACKS, reason=signal.text)
+            journal.of_job("job.stacks_asked", author, job, attempt=attempt, why=why).save()
+    except IntegrityError:
+        return False  # one is on its way
+    return True
