@@ -19,7 +19,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from redis import asyncio as valkey
 from redis.exceptions import RedisError
 
-from acmeweb.live import group_of
+from acmeweb import hub
 from failures import rights
 from jobs.models import Job, Role, Team
 from scheduling.models import Campaign, Simulation
@@ -33,8 +33,11 @@ RECHECK_S = 30
 
 
 class LiveConsumer(AsyncJsonWebsocketConsumer):
+    channel_layer_alias = None  # the hub listens for all pages of the process
+
     async def connect(self) -> None:
         self.topics: set[str] = set()
+        self.listener = hub.Listener(self.send)
         self.checks: asyncio.Task[None] | None = None
         # A refused handshake reaches a browser as 1006 whatever we say; the page must hear that it is signed out
         await self.accept()
@@ -46,8 +49,9 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
     async def disconnect(self, code: int) -> None:
         if self.checks:
             self.checks.cancel()
+        self.listener.close()
         for topic in self.topics:
-            await self.channel_layer.group_discard(group_of(topic), self.channel_name)
+            await hub.of_this_process().leave(topic, self.listener)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_: Any) -> None:
         """What is no text (a binary frame, an empty one) is no wish of ours either, and no reason for a traceback."""
@@ -62,7 +66,7 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
         for topic in allowed:
             if topic not in self.topics and len(self.topics) < MOST_TOPICS:
                 self.topics.add(topic)
-                await self.channel_layer.group_add(group_of(topic), self.channel_name)
+                await hub.of_this_process().join(topic, self.listener)
         await self.send_json({"joined": await numbers_of(allowed)})
 
     @classmethod
@@ -71,9 +75,6 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
             return await super().decode_json(text_data)
         except (ValueError, RecursionError):
             return None
-
-    async def topic_moved(self, message: dict[str, Any]) -> None:
-        await self.send_json({"topic": message["topic"], "seq": message["seq"]})
 
     async def _may_join(self, topic: str) -> bool:
         if topic in SHARED:

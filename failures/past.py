@@ -31,10 +31,10 @@ def past_of_node(node: Node, now: datetime) -> list[Past]:
     return list(_past(Q(pk__in=naming), Q(node=node), Q(node=node), now).get(node.pk, ()))
 
 
-def _past(failures: Q, events: Q, signs: Q, now: datetime) -> Mapping[int, list[Past]]:
+def _past(failures: Q, told: Q, signs: Q, now: datetime) -> Mapping[int, list[Past]]:
     since = now - timedelta(days=FORGOTTEN_DAYS)
     found = defaultdict(list)
-    for node, at, what in (*_failures(failures, since), *_events(events, since), *_signs(signs, since)):
+    for node, at, what in (*_failures(failures, since), *events(told, since, now), *_signs(signs, since)):
         found[node].append(Past(at=at.timestamp(), what=what))
     return found
 
@@ -51,10 +51,12 @@ def _failures(whose: Q, since: datetime) -> Iterator[Entry]:
         yield from ((node, at, what) for node, at in there)
 
 
-def _events(whose: Q, since: datetime) -> Iterator[Entry]:
+def events(whose: Q, since: datetime, until: datetime) -> Iterator[Entry]:
     down = Q(what="node.moved", to_state__startswith="DOWN")
-    failed = Q(what="node.tested", detail__passed=False)
-    rows = Event.objects.filter(down | failed, whose, at__gte=since).exclude(detail__ran=False)
+    # Of the way down nothing is told of a test; a negated comparison would leave out what is not told
+    ran = Q(detail__ran=True) | Q(detail__ran__isnull=True)
+    failed = Q(ran, what="node.tested", detail__passed=False)
+    rows = Event.objects.filter(down | failed, whose, at__gte=since, at__lte=until)
     for node, at, what in rows.order_by("-at").values_list("node", "at", "what")[:MOST]:
         yield node, at, "down" if what == "node.moved" else "failed_test"
 

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from failures import channel_views, decision_views, mode_views, model_views, rule_views, views
+from failures import channel_views, decision_views, map_views, mode_views, model_views, rule_views, views
 from failures.api.urls import AttemptKey, IncidentNumber  # noqa: F401 (importing them registers the converters)
 
 urlpatterns = [
@@ -30,5 +30,6 @@ urlpatterns = [
     path("settings/recovery/set/", mode_views.set_mode, name="recovery-mode-set"),
     path("settings/recovery/<incident_number:number>/", mode_views.change, name="recovery-mode"),
     path("settings/model/", model_views.model, name="model"),
+    path("map/<slug:cluster>/errors/", map_views.map_errors, name="map-errors"),
     path("jobs/<slug:public_id>/diagnosis/", views.job_diagnosis, name="job-diagnosis"),
 ]

@@ -249,6 +249,12 @@ def condition(state: NodeState, flags: Iterable[str]) -> str:
     return "+".join([health, *notable])
 
 
+def read_condition(words: str) -> tuple[str, list[str]]:
+    """What `condition` wrote, back in health and flags: UP, or the state of a node that is not."""
+    health, *flags = words.split("+")
+    return ("UP" if health in USABLE_NODE else health), flags
+
+
 def occupied(gpus: int, used: int, busy: bool) -> NodeState:
     """The state of a healthy node, from what it carries."""
     if not busy:

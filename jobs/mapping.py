@@ -35,7 +35,16 @@ class Known:
     team: str
 
 
-Reading = tuple[Sequence[float | None], Sequence[float | None]]  # percent busy, degrees, GPU by GPU
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Telemetry of a node, GPU by GPU."""
+
+    busy: Sequence[float | None] = ()  # percent
+    hot: Sequence[float | None] = ()  # degrees
+    xid: Sequence[float | None] = ()  # the last code that the driver has shown
+
+
+NOTHING = Reading()
 
 
 def drawn(
@@ -47,16 +56,20 @@ def drawn(
     """`holders` are node, GPU, job. The GPUs of all nodes stand one after the other, in the order of the nodes."""
     held = {(node, gpu): job for node, gpu, job in holders}
     numbers = {pk: number for number, pk in enumerate(known)}
-    nodes, who, busy, hot = [], [], [], []
+    nodes, busy, hot = [], [], []
+    who: list[int] = []
+    xids: list[tuple[int, int]] = []  # of few, so only of those
     for spot in sorted(spots, key=lambda one: (one.leaf, one.rack, one.name)):
         nodes.append([spot.name, spot.rack, spot.leaf, spot.gpus, spot.word, spot.tone, int(spot.takes_work)])
-        percents, degrees = readings.get(spot.id, ((), ()))
+        reading = readings.get(spot.id, NOTHING)
         for gpu in range(spot.gpus):
+            if (code := _read(reading.xid, gpu)) > 0:
+                xids.append((len(who), code))
             who.append(_holder(held.get((spot.id, gpu)), gpu in spot.foreign, numbers))
-            busy.append(_read(percents, gpu))
-            hot.append(_read(degrees, gpu))
+            busy.append(_read(reading.busy, gpu))
+            hot.append(_read(reading.hot, gpu))
     jobs = [[one.public_id, one.name, one.team] for one in known.values()]
-    return {"nodes": nodes, "jobs": jobs, "who": who, "busy": busy, "hot": hot}
+    return {"nodes": nodes, "jobs": jobs, "who": who, "busy": busy, "hot": hot, "xid": xids}
 
 
 def _holder(job: int | None, is_foreign: bool, numbers: Mapping[int, int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -10,6 +11,7 @@ from django.shortcuts import render
 from django.utils.cache import patch_cache_control, patch_vary_headers
 
 from jobs.models import Cluster
+from jobs.readers import BadSpec, moment
 
 MOST_WORDS = 1000
 MOST_EVENTS = 100  # of a job or a node, the newest; a page shows no more
@@ -42,3 +44,13 @@ def cluster_asked(request: HttpRequest) -> tuple[list[Cluster], Cluster | None]:
     if wanted and found is None:
         raise Http404("no such cluster")
     return clusters, found or (clusters[0] if clusters else None)
+
+
+def moment_asked(request: HttpRequest, now: datetime) -> datetime | None:
+    """`at` of the address, which has come already; None: now."""
+    if not (written := request.GET.get("at", "")):
+        return None
+    at = moment("at", written)
+    if at > now:
+        raise BadSpec("at", f"{written[:40]!r} has not come yet")
+    return at

@@ -24,6 +24,7 @@ from failures.grouping import NODE_CAUSES
 from failures.models import Diagnosis, Sign
 from jobs.lifecycle import CLOSED_NODE_FLAGS, FAILURES, FINAL, USABLE_NODE, Flag, NodeFlag, State
 from jobs.maintenance_actions import MAINTENANCE
+from jobs.map_rows import BEFORE, NODE_EVENTS
 from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Hold, Job, Node, Verdict
 from scheduling import ledger, worked
 from scheduling.ledger import Bucket, Facts, Holding, Machine, Piece, Spell, Wait
@@ -36,14 +37,6 @@ UP = {str(state) for state in USABLE_NODE} | {"UP"}
 NO_TURN_YET = ("Dependency", "BeginTime", "JobHeldUser", "JobHeldAdmin")
 
 MAINTAINED = "drained for maintenance"
-NODE_EVENTS = ("node.moved", "node.drained", "node.resumed")
-# The newest of each node before the window, by the index (node, id) from its end
-BEFORE = """
-SELECT n.id, e.what, e.to_state, e.why, e.by FROM jobs_node n CROSS JOIN (VALUES ('moved'), ('asked')) AS kind (name)
-CROSS JOIN LATERAL (SELECT what, to_state, why, by FROM jobs_event WHERE node_id = n.id AND at < %s
-  AND CASE kind.name WHEN 'moved' THEN what = 'node.moved' ELSE what IN ('node.drained', 'node.resumed') END
-  ORDER BY id DESC LIMIT 1) AS e WHERE n.cluster_id = %s
-"""
 FIRST_STEPS = """
 SELECT a.id, p.at FROM unnest(%s::bigint[]) AS a (id) CROSS JOIN LATERAL
   (SELECT at FROM jobs_progress WHERE attempt_id = a.id AND step IS NOT NULL ORDER BY at LIMIT 1) AS p

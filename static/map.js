@@ -1,6 +1,7 @@
 // The map of a cluster: one canvas, a cell for each GPU, blocks of racks under their leaf switch. The server sends
 // numbers (jobs/mapping.py); here they become places and colours. What a colour says is also said by the form of the
-// cell (hollow, filled, crossed, dotted) and in words for the cell that is pointed at.
+// cell (hollow, filled, crossed, dotted, large or small) and in words for the cell that is pointed at. It shows now, and
+// goes on by itself; or a moment that is over, which the slider chooses and the address keeps.
 "use strict";
 (() => {
   const root = document.getElementById("map");
@@ -15,10 +16,11 @@
   const ACROSS = 4, GAP = 1;
 
   let data = null;   // what the server sent
+  let errors = null; // when something was last wrong, asked for only where it is coloured by
   let cells = [];    // {node, gpu, index, x, y}, in the order of the server's lists
   let size = 10;
   let chosen = -1;   // the cell that is pointed at
-  let asking = false, again = false;
+  let asking = false, again = false, resting = null;
 
   // --- colours: those of the style sheet, as this theme has them
 
@@ -50,11 +52,28 @@
       case "job": return who >= 0 ? hue(data.jobs[who][0]) : who === FREE ? null : colour("quiet-fill");
       case "team": return who >= 0 ? hue(data.jobs[who][2]) : who === FREE ? null : colour("quiet-fill");
       case "busy": return data.busy[cell.index] < 0 ? null : scale(data.busy[cell.index] / 100, 215);
+      case "error": return age(cell) === null ? null : scale(1 - age(cell).step / AGES.length, 0);
       case "hot": return data.hot[cell.index] < 0 ? null : scale(Math.min(1, Math.max(0, (data.hot[cell.index] - 30) / 60)), 14);
       default:
         if (!cell.node[6]) return colour(`${cell.node[5]}-fill`);
         return who === FREE ? null : colour(who === FOREIGN ? "quiet-fill" : "running-fill");
     }
+  }
+
+  // The newest error of the GPU or of its node, and how old it was then
+  const AGES = [[3600, "an hour"], [86400, "a day"], [7 * 86400, "a week"], [30 * 86400, "30 days"]];
+  function age(cell) {
+    const name = cell.node[0];
+    const found = [errors?.get(`${name} ${cell.gpu}`), errors?.get(`${name} -1`)].filter(Boolean);
+    if (!found.length) return null;
+    const [at, words] = found.reduce((one, other) => (other[0] > one[0] ? other : one));
+    const step = AGES.findIndex(([most]) => data.at - at < most);
+    return step < 0 ? null : { at, words, step };
+  }
+
+  function spoken(seconds) {
+    const [days, hours, minutes] = [86400, 3600, 60].map((unit) => Math.floor(seconds / unit));
+    return days ? `${days}d${hours % 24 && days < 10 ? `${hours % 24}h` : ""}` : hours ? `${hours}h${minutes % 60 ? `${minutes % 60}m` : ""}` : `${minutes}m`;
   }
 
   // --- places
@@ -123,7 +142,11 @@
 
   function cut(cell) {
     const paint = fill(cell);
-    if (paint) {
+    if (paint && by.value === "error") {
+      const less = Math.min(age(cell).step, Math.floor(size / 2) - 1) * (size > 10 ? 2 : 1);  // older ones are smaller
+      pen.fillStyle = paint;
+      pen.fillRect(cell.x + less / 2, cell.y + less / 2, size - less, size - less);
+    } else if (paint) {
       pen.fillStyle = paint;
       pen.fillRect(cell.x, cell.y, size, size);
     } else {
@@ -136,7 +159,7 @@
       pen.moveTo(cell.x, cell.y + size);
       pen.lineTo(cell.x + size, cell.y);
       pen.stroke();
-    } else if (data.who[cell.index] <= OTHERS && by.value !== "busy" && by.value !== "hot") {
+    } else if (data.who[cell.index] <= OTHERS && !["busy", "hot", "error"].includes(by.value)) {
       pen.fillStyle = colour("panel");
       pen.fillRect(cell.x + size / 2 - 1, cell.y + size / 2 - 1, 2, 2);
     }
@@ -161,12 +184,14 @@
       team: [["", "", "one colour a team"], ["", "hollow", "free"], ["quiet", "", "of another team or from outside"]],
       busy: [["", "", "pale: idle, strong: busy"], ["", "hollow", "no reading"]],
       hot: [["", "", "pale: 30 °C, strong: 90 °C"], ["", "hollow", "no reading"]],
+      error: [...AGES.map(([, text], step) => [scale(1 - step / AGES.length, 0), "", `within ${text}`]), ["", "hollow", "none in 30 days"]],
     }[by.value];
     legend.replaceChildren(...rows.map(([tone, form, text]) => {
       const row = document.createElement("li");
       if (tone || form) {
         const swatch = document.createElement("span");
-        swatch.className = `swatch ${tone} ${form}`;
+        if (tone.startsWith("hsl")) swatch.style.background = tone;
+        swatch.className = tone.startsWith("hsl") ? "swatch" : `swatch ${tone} ${form}`;
         row.append(swatch);
       }
       row.append(text);
@@ -184,6 +209,11 @@
     const parts = [`${name} GPU ${cell.gpu}`, state, holder];
     if (busy >= 0) parts.push(`${busy} % busy`);
     if (hot >= 0) parts.push(`${hot} °C`);
+    const code = data.xid.find(([index]) => index === cell.index);
+    if (code) parts.push(`Xid ${code[1]}`);
+    const last = by.value === "error" && age(cell);
+    if (last) parts.push(`last error ${spoken(data.at - last.at)} before: ${last.words}`);
+    else if (by.value === "error") parts.push("no error in 30 days");
     if (rack || leaf) parts.push([rack && `rack ${rack}`, leaf && `switch ${leaf}`].filter(Boolean).join(", "));
     return parts.join(" · ");
   }
@@ -235,32 +265,181 @@
   canvas.addEventListener("mousemove", (event) => choose(under(event)));
   canvas.addEventListener("click", (event) => open(under(event)));
 
-  // --- asking: at the beginning, and when the queue or the nodes moved; never twice at once
+  // --- asking: at the beginning, when the queue or the nodes moved, and for each moment that is chosen; never twice at
+  // once, and of moments that are passed over in between only the last
 
-  async function ask() {
-    if (asking) { again = true; return; }
-    asking = true;
-    try {
-      const answer = await fetch(root.dataset.url, { credentials: "same-origin" });
-      if (answer.ok && !answer.redirected) {
-        data = await answer.json();
-        draw();
-        if (cells[chosen]) words.textContent = say(cells[chosen]);
-      }
-    } catch { /* the header says that it is stale; the next hint asks again */ }
-    setTimeout(() => {
-      asking = false;
-      if (again) { again = false; ask(); }
-    }, PAUSE_MS);
+  const MOST_KEPT = 60;
+  const kept = new Map();  // frames of what is over: they do not change
+
+  const written = (seconds) => new Date(seconds * 1000).toISOString().replace(".000Z", "Z");
+  const address = (url) => (moment === null ? url : `${url}?at=${written(moment)}`);
+
+  async function read(url) {
+    const answer = await fetch(url, { credentials: "same-origin" });
+    if (answer.ok && !answer.redirected) return answer.json();
+    throw Object.assign(new Error(answer.statusText), { sentence: answer.status === 400 && await answer.text() });
   }
 
-  const hear = () => { if (!document.hidden) ask(); };
+  async function frame() {
+    const url = address(root.dataset.url);
+    const asked = [by.value === "error" && address(root.dataset.errors), !kept.has(url) && url].filter(Boolean);
+    const found = new Map(await Promise.all(asked.map(async (one) => [one, kept.get(one) ?? await read(one)])));
+    if (moment !== null) for (const [one, answer] of found) keep(one, answer);
+    return { data: found.get(url) ?? kept.get(url), told: found.get(address(root.dataset.errors)) };
+  }
+
+  function keep(url, answer) {
+    kept.set(url, answer);
+    if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
+  }
+
+  // Of now no faster than the queue may move; a moment that somebody chose is asked for at once
+  async function ask() {
+    if (asking || (resting && moment === null)) { again = true; return; }
+    clearTimeout(resting);
+    resting = null;
+    asking = true;
+    again = false;
+    const wanted = moment, way = by.value;
+    try {
+      const found = await frame();
+      if (wanted === moment) show(found);
+    } catch (error) {
+      // Of now the header says that it is stale, and the next hint asks again
+      if (wanted !== null && wanted === moment) { stop(); words.textContent = error.sentence || `The map of ${spelled(wanted)} could not be read.`; }
+    }
+    asking = false;
+    again ||= wanted !== moment || way !== by.value;
+    if (wanted === null && moment === null) resting = setTimeout(() => { resting = null; if (again) ask(); }, PAUSE_MS);
+    else if (again) ask();
+  }
+
+  function show(found) {
+    data = found.data;
+    errors = found.told ? new Map(found.told.errors.map(([node, gpu, at, text]) => [`${node} ${gpu}`, [at, text]])) : null;
+    draw();
+    canvas.dataset.at = moment ?? "now";
+    if (cells[chosen]) words.textContent = say(cells[chosen]);
+  }
+
+  // --- the moment: null is now
+
+  const slider = document.getElementById("map-at"), moments = document.getElementById("map-moment");
+  const step = document.getElementById("map-step"), days = document.getElementById("map-days");
+  const backToNow = document.getElementById("map-now"), player = document.getElementById("map-play");
+  const GRAIN_S = 300;        // as fine as telemetry is kept
+  const FRAME_MS = 700;       // of a replay, at least
+  const DAY_S = 86400;
+  const skew = Date.now() / 1000 - Number(root.dataset.now);
+  const newest = () => Math.floor((Date.now() / 1000 - skew) / GRAIN_S) * GRAIN_S;
+  const spelled = (seconds) => written(seconds).replace("T", " ").replace(/:\d\dZ$/, " UTC");
+  const spokenDay = new Intl.DateTimeFormat("en", { weekday: "short", timeZone: "UTC" });
+  const spokenDate = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+  let moment = null, playing = null;
+
+  function limits() {
+    const end = newest();
+    slider.max = end;
+    slider.min = end - Math.floor(Number(root.dataset.reach) / GRAIN_S) * GRAIN_S;
+    slider.value = moment ?? end;
+    marks(Number(slider.min), end);
+  }
+
+  function marks(begin, end) {
+    const found = [];
+    for (let at = Math.ceil(begin / DAY_S) * DAY_S; at <= end; at += DAY_S) {
+      const mark = document.createElement("i");
+      mark.style.left = `${100 * (at - begin) / (end - begin)}%`;
+      const day = new Date(at * 1000);
+      if (day.getUTCDay() === 1) mark.dataset.text = spokenDate.format(day);
+      found.push(mark);
+    }
+    days.replaceChildren(...found);
+  }
+
+  // Later than the newest whole step is now
+  function go(seconds) {
+    const end = newest();
+    const before = moment;
+    moment = seconds === null || seconds >= end ? null : Math.max(Number(slider.min), Math.round(seconds / GRAIN_S) * GRAIN_S);
+    if (moment === null) limits(); else slider.value = moment;
+    tell();
+    if (before !== moment) { ask(); table(); }
+  }
+
+  function tell() {
+    const text = moment === null ? "now" : spelled(moment);
+    moments.textContent = moment === null ? text : `${spokenDay.format(moment * 1000)} ${text}`;
+    slider.setAttribute("aria-valuetext", text);
+    backToNow.disabled = moment === null;
+    const place = new URL(location.href);
+    if (moment === null) place.searchParams.delete("at"); else place.searchParams.set("at", written(moment));
+    history.replaceState(history.state, "", place.href.replaceAll("%3A", ":"));
+  }
+
+  // The table follows when the slider rests
+  let later = null;
+  function table() {
+    clearTimeout(later);
+    later = setTimeout(() => {
+      const rows = document.getElementById("racks"), place = new URL(rows.getAttribute("hx-get"), location.href);
+      if (moment === null) place.searchParams.delete("at"); else place.searchParams.set("at", written(moment));
+      rows.setAttribute("hx-get", place.pathname + place.search);
+      rows.dispatchEvent(new CustomEvent("moment"));
+    }, 900);
+  }
+
+  const by_steps = (count) => go((moment ?? newest()) + count * Number(step.value));
+
+  function play() {
+    if (moment === null) go(newest() - 24 * Number(step.value));
+    playing = setTimeout(next, FRAME_MS);
+    shown();
+  }
+
+  function next() {
+    if (document.hidden || asking) { playing = setTimeout(next, 100); return; }
+    by_steps(1);
+    if (moment === null) stop(); else playing = setTimeout(next, FRAME_MS);
+  }
+
+  function stop() {
+    clearTimeout(playing);
+    playing = null;
+    shown();
+  }
+
+  function shown() {
+    player.setAttribute("aria-pressed", String(playing !== null));
+    player.querySelector("[data-word]").textContent = playing === null ? "Play" : "Pause";
+    player.firstElementChild.textContent = playing === null ? "▶" : "‖";
+    words.setAttribute("aria-live", playing === null ? "polite" : "off");
+  }
+
+  const MOVES = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 };
+  slider.addEventListener("keydown", (event) => {
+    const day = { PageUp: 1, PageDown: -1 }[event.key];
+    if (!MOVES[event.key] && !day) return;
+    event.preventDefault();
+    stop();
+    if (day) go((moment ?? newest()) + day * DAY_S); else by_steps(MOVES[event.key]);
+  });
+  slider.addEventListener("input", () => { stop(); go(Number(slider.value)); });
+  document.getElementById("map-back").addEventListener("click", () => { stop(); by_steps(-1); });
+  document.getElementById("map-on").addEventListener("click", () => { stop(); by_steps(1); });
+  player.addEventListener("click", () => { if (playing === null) play(); else stop(); });
+  backToNow.addEventListener("click", () => { stop(); go(null); slider.focus(); });
+
+  const hear = () => { if (!document.hidden && moment === null) ask(); };
   document.body.addEventListener("queue", hear);
   document.body.addEventListener("nodes", hear);
-  setInterval(hear, 30000);
-  by.addEventListener("change", draw);
+  setInterval(() => { if (moment === null) limits(); hear(); }, 30000);
+  by.addEventListener("change", () => { if (by.value === "error" && !errors) ask(); else draw(); });
   new ResizeObserver(() => { if (data && canvas.width !== Math.floor(canvas.clientWidth * (window.devicePixelRatio || 1))) draw(); }).observe(root);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   new MutationObserver(draw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+  if (root.dataset.at) moment = Number(root.dataset.at);
+  limits();
+  tell();
   ask();
 })();

@@ -22,6 +22,8 @@ SERVED: dict[str, Any] = {
     "app": "acmeweb.asgi:application",
     "timeout_graceful_shutdown": 3,
     "server_header": False,
+    # Forty bytes a message: compressing them would cost a thousand sockets more than sending them, and memory for each
+    "ws_per_message_deflate": False,
 }
 BACKLOG = 2048
 

@@ -61,13 +61,15 @@ def gpus(root: Finding | None, reading: Reading) -> tuple[SuspectGpu, ...]:
     """By PCI address where the kernel names one, else by the rank that met the error."""
     if root is None or root.blame is not Blame.GPU:
         return ()
-    ranks = {(_short(place.pci), place.host): place.rank for place in reading.places if place.pci}
+    ranks = {(short_pci(place.pci), place.host): place.rank for place in reading.places if place.pci}
     found: dict[tuple[str, str], SuspectGpu] = {}
     for event in reading.gpu_events:
         if event.label == root.label or event.kind == "Xid":
             pci, host = event.pci, event.line.host
             why = f"{event.kind} {event.code} on line {event.line.number}"
-            found.setdefault((host, pci), SuspectGpu(host=host, pci=pci, rank=ranks.get((_short(pci), host)), why=why))
+            found.setdefault(
+                (host, pci), SuspectGpu(host=host, pci=pci, rank=ranks.get((short_pci(pci), host)), why=why)
+            )
     if not found:
         found = _by_rank(root, reading)
     return tuple(gpu for gpu in list(found.values())[:MOST] if gpu.pci or gpu.rank is not None)
@@ -83,7 +85,7 @@ def _by_rank(root: Finding, reading: Reading) -> dict[tuple[str, str], SuspectGp
     return {(host, pci): SuspectGpu(host=host, pci=pci, rank=root.line.rank, why=why)}
 
 
-def _short(pci: str) -> str:
+def short_pci(pci: str) -> str:
     """0000:3b:00.0, 0000:3b:00 and NCCL's 3b000 are one address."""
     return pci.lower().removeprefix("00000000:").removeprefix("0000:").replace(":", "").replace(".", "")[:4]
 

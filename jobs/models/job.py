@@ -8,10 +8,10 @@ from typing import Self
 
 from django.conf import settings
 from django.contrib.postgres.aggregates import ArrayAgg
-from django.contrib.postgres.fields import ArrayField
-from django.contrib.postgres.indexes import GinIndex
+from django.contrib.postgres.fields import ArrayField, DateTimeRangeField
+from django.contrib.postgres.indexes import GinIndex, GistIndex
 from django.db import models
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Coalesce, Greatest, Now
 
 from jobs import lifecycle
 from jobs.lifecycle import FAILURES, FINAL, LIVE, Flag, Kind, State
@@ -273,9 +273,23 @@ class Dependency(models.Model):
         return f"{self.after}:{self.on}"
 
 
+# Of an attempt that is over: from its promise up to its end. A cluster's clock may have it end before it began.
+SPAN = models.Func(
+    "promised_at",
+    Greatest("promised_at", "ended_at"),
+    function="tstzrange",
+    output_field=DateTimeRangeField(),
+)
+
+
 class AttemptQuerySet(models.QuerySet["Attempt"]):
     def live(self) -> Self:
         return self.filter(ended_at__isnull=True)
+
+    def at(self, moment: datetime) -> Self:
+        """Alive then, whether they are over by now or not; each half has an index of its own."""
+        over = models.Q(ended_at__isnull=False, span__contains=moment)
+        return self.alias(span=SPAN).filter(over | models.Q(ended_at__isnull=True, promised_at__lte=moment))
 
 
 class Attempt(models.Model):
@@ -324,6 +338,8 @@ class Attempt(models.Model):
             models.Index(fields=["id"], name="attempt_live", condition=models.Q(ended_at__isnull=True)),
             # Who asks why attempts failed looks every second at those of the last hour
             models.Index(fields=["ended_at"], name="attempt_failed", condition=models.Q(state__in=sorted(FAILURES))),
+            # Who held what at a moment that is over, however many came before and after it
+            GistIndex(SPAN, name="attempt_by_span", condition=models.Q(ended_at__isnull=False)),
         ]
 
     def __str__(self) -> str:
@@ -345,6 +361,10 @@ class Attempt(models.Model):
 class AllocationQuerySet(models.QuerySet["Allocation"]):
     def live(self) -> Self:
         return self.filter(released_at__isnull=True)
+
+    def at(self, moment: datetime) -> Self:
+        held = models.Q(released_at__isnull=True) | models.Q(released_at__gt=moment)
+        return self.filter(held, attempt__in=Attempt.objects.at(moment).values("pk"), held_at__lte=moment)
 
     def held_per_node(self) -> dict[int, int]:
         """How many GPUs are held just now, by the node's primary key; idle nodes are not in it."""

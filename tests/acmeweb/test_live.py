@@ -1,5 +1,6 @@
 """The websocket of a page: who may listen, to what, and what it hears."""
 
+import asyncio
 import json
 
 import pytest
@@ -9,7 +10,7 @@ from channels.db import database_sync_to_async  # it gives the connection of its
 from channels.layers import get_channel_layer
 from django.contrib.auth.models import AnonymousUser
 
-from acmeweb import consumers
+from acmeweb import consumers, hub
 from acmeweb.consumers import MOST_TOPICS, LiveConsumer
 from acmeweb.live import group_of
 from tests import make
@@ -188,3 +189,63 @@ async def test_an_incident_is_heard_by_those_whom_it_touched(tmp_path):
     assert (await other.hear())["joined"] == {"failures": 0}
     for socket in (mine, other):
         await socket.leave()
+
+
+async def test_a_topic_goes_on_while_one_page_still_listens():
+    first, second = await opened(await ada()), await opened(await ada())
+    for socket in (first, second):
+        await socket.join("queue")
+        await socket.hear()
+
+    await first.leave()
+    await tell("queue", 2)
+
+    assert await second.hear() == {"topic": "queue", "seq": 2}
+    await second.leave()
+    assert hub.of_this_process().listeners == {}
+
+
+async def test_whoever_comes_after_the_last_one_left_hears_again():
+    for number in (1, 2):
+        socket = await opened(await ada())
+        await socket.join("queue")
+        await socket.hear()
+        await tell("queue", number)
+        assert await socket.hear() == {"topic": "queue", "seq": number}
+        await socket.leave()
+
+
+async def test_a_page_that_reads_slowly_gets_the_newest_number_and_holds_nobody_up():
+    read, gate = [], asyncio.Event()
+
+    async def slowly(words):
+        read.append(json.loads(words)["seq"])
+        await gate.wait()
+
+    quick = await opened(await ada())
+    await quick.join("queue")
+    await quick.hear()
+    slow = hub.Listener(slowly)
+    await hub.of_this_process().join("queue", slow)
+
+    for number in range(1, 6):
+        await tell("queue", number)
+        assert (await quick.hear())["seq"] == number
+    gate.set()
+    while slow.telling:
+        await slow.telling
+
+    assert read == [1, 5]
+    await hub.of_this_process().leave("queue", slow)
+    await quick.leave()
+
+
+async def test_a_page_that_is_gone_is_told_nothing_more():
+    async def gone(words):
+        raise ConnectionResetError
+
+    left = hub.Listener(gone)
+    left.tell("queue", "{}")
+    await left.telling
+
+    assert left.telling is None

@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from jobs import clock, mapping, node_actions
-from jobs.mapping import FOREIGN, FREE, OTHERS, Known, Spot
+from jobs.mapping import FOREIGN, FREE, OTHERS, Known, Reading, Spot
 from jobs.models import Cluster, Node, Role, Sample
 from tests import make
 
@@ -20,13 +20,17 @@ def test_gpus_stand_one_after_the_other_in_the_order_of_the_nodes():
     there = [spot(2, leaf="l2", gpus=2), spot(1, gpus=2, foreign=(1,))]
 
     drawn = mapping.drawn(
-        there, [(2, 0, 7), (2, 1, 9)], {7: Known(public_id="a", name="n", team="t")}, {1: ((5.4, float("nan")), ())}
+        there,
+        [(2, 0, 7), (2, 1, 9)],
+        {7: Known(public_id="a", name="n", team="t")},
+        {1: Reading(busy=(5.4, float("nan")), xid=(0, 79))},
     )
 
     assert [node[0] for node in drawn["nodes"]] == ["n0001", "n0002"]
     assert drawn["who"] == [FREE, FOREIGN, 0, OTHERS]
     assert drawn["busy"] == [5, -1, -1, -1]
     assert drawn["hot"] == [-1] * 4
+    assert drawn["xid"] == [(1, 79)]
 
 
 def test_a_rack_counts_each_gpu_once():

@@ -1,0 +1,191 @@
+"""The map's slider in a real browser: what was, by mouse, by keyboard and played; nothing jumps, axe is content."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from failures import sign_actions
+from failures.detect.findings import Finding, Severity, Symptom
+from jobs import clock, journal
+from jobs.measures import interval
+from jobs.models import Node, Resolution, Role, Sample
+from tests import make
+from tests.browser.test_every_page import AXE, VIOLATIONS
+from tests.jobs.test_map_then import ran
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+SHOTS = os.environ.get("ACME_SHOTS", "")
+BOXES = """() => ["#map .headline", "#map .when", "#map-at", "#map-moment", "#map-words", "#map-canvas"].map((one) => {
+  const box = document.querySelector(one).getBoundingClientRect();
+  return [one, box.left, box.top, box.width, box.height].join(" ");
+})"""
+
+
+@pytest.fixture
+def past():
+    """Ada's job ran for a day until five hours ago; a node was down two days ago, and one shows an Xid."""
+    seren = make.cluster()
+    make.team("pretraining", ada=Role.RESEARCHER)
+    now = interval(clock.now(), 300)
+    job = make.job(by="ada", nodes=2, gpus_per_node=8, name="pretrain-7b", kind="pretrain")
+    ran(job, now - timedelta(days=1, hours=5), now - timedelta(hours=5))
+    for days, before, after in ((3, "UP", "DOWN"), (2, "DOWN", "UP")):
+        row = Node.objects.get(name="seren-003")
+        event = journal.of_node("node.moved", make.LOOP, row, from_state=before, to_state=after)
+        event.at = now - timedelta(days=days)
+        event.save()
+    xid = Finding(
+        symptom=Symptom.NODE, since=now.timestamp(), severity=Severity.BAD, why="Xid 79: it fell off the bus."
+    )
+    sign_actions.see(xid, seren, clock.now(), node=Node.objects.select_related("cluster").get(name="seren-004"))
+    for row in Node.objects.all():
+        for hours in (0, 6):
+            at = interval(now - timedelta(hours=hours), 300)
+            busy, hot = [90.0 - hours * 10] * 8, [50.0 + 5 * gpu for gpu in range(8)]
+            rows = {"gpu_util": busy, "gpu_temperature_c": hot, "resolution": Resolution.FIVE_MINUTES}
+            Sample.objects.create(node=row, at=at, **rows)
+    return job
+
+
+def shown(page, at="now"):
+    expect(page.locator(f"#map-canvas[data-at='{at}']")).to_have_count(1)
+
+
+def at_of(page):
+    return int(page.locator("#map-canvas").get_attribute("data-at"))
+
+
+def point(page, gpu=0):
+    """At the first GPU of the first node, in words."""
+    canvas = page.locator("#map-canvas")
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    return page.locator("#map-words")
+
+
+def test_the_keys_of_the_slider_go_back_by_the_step_that_was_chosen(visit, past):
+    ada = visit("ada")
+    ada.open("/map/")
+    page = ada.page
+    shown(page)
+    page.focus("#map-at")
+
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector("#map-canvas:not([data-at=now])")
+    first = at_of(page)
+    page.keyboard.press("ArrowLeft")
+    shown(page, first - 3600)
+    page.select_option("#map-step", "300")
+    page.focus("#map-at")
+    page.keyboard.press("ArrowRight")
+    shown(page, first - 3300)
+    page.keyboard.press("PageDown")
+    shown(page, first - 3300 - 86400)
+
+    assert page.url.endswith("Z") and "?at=20" in page.url
+    page.click("#map-now")
+    shown(page)
+    assert "at=" not in page.url
+    assert ada.complaints == []
+
+
+def test_the_map_of_then_names_the_job_of_then_and_opens_it(visit, past):
+    ada = visit("ada")
+    ada.open("/map/")
+    page = ada.page
+    shown(page)
+    words = point(page)
+    expect(words).to_contain_text("seren-001 GPU 0 · IDLE · free")
+
+    for _ in range(6):
+        page.click("#map-back")
+
+    expect(words).to_contain_text("ALLOCATED · pretrain-7b of pretraining")
+    expect(page.locator("#racks")).to_contain_text("UTC")
+    expect(page.locator("#racks td[data-label=Held]")).to_have_text("16")
+    page.reload()  # the address keeps the moment
+    page.wait_for_selector("#map-canvas[data-cells]")
+    expect(point(page)).to_contain_text("pretrain-7b")
+    page.locator("#map-canvas").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/jobs/{past.public_id}/")
+    assert ada.complaints == []
+
+
+def test_it_plays_until_now_and_goes_on_live(visit, past):
+    ada = visit("ada")
+    ada.open("/map/")
+    page = ada.page
+    shown(page)
+    for _ in range(2):
+        page.click("#map-back")
+
+    page.click("#map-play")
+
+    expect(page.locator("#map-play")).to_have_attribute("aria-pressed", "true")
+    shown(page)
+    expect(page.locator("#map-play")).to_have_attribute("aria-pressed", "false")
+    make.running(make.job(by="ada", gpus_per_node=8, name="just-begun"))
+    expect(point(page)).to_contain_text("just-begun")
+
+
+def test_colours_tell_how_old_the_last_error_is(visit, past):
+    ada = visit("ada")
+    ada.open("/map/")
+    page = ada.page
+    shown(page)
+    page.select_option("#map-by", "error")
+
+    canvas, words = page.locator("#map-canvas"), page.locator("#map-words")
+    expect(page.locator("#map-legend")).to_contain_text("within a week")
+    canvas.focus()
+    seen = []
+    for _ in range(20):
+        page.keyboard.press("ArrowRight")
+        seen.append(words.inner_text())
+
+    assert any("seren-001 GPU" in one and "no error in 30 days" in one for one in seen)
+    assert any("seren-003 GPU" in one and "last error 3d before: went down" in one for one in seen)
+    assert any("seren-004 GPU" in one and ": Xid 79" in one for one in seen)
+    if SHOTS:
+        page.screenshot(path=Path(SHOTS) / "map-errors.png", full_page=True)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
+def test_nothing_jumps_when_time_passes_and_axe_is_content(visit, past, scheme, width):
+    ada = visit("ada", color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
+    ada.open("/map/")
+    page = ada.page
+    shown(page)
+    before = page.evaluate(BOXES)
+    if SHOTS:
+        page.screenshot(path=Path(SHOTS) / f"map-now-{scheme}-{width}.png", full_page=True)
+
+    for _ in range(6):
+        page.click("#map-back")
+    page.wait_for_selector("#map-canvas:not([data-at=now])")
+    expect(page.locator("#racks")).to_contain_text("UTC")
+
+    assert page.evaluate(BOXES) == before
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.add_script_tag(path=AXE)
+    assert page.evaluate(VIOLATIONS, None) == []
+    if SHOTS:
+        page.screenshot(path=Path(SHOTS) / f"map-then-{scheme}-{width}.png", full_page=True)
+    assert ada.complaints == []
+
+
+def test_a_moment_that_cannot_be_read_says_so(visit, past, server):
+    ada = visit("ada")
+    ada.open("/map/")
+    page = ada.page
+    shown(page)
+    page.route("**/map/seren/data/?at=*", lambda route: route.abort())
+
+    page.click("#map-back")
+
+    expect(page.locator("#map-words")).to_contain_text("could not be read")
