@@ -127,6 +127,41 @@ def test_a_lost_task_is_not_preempted_because_the_message_lists_it_as_possible()
     assert diagnose_text(log).root_cause == "NodeFailure"
 
 
+def test_a_lost_node_is_not_preempted_because_the_line_lists_what_may_be_behind_it() -> None:
+    log = "The node the task was on is gone: node 10.9.0.4 marked dead. This can happen if the node was preempted.\n"
+
+    assert diagnose_text(log).root_cause == "NodeFailure"
+
+
+def test_a_rendezvous_that_breaks_after_a_time_out_is_its_consequence() -> None:
+    log = (
+        "[rank2]: RuntimeError: [gloo/transport/unbound.cc:7] Timed out waiting 900000ms for recv operation\n"
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the store has failed.\n"
+    )
+
+    assert diagnose_text(log).root_cause == "NCCLTimeoutError"
+    assert diagnose_text(log.splitlines()[1]).root_cause == "ConnectionError"
+
+
+def test_ranks_that_wait_for_others_hang_until_all_have_come() -> None:
+    waiting = "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/8\n"
+
+    assert diagnose_text(waiting).root_cause == "Hang"
+    assert (
+        diagnose_text(waiting + "All distributed processes registered. Starting with 8 processes\n").root_cause == NONE
+    )
+    assert diagnose_text("Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/1\n").root_cause == NONE
+
+
+def test_to_have_installed_a_handler_is_no_progress() -> None:
+    log = (
+        "[E ProcessGroupNCCL.cpp:1329] [Rank 3] Heartbeat monitor timed out! The process will be terminated.\n"
+        "[I ThreadStackTrace.cpp:149] Successfully installed signal handler.\n"
+    )
+
+    assert diagnose_text(log).root_cause == "Hang"
+
+
 @pytest.mark.parametrize(
     "ending",
     [

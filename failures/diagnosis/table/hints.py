@@ -133,7 +133,8 @@ ROWS: tuple[Signature, ...] = (
                 r"\b(?:hung|is hanging|hangs|stalled|deadlock(?:ed)?|makes no progress)\b"
             ),
             r"\bdumping (?:py-spy )?stacks\b|py-spy dump|\bpresumed (?:hung|deadlock|hang)|flight recorder dump",
-            r"\bno heartbeat (?:of|from) (?:rank|worker|task|process|node)\b",
+            r"\bno heartbeats? (?:of|from|for) (?:the )?(?:rank|worker|task|process|node|component)s?\b",
+            r"\black of heartbeats?\b",
             r"\bwait(?:s|ed|ing)? .{0,60}\bfor [0-9]{3,} ?s(?:ec(?:onds)?)?\b",
         ),
         "trainer: rank 4 hung in all_gather for 20 minutes",
@@ -147,6 +148,7 @@ ROWS: tuple[Signature, ...] = (
         41,
         (
             r"(?:cannot|could not|couldn't|unable to|failed to) (?:connect|reach|fetch url|resolve)\b|"
+            r"(?:could not|unable to|failed to) (?:\w+ ){1,3}(?:TCP|socket|network) connection\b|"
             r"connection (?:error|failed|lost|closed)\b|\b(?:UNAVAILABLE|DEADLINE_EXCEEDED): "
         ),
         "sidecar: could not reach the parameter server",
