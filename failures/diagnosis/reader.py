@@ -183,7 +183,8 @@ class Reader:
             self._pending.clear()
             return
         cut = self._pending.rfind(b"\n") + 1 or self._pending.rfind(b"\r") + 1 or len(self._pending)
-        block = bytes(self._pending[:cut])
+        with memoryview(self._pending) as view:  # sliced by itself it would be copied twice
+            block = bytes(view[:cut])
         del self._pending[:cut]
         self._scan(block)
 

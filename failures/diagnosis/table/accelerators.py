@@ -27,7 +27,7 @@ ROWS: tuple[Signature, ...] = (
         "CUDAError",
         48,
         (
-            r"\bE[EHZ][0-9]{4}: ",
+            r"\bEH9999:|\bEE[19][0-9]{3}: 20[0-9]{2}-",
             r"\[FUNC:\w+\]\[FILE:",
             r"\bNPU .{0,40}error code is [1-9]",
         ),
