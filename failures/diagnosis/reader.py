@@ -361,7 +361,8 @@ SURE_AT_ANY_LEVEL = 44
 UNNAMED = 38  # an exception whose name says nothing
 CAUTION = re.compile(r"(?i)\bwarn|\bnote\b|\bignor|\boptional|\bskip|\bdebug\b")
 REPORTED = re.compile(
-    r"(?i)^\W*$|^[\w./-]+: *$|(?:message|what\(\)|errors?|exceptions?|caused by|causes?|raised?|fail(?:ed|ure)|reason|"
+    r"(?i)^\W*$|^[\w./-]+: *$|(?:message|what\(\)|errors?|exceptions?|caused by|causes?|caught|raised?|fail(?:ed|ure)|"
+    r"reason|\"name\"|"
     r"died|with|traceback|<class)\W*$"
 )
 # From here on a line explains what may be behind it: `this can happen if the node was preempted`

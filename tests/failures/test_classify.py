@@ -153,6 +153,24 @@ def test_ranks_that_wait_for_others_hang_until_all_have_come() -> None:
     assert diagnose_text("Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/1\n").root_cause == NONE
 
 
+def test_operations_that_failed_or_timed_out_did_what_the_next_line_says() -> None:
+    either = "[rank5]:[E ProcessGroupNCCL.cpp:681] [Rank 5] Some NCCL operations have failed or timed out.\n"
+    gone = "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting early.\n"
+
+    assert diagnose_text(either).root_cause == "NCCLTimeoutError"
+    assert diagnose_text(either + gone).root_cause == "NCCLRemoteError"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["2025-03-01 04:00:01,120 - trainer - INFO - [rank7]: ", "04:00:01.120 [rank7]: ", "trainer-run-1  | [rank7]: "],
+)
+def test_a_traceback_that_a_launcher_relays_is_read_under_its_prefix(prefix: str) -> None:
+    rows = ["Traceback (most recent call last):", '  File "/opt/run9/train.py", line 3, in main', "AssertionError"]
+
+    assert diagnose_text("".join(f"{prefix}{row}\n" for row in rows)).root_cause == "AssertionError"
+
+
 def test_to_have_installed_a_handler_is_no_progress() -> None:
     log = (
         "[E ProcessGroupNCCL.cpp:1329] [Rank 3] Heartbeat monitor timed out! The process will be terminated.\n"

@@ -227,7 +227,6 @@ ROWS: tuple[Signature, ...] = (
             r"Timeout at NCCL work",
             r"Watchdog caught collective operation timeout",
             r"collective operation timeout: WorkNCCL",
-            r"[Ss]ome NCCL operations have failed or timed out",
             r"(?i:NCCL (?:operation|collective|communicator).{0,60}timed? ?out)",
             r"WorkNCCL\(.{0,300}(?:ran for|timed out)",
             r"\bALLREDUCE\b.{0,60}timed out",
@@ -242,7 +241,15 @@ ROWS: tuple[Signature, ...] = (
             "[rank2]:[E ProcessGroupNCCL.cpp:607] [Rank 2] Watchdog caught collective operation timeout: "
             "WorkNCCL(SeqNum=88, OpType=ALLREDUCE, NumelIn=1) ran for 1800345 milliseconds before timing out."
         ),
-        unless=r"(?i)timeout (?:is |was )?set (?:to|as)",
+        unless=r"(?i)timeout (?:is |was )?set (?:to|as)|failed or timed out",
+        blame=Blame.NODE,
+    ),
+    symptom(  # by its own words it may be either
+        "nccl-failed-or-late",
+        "NCCLTimeoutError",
+        40,
+        r"[Ss]ome NCCL operations have failed or timed out",
+        "[E ProcessGroupNCCL.cpp:455] Some NCCL operations have failed or timed out.",
         blame=Blame.NODE,
     ),
     symptom(
