@@ -197,6 +197,14 @@ def test_progress_before_the_launcher_gives_up_is_no_health(ending: str) -> None
     assert diagnose_text(f"{steps}Sending process 12 closing signal SIGTERM\n").root_cause == NONE
 
 
+def test_grave_words_without_a_cause_are_no_health_unless_work_goes_on() -> None:
+    grave = "F0301 04:00:12.000001 88 step.cc:90] Check failed: left == right (3 vs. 4)\n"
+    steps = "".join(f"iteration {step}/100 | loss: 2.1 | lr: 1e-4\n" for step in range(3))
+
+    assert diagnose_text(steps + grave).root_cause == UNKNOWN
+    assert diagnose_text(grave + steps).root_cause == NONE
+
+
 def test_only_a_launchers_last_words_are_unknown() -> None:
     text = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n  exitcode  : 1 (pid: 97)\n"
 

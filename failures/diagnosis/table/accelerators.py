@@ -70,6 +70,17 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
         blame=Blame.GPU,
     ),
+    cause(
+        "tpu-fault",
+        "CUDAError",
+        72,
+        (
+            r"Unable to enqueue when not opened|Unavailable: .{0,80}Driver not open|\bDriver not open\.",
+            r"TPU (?:device|chip|core|driver) .{0,60}(?:failed|unhealthy|halted)|Core halted unexpectedly",
+        ),
+        "Unable to enqueue when not opened, queue: [0000:00:07.0 PE0 Queue HBM_WRITE]. State is: FAILED",
+        blame=Blame.GPU,
+    ),
     symptom(
         "jax-task-lost",
         "NodeFailure",

@@ -71,6 +71,14 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
         blame=Blame.GPU,
     ),
+    symptom(  # what the driver's own functions return; codes of their own rows say more
+        "driver-error",
+        "XidOther",
+        46,
+        r"NVRM: .{0,160}\bNV_ERR_(?:RESET_REQUIRED|TIMEOUT|GPU_IN_FULLCHIP_RESET|RISCV_ERROR|ECC_ERROR|RC_ERROR)\b",
+        "NVRM: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned from kernel_channel.c:27",
+        blame=Blame.GPU,
+    ),
     cause(
         "nvlink-uncorrectable",
         "NVLinkError",

@@ -6,7 +6,7 @@ silences it. Without them a new wording of an old failure would read as a health
 
 from __future__ import annotations
 
-from ..signatures import Signature, symptom
+from ..signatures import Signature, symptom, teardown
 from ..values import Blame
 
 CALM = (
@@ -173,6 +173,16 @@ ROWS: tuple[Signature, ...] = (
         r"\bout[- ]of[- ]memory\b|\boom\b.{0,30}(?:kill|event)|ran out of (?:host |system )?(?:memory|RAM)",
         "srun: error: tern-3: task 4: Out Of Memory",
         caseless=True,
+        unless=CALM,
+    ),
+    teardown(  # grave words that name no cause: what ends with them did not end well, whatever it was
+        "hint-grave",
+        4,
+        (
+            r"\bCheck failed: |\bcore dumped\b|(?:^|[\[ |:])(?:FATAL|CRITICAL)\b",
+            r"^\[?F[0-9]{4} [0-9][0-9]:[0-9][0-9]:[0-9][0-9]",
+        ),
+        "F0301 04:00:12.000001 88 step.cc:90] Check failed: left == right (3 vs. 4)",
         unless=CALM,
     ),
 )

@@ -26,7 +26,7 @@ ROWS: tuple[Signature, ...] = (
             r"CUDA_ERROR_OUT_OF_MEMORY",
             r"CUBLAS_STATUS_ALLOC_FAILED",
             r"CUDNN_STATUS_ALLOC_FAILED",
-            r"RESOURCE_EXHAUSTED.{0,40}(?:[Oo]ut of memory|OOM|allocat)",
+            r"(?i:resource[_ ]exhausted).{0,60}(?:[Oo]ut of memory|OOM|[Aa]llocat|[Rr]eserve)",
             r"OOM when allocating tensor",
             (
                 r"(?i:cuda failure.{0,20}out of memory|failed to allocate.{0,40}GPU memory|"

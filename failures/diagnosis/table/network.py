@@ -359,6 +359,7 @@ ROWS: tuple[Signature, ...] = (
             r"failed to recv, got 0 bytes",
             r"EADDRINUSE",
             r"connect\(\) timed out",
+            r"[Ff]ailed to meet rendezvous|\bUNAVAILABLE: Socket closed|\bSocket closed \(14\)",
             r"Failed to check the \"should dump\" flag on TCPStore",
             r"Socket Timeout",
         ),
