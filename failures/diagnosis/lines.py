@@ -48,7 +48,7 @@ PREFIXES: tuple[tuple[str, str], ...] = (
         "[IWEF",
         r"\[?(?P<glog>[IWEF])\d{3,4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?)(?: +\d+)? (?P<src>[\w./-]+:\d+)\] ?",
     ),
-    ("[", r"\[(?P<glog>[IWEF]) (?P<src>[\w./-]+:\d+)\] ?"),
+    ("[IWEF", r"\[?(?P<glog>[IWEF]) (?P<src>[\w./-]+:\d+)\] ?"),
     (LETTERS, r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<gpu>\d+)\](?: [\w./-]+:\d+)?"),  # NCCL
     (
         "[DINWEFCewidca",

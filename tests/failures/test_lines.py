@@ -23,6 +23,7 @@ TABLE = [
     ("[88100.120000] boom", {"time": "88100.120000", "message": "boom"}),
     ("2025-03-01 04:00:01,120 ERROR boom", {"time": "2025-03-01 04:00:01,120", "level": "ERROR", "message": "boom"}),
     ("2025-03-01 04:00:01,120 - run9 - INFO - [rank7]: boom", {"rank": 7, "level": "INFO", "message": "boom"}),
+    ("2025-03-01 04:00:01.120: W xla/alloc.cc:88] boom", {"level": "WARNING", "message": "boom"}),
     ("04:00:01.120 [rank7]: boom", {"rank": 7, "time": "04:00:01.120", "message": "boom"}),
     ("trainer-run-1  | [rank7]: boom", {"rank": 7, "message": "boom"}),
     ("[2025-03-01T04:00:01.1Z] [INFO] [x.py:3:f] boom", {"level": "INFO", "message": "boom"}),

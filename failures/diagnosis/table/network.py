@@ -171,7 +171,8 @@ ROWS: tuple[Signature, ...] = (
         "NCCLRemoteError",
         54,
         (
-            r"NCCL WARN .{0,60}(?:[Ss]ocket (?:recv|send) failed|[Tt]imeout waiting for connection)",
+            r"NCCL WARN .{0,60}[Tt]imeout waiting for connection",
+            r"[Ss]ocket (?:recv|send) failed\b",
             r"NCCL WARN .{0,60}[Cc]onnect\w* returned .{0,60}exceeded error retry",
             r"NCCL WARN .{0,60}Failed to execute operation \w+ from rank",
         ),
