@@ -41,7 +41,11 @@ ROLE_RANK = {Role.INITIATING: 2, Role.CASCADE: 1, Role.TEARDOWN: 0}
 PROGRESS = re.compile(
     r"(?i)\b(?:iter(?:ation)?|step|epoch|samples?|batch)\b.{0,80}(?:loss|time(?!d|-?out|r|stamp)|speed|throughput|"
     r"(?<![a-z])lr(?![a-z])|tokens|/s(?:ec(?:ond)?)?\b)|\d+%\||"
-    r"^\{'(?:train_|eval_)?loss'|\bsaved? (?:model|checkpoint)|bus bandwidth|it/s|s/it|successfully|"
+    r"\bglobal_step/sec\b|\bloss ?[=:] ?\d[^|]{0,60}\bstep ?[=:] ?\d|"
+    r"^\{'(?:train_|eval_)?loss'|\bsaved? (?:model|checkpoint)|bus bandwidth|it/s|s/it|"
+    r"\b(?:finished|completed|ended|done|saved|trained|passed|exited) successfully\b|"
+    r"\bsuccessfully (?:finished|completed|ended|saved|trained|exited|wrote|written)\b|- Init COMPLETE\b|"
+    r"\bAll distributed processes registered\b|"
     r"\b(?:training|run|job|evaluation|workers|ranks|tasks) (?:is |are |has |have )?(?:complete|finished|done)|"
     r"\bpass@\d+\W|\b(?:accuracy|acc|bleu|f1|perplexity|ppl)\b\W{1,4}\d|\bexit(?:ed)?(?: with)?(?: exit)? code:? 0\b"
 )

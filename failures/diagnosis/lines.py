@@ -37,6 +37,9 @@ PREFIXES: tuple[tuple[str, str], ...] = (
     ("[", r"\[[^\]]{0,60}\bTP(?P<rank>\d+)[^\]]{0,20}\]"),
     ("[" + DIGITS, rf"\[?{STAMP}\]?:?"),
     ("[", r"\[(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?)\]"),
+    (DIGITS, r"(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?) (?=\S)"),
+    (LETTERS, rf"(?:[\w.]{{1,60}} - )?{LEVELS} - (?=\S)"),  # logging's name and level between dashes
+    (LOWER, r"[a-z][\w.-]{1,80} +\| (?=\S)"),  # docker compose
     (UPPER, r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.-]+) (?=[\w./-]+(?:\[\d+\])?:)"),  # syslog
     ("[", r"\[ *(?P<uptime>\d+\.\d{3,6})\]"),  # dmesg
     ("ksnj", r"(?P<tag>kernel|systemd|slurmd|slurmctld|slurmstepd|srun|nvidia-persistenced|journal)(?:\[\d+\])?:"),
@@ -45,7 +48,7 @@ PREFIXES: tuple[tuple[str, str], ...] = (
         "[IWEF",
         r"\[?(?P<glog>[IWEF])\d{3,4} (?P<time>\d\d:\d\d:\d\d(?:\.\d+)?)(?: +\d+)? (?P<src>[\w./-]+:\d+)\] ?",
     ),
-    ("[", r"\[(?P<glog>[IWEF]) (?P<src>[\w./-]+:\d+)\] ?"),
+    ("[IWEF", r"\[?(?P<glog>[IWEF]) (?P<src>[\w./-]+:\d+)\] ?"),
     (LETTERS, r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<gpu>\d+)\](?: [\w./-]+:\d+)?"),  # NCCL
     (
         "[DINWEFCewidca",

@@ -183,7 +183,8 @@ class Reader:
             self._pending.clear()
             return
         cut = self._pending.rfind(b"\n") + 1 or self._pending.rfind(b"\r") + 1 or len(self._pending)
-        block = bytes(self._pending[:cut])
+        with memoryview(self._pending) as view:  # sliced by itself it would be copied twice
+            block = bytes(view[:cut])
         del self._pending[:cut]
         self._scan(block)
 
@@ -238,13 +239,13 @@ class Reader:
         edge = -1
         for at, index in self._scanner.hits(text):
             if at <= edge and found:
-                if index not in found[-1][2]:
+                if index not in found[-1][2] and not _advised(text, found[-1][0], at):
                     found[-1][2].append(index)
                 continue
             start = max(text.rfind(b"\n", 0, at), text.rfind(b"\r", 0, at - 1), at - lines.LONGEST) + 1
             edge = _end(text, at)
-            found.append((start, edge, [index]))
-        return found
+            found.append((start, edge, [] if _advised(text, start, at) else [index]))
+        return [row for row in found if row[2]]
 
     def _look(self, text: bytes, start: int, end: int, ids: list[int], number: int) -> None:
         if all(self._often(index) for index in ids):
@@ -360,11 +361,22 @@ SURE_AT_ANY_LEVEL = 44
 UNNAMED = 38  # an exception whose name says nothing
 CAUTION = re.compile(r"(?i)\bwarn|\bnote\b|\bignor|\boptional|\bskip|\bdebug\b")
 REPORTED = re.compile(
-    r"(?i)^\W*$|^[\w./-]+: *$|(?:message|what\(\)|errors?|exceptions?|caused by|causes?|raised?|fail(?:ed|ure)|reason|"
+    r"(?i)^\W*$|^[\w./-]+: *$|(?:message|what\(\)|errors?|exceptions?|caused by|causes?|caught|raised?|fail(?:ed|ure)|"
+    r"reason|\"name\"|"
     r"died|with|traceback|<class)\W*$"
+)
+# From here on a line explains what may be behind it: `this can happen if the node was preempted`
+ADVICE = re.compile(
+    rb"[Tt]his (?:can|could|may|might) (?:also )?(?:happen|occur|be (?:due|caused))\b|[Tt]his indicates that\b|"
+    rb"[Pp]ossible (?:[Cc]auses?|[Rr]easons?)\b|\b[Ss]olution:|\b[Ii]f you (?:see|get|suspect)\b"
 )
 NCCL_PLACE = re.compile(r"\brank (\d+) nranks \d+ cudaDev \d+ (?:nvmlDev \d+ )?busId ([0-9a-fA-F:]+)")
 TEST_PLACE = re.compile(r"Rank +(\d+) .*? on +(\S+) +device +\d+ \[([^\]]*)\]")
+
+
+def _advised(text: bytes, start: int, at: int) -> bool:
+    """Whether a match that ends here stands in what a line says of other times, not of this one."""
+    return ADVICE.search(text, start, at) is not None
 
 
 def _end(text: bytes, at: int) -> int:

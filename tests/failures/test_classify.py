@@ -127,6 +127,59 @@ def test_a_lost_task_is_not_preempted_because_the_message_lists_it_as_possible()
     assert diagnose_text(log).root_cause == "NodeFailure"
 
 
+def test_a_lost_node_is_not_preempted_because_the_line_lists_what_may_be_behind_it() -> None:
+    log = "The node the task was on is gone: node 10.9.0.4 marked dead. This can happen if the node was preempted.\n"
+
+    assert diagnose_text(log).root_cause == "NodeFailure"
+
+
+def test_a_rendezvous_that_breaks_after_a_time_out_is_its_consequence() -> None:
+    log = (
+        "[rank2]: RuntimeError: [gloo/transport/unbound.cc:7] Timed out waiting 900000ms for recv operation\n"
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the store has failed.\n"
+    )
+
+    assert diagnose_text(log).root_cause == "NCCLTimeoutError"
+    assert diagnose_text(log.splitlines()[1]).root_cause == "ConnectionError"
+
+
+def test_ranks_that_wait_for_others_hang_until_all_have_come() -> None:
+    waiting = "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/8\n"
+
+    assert diagnose_text(waiting).root_cause == "Hang"
+    assert (
+        diagnose_text(waiting + "All distributed processes registered. Starting with 8 processes\n").root_cause == NONE
+    )
+    assert diagnose_text("Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/1\n").root_cause == NONE
+
+
+def test_operations_that_failed_or_timed_out_did_what_the_next_line_says() -> None:
+    either = "[rank5]:[E ProcessGroupNCCL.cpp:681] [Rank 5] Some NCCL operations have failed or timed out.\n"
+    gone = "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting early.\n"
+
+    assert diagnose_text(either).root_cause == "NCCLTimeoutError"
+    assert diagnose_text(either + gone).root_cause == "NCCLRemoteError"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["2025-03-01 04:00:01,120 - trainer - INFO - [rank7]: ", "04:00:01.120 [rank7]: ", "trainer-run-1  | [rank7]: "],
+)
+def test_a_traceback_that_a_launcher_relays_is_read_under_its_prefix(prefix: str) -> None:
+    rows = ["Traceback (most recent call last):", '  File "/opt/run9/train.py", line 3, in main', "AssertionError"]
+
+    assert diagnose_text("".join(f"{prefix}{row}\n" for row in rows)).root_cause == "AssertionError"
+
+
+def test_to_have_installed_a_handler_is_no_progress() -> None:
+    log = (
+        "[E ProcessGroupNCCL.cpp:1329] [Rank 3] Heartbeat monitor timed out! The process will be terminated.\n"
+        "[I ThreadStackTrace.cpp:149] Successfully installed signal handler.\n"
+    )
+
+    assert diagnose_text(log).root_cause == "Hang"
+
+
 @pytest.mark.parametrize(
     "ending",
     [
@@ -142,6 +195,14 @@ def test_progress_before_the_launcher_gives_up_is_no_health(ending: str) -> None
     assert diagnose_text(f"{steps}{ending}\n").root_cause == UNKNOWN
     assert diagnose_text(f"{steps}{ending}\n{steps}").root_cause == NONE
     assert diagnose_text(f"{steps}Sending process 12 closing signal SIGTERM\n").root_cause == NONE
+
+
+def test_grave_words_without_a_cause_are_no_health_unless_work_goes_on() -> None:
+    grave = "F0301 04:00:12.000001 88 step.cc:90] Check failed: left == right (3 vs. 4)\n"
+    steps = "".join(f"iteration {step}/100 | loss: 2.1 | lr: 1e-4\n" for step in range(3))
+
+    assert diagnose_text(steps + grave).root_cause == UNKNOWN
+    assert diagnose_text(grave + steps).root_cause == NONE
 
 
 def test_only_a_launchers_last_words_are_unknown() -> None:

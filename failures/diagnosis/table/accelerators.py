@@ -22,6 +22,18 @@ ROWS: tuple[Signature, ...] = (
         "rtStreamSynchronize execute failed, reason=[aicore exception][FUNC:Wait]",
         blame=Blame.GPU,
     ),
+    symptom(  # how its runtime reports any failed call: a code, then function and file in brackets
+        "npu-runtime",
+        "CUDAError",
+        48,
+        (
+            r"\bEH9999:|\bEE[19][0-9]{3}: 20[0-9]{2}-",
+            r"\[FUNC:\w+\]\[FILE:",
+            r"\bNPU .{0,40}error code is [1-9]",
+        ),
+        "EH9999: wait for the device to finish failed, runtime result = 107003.[FUNC:ReportCallError][FILE:log.cpp]",
+        blame=Blame.GPU,
+    ),
     cause(
         "npu-collective-timeout",
         "NCCLTimeoutError",
@@ -52,9 +64,21 @@ ROWS: tuple[Signature, ...] = (
             r"amdgpu: GPU (?:reset begin|mode[12] reset|recovery)",
             r"amdgpu: (?:MODE[12] reset|\w+ queue reset failed|MES failed to respond)",
             r"amdgpu.{0,60}\b(?:page fault|no-retry page fault)\b",
+            r"amdgpu.{0,60}\buncorrectable hardware errors?\b|ERREVENT_ATHUB_INTERRUPT",
         ),
         "amdgpu 0000:c1:00.0: amdgpu: MODE2 reset",
         caseless=True,
+        blame=Blame.GPU,
+    ),
+    cause(
+        "tpu-fault",
+        "CUDAError",
+        72,
+        (
+            r"Unable to enqueue when not opened|Unavailable: .{0,80}Driver not open|\bDriver not open\.",
+            r"TPU (?:device|chip|core|driver) .{0,60}(?:failed|unhealthy|halted)|Core halted unexpectedly",
+        ),
+        "Unable to enqueue when not opened, queue: [0000:00:07.0 PE0 Queue HBM_WRITE]. State is: FAILED",
         blame=Blame.GPU,
     ),
     symptom(

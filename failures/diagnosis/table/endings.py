@@ -29,7 +29,7 @@ ROWS: tuple[Signature, ...] = (
             r"failed \(exitcode: -?[0-9]+\)",
             r"exits with return code = -?[0-9]+",
             r"Primary job  terminated normally",
-            r"mpirun noticed",
+            r"(?:mpirun|mpiexec|prterun|orterun) noticed",
             r"MPI_ABORT",
             r"Job entrypoint command failed",
             r"Process group watchdog",

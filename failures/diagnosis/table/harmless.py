@@ -126,6 +126,11 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
     ),
     benign(
+        "no-failure",
+        r"(?i:(?:this is|that this is) not (?:a failure|an error)|\bcan (?:be )?safely (?:be )?ignored?\b)",
+        "Allocator (GPU_1_bfc) ran out of memory. The caller indicates that this is not a failure",
+    ),
+    benign(
         "retrying",
         (
             r"(?i:entering retry loop)",

@@ -6,7 +6,7 @@ silences it. Without them a new wording of an old failure would read as a health
 
 from __future__ import annotations
 
-from ..signatures import Signature, symptom
+from ..signatures import Signature, symptom, teardown
 from ..values import Blame
 
 CALM = (
@@ -53,7 +53,7 @@ ROWS: tuple[Signature, ...] = (
         (
             (
                 r"\b(?:InfiniBand|RoCE|RDMA|EFA|HCA|irdma|mlx[45]\w*|OpenIB|verbs|OFI|libfabric|UCX|PSM[23]|"
-                r"subnet manager)\b.{0,120}(?:error|fail|fatal|lost|down|exceeded|timed? ?out|unreachable)"
+                r"subnet manager)\b[^-\w].{0,120}(?:error|fail|fatal|lost|down|exceeded|timed? ?out|unreachable)"
             ),
             r"(?:fail(?:ed|ure)|error)\b.{0,60}\b(?:OFI|libfabric|UCX|verbs|RDMA|InfiniBand|RoCE)\b",
             r"\bport [0-9]+ link lost|got completion with error",
@@ -133,7 +133,8 @@ ROWS: tuple[Signature, ...] = (
                 r"\b(?:hung|is hanging|hangs|stalled|deadlock(?:ed)?|makes no progress)\b"
             ),
             r"\bdumping (?:py-spy )?stacks\b|py-spy dump|\bpresumed (?:hung|deadlock|hang)|flight recorder dump",
-            r"\bno heartbeat (?:of|from) (?:rank|worker|task|process|node)\b",
+            r"\bno heartbeats? (?:of|from|for) (?:the )?(?:rank|worker|task|process|node|component)s?\b",
+            r"\black of heartbeats?\b",
             r"\bwait(?:s|ed|ing)? .{0,60}\bfor [0-9]{3,} ?s(?:ec(?:onds)?)?\b",
         ),
         "trainer: rank 4 hung in all_gather for 20 minutes",
@@ -147,6 +148,7 @@ ROWS: tuple[Signature, ...] = (
         41,
         (
             r"(?:cannot|could not|couldn't|unable to|failed to) (?:connect|reach|fetch url|resolve)\b|"
+            r"(?:could not|unable to|failed to) (?:\w+ ){1,3}(?:TCP|socket|network) connection\b|"
             r"connection (?:error|failed|lost|closed)\b|\b(?:UNAVAILABLE|DEADLINE_EXCEEDED): "
         ),
         "sidecar: could not reach the parameter server",
@@ -171,6 +173,16 @@ ROWS: tuple[Signature, ...] = (
         r"\bout[- ]of[- ]memory\b|\boom\b.{0,30}(?:kill|event)|ran out of (?:host |system )?(?:memory|RAM)",
         "srun: error: tern-3: task 4: Out Of Memory",
         caseless=True,
+        unless=CALM,
+    ),
+    teardown(  # grave words that name no cause: what ends with them did not end well, whatever it was
+        "hint-grave",
+        4,
+        (
+            r"\bCheck failed: |\bcore dumped\b|(?:^|[\[ |:])(?:FATAL|CRITICAL)\b",
+            r"^\[?F[0-9]{4} [0-9][0-9]:[0-9][0-9]:[0-9][0-9]",
+        ),
+        "F0301 04:00:12.000001 88 step.cc:90] Check failed: left == right (3 vs. 4)",
         unless=CALM,
     ),
 )

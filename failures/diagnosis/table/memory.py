@@ -26,7 +26,7 @@ ROWS: tuple[Signature, ...] = (
             r"CUDA_ERROR_OUT_OF_MEMORY",
             r"CUBLAS_STATUS_ALLOC_FAILED",
             r"CUDNN_STATUS_ALLOC_FAILED",
-            r"RESOURCE_EXHAUSTED.{0,40}(?:[Oo]ut of memory|OOM|allocat)",
+            r"(?i:resource[_ ]exhausted).{0,60}(?:[Oo]ut of memory|OOM|[Aa]llocat|[Rr]eserve)",
             r"OOM when allocating tensor",
             (
                 r"(?i:cuda failure.{0,20}out of memory|failed to allocate.{0,40}GPU memory|"
@@ -56,7 +56,7 @@ ROWS: tuple[Signature, ...] = (
             r"memory limit.{0,30}(?:exceeded|reached).{0,40}kill",
             r"cgroup.{0,40}memory limit (?:exceeded|reached)",
             r"task_memory.{0,40}exceed",
-            r"\boom[-_]kill\b",
+            r"\boom[-_]kill\b|\bOOMController\b",
             r"Out of memory: Kill(?:ed)? process",
             r"Memory cgroup out of memory",
             r"invoked oom-killer",
@@ -128,6 +128,8 @@ ROWS: tuple[Signature, ...] = (
             r"Signals\.SIGBUS",
             r"\(signal: 7\)",
             r"exitcode *: *-7\b",
+            r"(?:return|exit) code[ =:]{1,4}(?:-7|135)\b",
+            r"(?i:exited on signal 7\b|terminated by signal 7\b)",
         ),
         "run.sh: line 12: 88 Bus error               (core dumped) python pretrain.py",
     ),
@@ -144,7 +146,7 @@ ROWS: tuple[Signature, ...] = (
             (
                 r"(?i:killed by signal 9|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)?:? *(?:137|-9)\b|"
                 r"signal 9 \(Killed\)|return code[ =:]+-9\b|exits with return code = -9|received SIGKILL|"
-                r"Terminated by signal 9|exit code.{0,6}137)"
+                r"Terminated by signal 9|exited on signal 9\b|exit code.{0,6}137)"
             ),
             r"\bcode[ =:]+137\b",
             r": Killed +\S",

@@ -40,6 +40,7 @@ ROWS: tuple[Signature, ...] = (
             r"(?i:reclaim(?:ed|ing) (?:by|for) (?:a )?higher[- ]priority)",
             r"(?i:higher[- ]priority (?:job|pod|workload).{0,60}preempt)",
             r"(?i:spot (?:instance|vm|node) .{0,40}(?:reclaim|terminat|interrupt|preempt))",
+            r"(?i:(?:termination|preemption|shutdown) is imminent)",
             r"DUE TO PREEMPTION",
             r"DUE TO JOB REQUEUE",
             (

@@ -67,7 +67,7 @@ ROWS: tuple[Signature, ...] = (
             r"SlowDown\b|\b503:? Slow Down",
             r"Please reduce your request rate",
             r"Unable to locate credentials",
-            r"x-(?:oss|amz|goog|ms|cos)-request-id",
+            r"x-(?:oss|amz|goog|ms|cos)-request-id|x-amz-content-sha256|XAmz\w+",
             (
                 r"\b(?:gsutil|gcloud storage|ossutil\w*|s3cmd|s5cmd|azcopy|obsutil|coscli)\b.{0,300}"
                 r"(?:exit (?:code |status )?[1-9]|[Ff]ail|[Ee]rror|timed out)"
