@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from jobs.lifecycle import Kind
 from scheduling.engine.blockers import Blocker
@@ -52,6 +53,18 @@ class Need:
     @property
     def total_gpus(self) -> int:
         return self.nodes * self.gpus + self.rest
+
+    # Asked at every event, and written down at the first time
+
+    @cached_property
+    def gang(self) -> bool:
+        """Whether it is for more than one node."""
+        return self.nodes > 1 or self.rest > 0
+
+    @cached_property
+    def bare(self) -> bool:
+        """Whether nothing but GPUs is asked for."""
+        return not (self.cpus or self.memory_mb)
 
 
 @dataclass(frozen=True, kw_only=True)

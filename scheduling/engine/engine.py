@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from scheduling.engine.books import Books, Refusal
 from scheduling.engine.cluster import Need
 from scheduling.engine.line import Line
-from scheduling.engine.placement import Placement, consolidate
+from scheduling.engine.placement import BY_SHARE, Placement, consolidate
 from scheduling.engine.room import Nodes, Places, Room, members
 from scheduling.engine.windows import Bar, barred
 
@@ -28,11 +28,24 @@ Entry = tuple[int, float, int, "Job"]  # band, key or rank, number: the whole or
 class Ask:
     """All waiting jobs that ask for the same and are admitted alike. If its first does not fit, none of them does."""
 
-    __slots__ = ("able", "account", "borrows", "gpus", "line", "made", "need", "nobody_short", "owner", "shape")
+    __slots__ = (
+        "able",
+        "account",
+        "borrows",
+        "gpus",
+        "line",
+        "made",
+        "need",
+        "nobody_short",
+        "owner",
+        "shape",
+        "share",
+    )
 
     def __init__(self, need: Need, able: Nodes, owner: Any, account: object, shape: int) -> None:
         self.need = need
         self.gpus = need.total_gpus
+        self.share = min(need.gpus, need.rest) if need.rest else need.gpus  # the least that a node must have
         self.made = able  # nodes of the make that is asked for
         self.able = able  # of these, on which it may start now
         self.owner = owner
@@ -127,6 +140,9 @@ class Engine:
         self.checkpoint_s = checkpoint_s  # jobs save so often; 0: when they must stop; None: see their `saved`
         self.saves: Sequence[bool] | None = None  # who writes checkpoints at all, by number; None: everybody
         self._requeues = requeues  # whether who stops waits again at once; a cluster takes its time
+        # Asked at every event
+        self._claims, self._plans, self._by_account = rules.claims, rules.plans, rules.by_account
+        self._ranks, self._one_line = rules.preempts, rules.one_line
         self.line: list[Entry] = []  # for rules with one line for all
         self.asks: dict[object, Ask] = {}
         self._shapes: dict[Need, int] = {}
@@ -134,6 +150,10 @@ class Engine:
         self.fresh: dict[Ask, None] = {}  # asks somebody joined since the last turn
         self.arrived: list[Entry] = []
         self.freed = True  # whether more than arrivals happened since the last turn
+        # Where something came free since then, the most GPUs that a node has now: who did not fit then and needs more
+        # on each node does not fit now
+        self.opened = room.most
+        self._by_share = placement in BY_SHARE and books is None
         self.ranked: list[Entry] = []  # who runs, safest first; for rules that preempt
         self.ending: list[tuple[float, int, Job]] = []  # who runs, by expected end; for rules that promise
         self.promise: Any = None
@@ -166,25 +186,24 @@ class Engine:
         return known
 
     def submit(self, job: Job, now: float) -> None:
-        self._queue(job, now)
-
-    def _queue(self, job: Job, now: float) -> None:
         rules = self.rules
-        if rules.claims:
+        if self._claims:
             self.bands.add(job.asked_band)
             job.band = rules.band(job)
         job.key = rules.key(job, now)
-        entry = (job.band, job.key, job.number, job)
-        if rules.one_line:
-            heappush(self.line, entry)
-            return
-        if rules.plans:
-            self.arrived.append(entry)  # the turn lets it join its line, unless it starts at once
-            return
-        ask = job.ask
-        self.hungry[ask] = None
-        heappush(ask.line, entry)
-        self.fresh[ask] = None
+        self.arrived.append((job.band, job.key, job.number, job))
+
+    def line_up(self) -> None:
+        """Whoever has arrived joins his line. Turns that promise see to that themselves, as some start at once."""
+        for entry in self.arrived:
+            if self._one_line:
+                heappush(self.line, entry)
+            else:
+                ask = entry[3].ask
+                self.hungry[ask] = None
+                heappush(ask.line, entry)
+                self.fresh[ask] = None
+        self.arrived.clear()
 
     def adopt(self, job: Job, places: Places, began: float) -> None:
         """It runs already, and the room was made without what it holds."""
@@ -202,7 +221,7 @@ class Engine:
     def end(self, job: Job, now: float) -> None:
         """It left its GPUs by itself, or somebody took it off."""
         if job.places is not None:
-            if self.rules.plans and now < job.since + job.expected_s:
+            if self._plans and now < job.since + job.expected_s:
                 # Perhaps the promise can be kept earlier. It holds anyway, so it is worked out again only after so many
                 # early ends that the work, which grows with the jobs that run, is little for each of them
                 self._early += 64
@@ -222,13 +241,13 @@ class Engine:
         self.room.close(number)
         if self.firm is not self.room:
             self.firm.close(number)
-        self.freed, self.promise = True, None
+        self._all_open()
 
     def node_up(self, number: int, now: float) -> None:
         self.room.open(number)
         if self.firm is not self.room:
             self.firm.open(number)
-        self.freed, self.promise = True, None
+        self._all_open()
 
     def bar(self, bars: tuple[Bar, ...], now: float) -> None:
         """Maintenance is ahead or going on."""
@@ -264,13 +283,18 @@ class Engine:
         for ask in self.asks.values():
             able = self.able(ask, now) if self.bars else ask.made
             if able != ask.able:
-                ask.able, self.freed, self.promise = able, True, None
+                ask.able = able
+                self._all_open()
         runs = {ask.need.runs_s for ask in self.asks.values()}
         moves = (at for bar in self.bars for one in runs for at in bar.moves(one, now))
         self._bars_stand_until = min(moves, default=math.inf)
 
     def quotas_changed(self) -> None:
-        self.freed = True
+        self.freed, self.opened = True, self.room.most
+
+    def _all_open(self) -> None:
+        """Nothing that was found out about the room need hold any more."""
+        self.freed, self.opened, self.promise = True, self.room.most, None
 
     def level_changed(self, job: Job, now: float) -> None:
         """Its rank moved by itself while it runs, as when its attained service passes a threshold."""
@@ -282,19 +306,37 @@ class Engine:
         self.rules.changed(job, now)
         job.key = self.rules.rank(job, now)
         insort(self.ranked, (job.band, job.key, job.number, job))
-        self.freed = True
+        self.freed, self.opened = True, self.room.most
 
     def decide(self, now: float) -> None:
         """Who starts and who stops now. Whoever calls empties `started` and `stopped` when it has acted on them."""
         self.market = None
         if self.bars:
             self._mind_bars(now)
+        arrived = self.arrived
+        if self.hungry or self.line or len(arrived) > 1:
+            self._turn(now)
+        else:
+            self.promise = None
+            if arrived:
+                # Who comes alone where nobody waits starts under every policy if he fits
+                job = arrived[0][3]
+                ask = job.ask
+                places = None if self.refuses(ask) else self.place(self.room, ask.need, ask.able)
+                if places is not None:
+                    arrived.clear()
+                    self.begin(job, places, now)
+                else:
+                    self._turn(now)
+        self.freed, self.opened = False, 0
+
+    def _turn(self, now: float) -> None:
+        if not self._plans:
+            self.line_up()
         self.rules.turn(self, now)
-        self.freed = False
-        if self.fresh:
-            self.fresh.clear()
-        if self.arrived:
-            self.arrived.clear()
+        if not self._plans:
+            self.line_up()  # who had to stop is looked at in the next turn
+        self.fresh.clear()
 
     # What turns do
 
@@ -304,21 +346,22 @@ class Engine:
         job.since = job.began = now
         job.runs += 1
         self.running[job.number] = job
-        rules = self.rules
         if self.books:
             self.books.add(job.ask.owner, job.ask.gpus, 1)
-        if rules.preempts:
-            job.key = rules.rank(job, now)
+        if self._ranks:
+            job.key = self.rules.rank(job, now)
             insort(self.ranked, (job.band, job.key, job.number, job))
-        elif rules.plans:
+        elif self._plans:
             insort(self.ending, (now + job.expected_s, job.number, job))
-        if rules.by_account:
-            rules.began(job, now)
-        if rules.claims:
+        if self._by_account:
+            self.rules.began(job, now)
+        if self._claims:
             if job.yields:
                 self.borrowers[job.number] = job
             else:
                 self.firm.move(places, job.ask.need, -1)
+            if self.market:
+                self.market.moved(places)
         self.started.append(job)
 
     def halt(self, job: Job, now: float, cost_s: Callable[[Job], float] | None = None) -> None:
@@ -332,7 +375,7 @@ class Engine:
         self._release(job, now)
         self.stopped.append(job)
         if self._requeues:
-            self._queue(job, now)
+            self.submit(job, now)
 
     def unsaved_s(self, job: Job, now: float) -> float:
         """The work that would be lost if it stopped now."""
@@ -350,6 +393,13 @@ class Engine:
     def refusal(self, ask: Ask) -> Refusal | None:
         return self.books.refuse(ask.owner, ask.gpus, obtainable=self.firm.free_gpus) if self.books else None
 
+    def to_ask(self) -> list[Ask]:
+        """Whose first may fit although it did not in the last turn, for turns that look at the first of each line."""
+        if not self.freed:
+            return list(self.fresh)
+        fresh, opened = self.fresh, self.opened
+        return [ask for ask in self.hungry if ask.share <= opened or ask in fresh]
+
     def tidy(self, ask: Ask) -> None:
         """A line of nobody is forgotten."""
         if not ask.line:
@@ -360,19 +410,29 @@ class Engine:
         del self.running[job.number]
         if self.books:
             self.books.add(job.ask.owner, job.ask.gpus, -1)
-        if self.rules.preempts:
+        if self._ranks:
             del self.ranked[self._rank_of(job)]
-        elif self.rules.plans:
-            ending = (job.since + job.expected_s, job.number)
-            del self.ending[bisect_left(self.ending, ending)]
-        if self.rules.by_account:
+        elif self._plans:
+            # Who ends as expected is the first of them
+            first = self.ending[0][2] is job
+            del self.ending[0 if first else bisect_left(self.ending, (job.since + job.expected_s, job.number))]
+        if self._by_account:
             self.rules.left(job, now)
-        if self.rules.claims:
+        if self._claims:
             if job.yields:
                 del self.borrowers[job.number]
             else:
                 self.firm.move(job.places, job.ask.need, 1)
+            if self.market:
+                self.market.moved(job.places)
         self.room.move(job.places, job.ask.need, 1)
+        if self._by_share:
+            free = self.room.free
+            for node, _ in job.places:
+                if free[node] > self.opened:
+                    self.opened = free[node]
+        else:
+            self.opened = self.room.most
         job.places = None
         self.freed = True
 

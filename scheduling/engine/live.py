@@ -8,6 +8,7 @@ turn (`explain`).
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -160,7 +161,10 @@ class Opened:
         for job in early:
             started.remove(job)
         stops = tuple(self._stop(job, now) for job in stopped if not job.stopping)
-        return Claims(stops=stops, waits={self.jobs[job.number][1].id: self._claim(job, stopped) for job in early})
+        victims: dict[Job | None, list[RunningJob]] = defaultdict(list)
+        for job in stopped:
+            victims[job.gave_way_to].append(self._adopted[job.number])
+        return Claims(stops=stops, waits={self.jobs[job.number][1].id: self._claim(job, victims[job]) for job in early})
 
     def _stop(self, job: Job, now: float) -> Stop:
         assert job.gave_way_to is not None
@@ -171,9 +175,8 @@ class Opened:
         why = f"It gives way to {whom}; the work of the last {lost} is not saved."
         return Stop(job_id=held.id, for_job=claimant.id, why=why)
 
-    def _claim(self, job: Job, stopped: list[Job]) -> Wait:
+    def _claim(self, job: Job, victims: list[RunningJob]) -> Wait:
         asked = self.jobs[job.number][1]
-        victims = [self._adopted[victim.number] for victim in stopped if victim.gave_way_to is job]
         have = "has" if len(victims) == 1 else "have"
         why = f"It starts as soon as {_those(victims, asked.team)} {have} given way."
         blocker = Blocker(kind=BlockerKind.CAPACITY, reason="Resources", why=why, gpus=job.ask.gpus, jobs=len(victims))

@@ -23,25 +23,26 @@ Choose = Callable[[Room, Nodes, Need, int], list[int]]
 
 
 def consolidate(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | None:
-    if need.nodes > 1 or need.rest:
+    if need.gang:
         return gang(room, need, among)
-    levels = room.levels >> need.gpus
-    if among == EVERYWHERE and not need.cpus and not need.memory_mb:
-        if not levels:
-            return None
-        nodes = room.by_free[need.gpus + (levels & -levels).bit_length() - 1]
-        return (((nodes & -nodes).bit_length() - 1, need.gpus),)
+    gpus = need.gpus
+    levels = room.levels >> gpus
+    if not levels:
+        return None
+    if among == EVERYWHERE and need.bare:
+        nodes = room.by_free[gpus + (levels & -levels).bit_length() - 1]
+        return (((nodes & -nodes).bit_length() - 1, gpus),)
     while levels:
         lowest = levels & -levels
-        node = room.lowest(need, room.by_free[need.gpus + lowest.bit_length() - 1] & among)
+        node = room.lowest(need, room.by_free[gpus + lowest.bit_length() - 1] & among)
         if node is not None:
-            return ((node, need.gpus),)
+            return ((node, gpus),)
         levels ^= lowest
     return None
 
 
 def spread(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | None:
-    if need.nodes > 1 or need.rest:
+    if need.gang:
         return gang(room, need, among)
     for free in range(room.most, need.gpus - 1, -1):
         if (node := room.lowest(need, room.by_free[free] & among)) is not None:
@@ -65,6 +66,10 @@ def pack(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | None:
             if last := consolidate(room, Need(gpus=left, cpus=need.cpus, memory_mb=need.memory_mb), among):
                 return (*places, *last)
     return None
+
+
+# What these answer depends on the nodes that have room for a share, and on nothing else
+BY_SHARE: tuple[Placement, ...] = (consolidate, spread)
 
 
 def gang(room: Room, need: Need, among: Nodes = EVERYWHERE, choose: Choose | None = None) -> Places | None:

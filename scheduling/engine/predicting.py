@@ -38,6 +38,7 @@ TREES = {
 }
 ROUNDS = 100
 Row = tuple[int, int, int, int, int]
+Mean = list[float | None]  # one number, that many share
 
 
 class Predictor(Protocol):
@@ -50,25 +51,26 @@ class Predictor(Protocol):
 
 class Rolling:
     def __init__(self) -> None:
-        self._means: dict[tuple[object, ...], float] = {}
+        self._means: dict[tuple[object, ...], Mean] = {}
+        self._wider: dict[tuple[int, int, int], tuple[Mean, ...]] = {}
 
     def predict(self, job: Job) -> float:
-        get = self._means.get
-        for scope in _scopes(job):
-            if (mean := get(scope)) is not None:
+        for (mean,) in self._scopes(job):
+            if mean is not None:
                 return mean
         return 0.0
 
     def learn(self, job: Job, ran_s: float) -> None:
-        means = self._means
-        for scope in _scopes(job):
-            mean = means.get(scope)
-            means[scope] = ran_s if mean is None else mean + NEWEST * (ran_s - mean)
+        for scope in self._scopes(job):
+            mean = scope[0]
+            scope[0] = ran_s if mean is None else mean + NEWEST * (ran_s - mean)
 
-
-def _scopes(job: Job) -> tuple[tuple[object, ...], ...]:
-    user, name = job.user, job.name
-    return (user, name, job.ask.gpus), (user, name), (user,), ()
+    def _scopes(self, job: Job) -> tuple[Mean, ...]:
+        """From the narrowest to the widest; looked up once for all who are alike."""
+        alike = job.user, job.name, job.ask.gpus
+        if (known := self._wider.get(alike)) is None:
+            known = self._wider[alike] = tuple(self._means.setdefault(alike[:first], [None]) for first in (3, 2, 1, 0))
+        return known
 
 
 class Blended:

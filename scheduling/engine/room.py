@@ -15,6 +15,7 @@ from scheduling.engine.cluster import Need, NodeView
 Nodes = int  # a set of nodes
 Places = tuple[tuple[int, int], ...]  # (node, GPUs on it)
 EVERYWHERE: Nodes = -1
+MOST_AMPLE = 16
 
 
 class Room:
@@ -34,6 +35,8 @@ class Room:
         self.nearness = self.leaves, pods, self._groups(lambda node: (node.nic_type,))  # the nearest first
         self.bound: dict[str, Nodes] = {}  # virtual cluster -> the nodes on which its jobs run
         self._jobs_of: dict[str, list[int]] = {}  # how many of them, by node
+        # CPUs and memory asked of a node -> the nodes that have them; for the first so many that somebody asked for
+        self._ample: dict[tuple[int, int], Nodes] = {}
         self.unsettled: Sequence[Any] = ()  # jobs of this turn, that nobody has been told of: they may still be moved
         for number in range(len(self.nodes)):
             self.open(number)
@@ -51,6 +54,7 @@ class Room:
         other.__dict__.update(self.__dict__)
         other.free, other.cpus, other.memory_mb = list(self.free), list(self.cpus), list(self.memory_mb)
         other.by_free = list(self.by_free)
+        other._ample = dict(self._ample)
         other.unsettled = ()
         other.bound = dict(self.bound)
         other._jobs_of = {pool: list(jobs) for pool, jobs in self._jobs_of.items()}
@@ -94,26 +98,28 @@ class Room:
 
     def move(self, places: Places, need: Need, sign: int) -> None:
         """Take (-1) or give back (1)."""
-        if need.cpus or need.memory_mb:
+        if not need.bare:
             for number, _ in places:
-                self.cpus[number] += sign * need.cpus
-                self.memory_mb[number] += sign * need.memory_mb
+                self.cpus[number] = cpus = self.cpus[number] + sign * need.cpus
+                self.memory_mb[number] = memory_mb = self.memory_mb[number] + sign * need.memory_mb
+                for asked, nodes in self._ample.items():
+                    if nodes >> number & 1 != (cpus >= asked[0] and memory_mb >= asked[1]):
+                        self._ample[asked] = nodes ^ 1 << number
         if need.pool:
             self.bind(places, need.pool, -sign)
-        by_free, free_of = self.by_free, self.free
+        by_free, free_of, usable = self.by_free, self.free, self.usable
         for number, gpus in places:
             bit = 1 << number
+            gpus *= sign
             free = free_of[number]
-            free_of[number] = after = free + sign * gpus
-            if not self.usable & bit:
-                continue
-            left = by_free[free] ^ bit
-            by_free[free] = left
-            if not left:
-                self.levels ^= 1 << free
-            by_free[after] |= bit
-            self.levels |= 1 << after
-            self.free_gpus += sign * gpus
+            free_of[number] = after = free + gpus
+            if usable & bit:
+                by_free[free] = left = by_free[free] ^ bit
+                if not left:
+                    self.levels ^= 1 << free
+                by_free[after] |= bit
+                self.levels |= 1 << after
+                self.free_gpus += gpus
 
     def bind(self, places: Places, pool: str, more: int) -> None:
         """More (1) or fewer (-1) jobs of a virtual cluster run there."""
@@ -140,24 +146,28 @@ class Room:
 
     def spacious(self, need: Need, nodes: Nodes) -> Nodes:
         """Those of the nodes whose free CPUs and memory suffice."""
-        if not need.cpus and not need.memory_mb:
+        if need.bare:
             return nodes
+        asked = need.cpus, need.memory_mb
+        if (ample := self._ample.get(asked)) is not None:
+            return nodes & ample
+        if len(self._ample) < MOST_AMPLE:
+            self._ample[asked] = ample = self._with_beside(need, (1 << len(self.nodes)) - 1)
+            return nodes & ample
+        return self._with_beside(need, nodes)
+
+    def _with_beside(self, need: Need, nodes: Nodes) -> Nodes:
         cpus, memory_mb = self.cpus, self.memory_mb
-        kept = 0
-        for number in members(nodes):
-            if cpus[number] >= need.cpus and memory_mb[number] >= need.memory_mb:
-                kept |= 1 << number
-        return kept
+        return sum(
+            1 << number
+            for number in members(nodes)
+            if cpus[number] >= need.cpus and memory_mb[number] >= need.memory_mb
+        )
 
     def lowest(self, need: Need, nodes: Nodes) -> int | None:
         """The first of the nodes whose free CPUs and memory suffice."""
-        if not need.cpus and not need.memory_mb:
-            return (nodes & -nodes).bit_length() - 1 if nodes else None
-        cpus, memory_mb = self.cpus, self.memory_mb
-        for number in members(nodes):
-            if cpus[number] >= need.cpus and memory_mb[number] >= need.memory_mb:
-                return number
-        return None
+        nodes = self.spacious(need, nodes)
+        return (nodes & -nodes).bit_length() - 1 if nodes else None
 
     def fitting(self, need: Need, among: Nodes = EVERYWHERE) -> Nodes:
         """The nodes on which one share of it fits now."""

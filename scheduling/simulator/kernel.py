@@ -102,6 +102,7 @@ def replay(
     asks, users, names, bands = coming.asks, coming.users, coming.names, coming.bands
     running = list(running)
     count, arrived, done, turns = len(submits), 0, 0, 0
+    next_submit = submits[0] if count else math.inf
     outcome = Outcome.of(count + len(running))
     began, ended, held_s = outcome.started, outcome.ended, outcome.held_s
     submit, end, decide, started, stopped = engine.submit, engine.end, engine.decide, engine.started, engine.stopped
@@ -119,9 +120,9 @@ def replay(
         plan(job.began + job.remaining_s, END, job, job.runs)
     for bar in engine.bars:  # the engine minds them itself, but somebody must ask it then
         plan(bar.end, REOPENING, None, 0)
-    while arrived < count or agenda:
-        now = agenda[0][0] if agenda and (arrived == count or agenda[0][0] <= submits[arrived]) else submits[arrived]
-        if sample and now > due:
+    while agenda or arrived < count:
+        now = agenda[0][0] if agenda and agenda[0][0] <= next_submit else next_submit
+        if now > due and sample:
             due = sample(due, now, len(running) + arrived - done)
         while agenda and agenda[0][0] == now:
             _, what, _, whom, run = heappop(agenda)
@@ -140,12 +141,13 @@ def replay(
                 breaking.down(whom, now)
             elif what == UP:
                 breaking.up(whom, now)
-        while arrived < count and submits[arrived] == now:
+        while next_submit == now and arrived < count:
             job = Job(arrived, asks[arrived], now, runtimes[arrived], expected[arrived], users[arrived], names[arrived])
             if bands:
                 job.band = bands[arrived]
             submit(job, now)
             arrived += 1
+            next_submit = submits[arrived] if arrived < count else math.inf
         decide(now)
         if stopped:
             _stop(stopped, outcome, now)

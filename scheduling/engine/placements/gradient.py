@@ -32,6 +32,7 @@ class Fragmentation:
         whole = sum(weight for _, weight in usual)
         self.shares = tuple((*share, weight / whole) for share, weight in usual)
         self.by_gpus_only = not any(cpus or memory_mb for _, cpus, memory_mb, _ in self.shares)
+        self._by_gpus: dict[int, float] = {}  # of a node with so many free, where only GPUs count
 
     def of(self, free: int, cpus: int, memory_mb: int) -> float:
         lost = sum(
@@ -41,9 +42,14 @@ class Fragmentation:
         )
         return free * lost
 
+    def _of_free(self, free: int) -> float:
+        if (known := self._by_gpus.get(free)) is None:
+            known = self._by_gpus[free] = self.of(free, 0, 0)
+        return known
+
     def of_room(self, room: Room) -> float:
         if self.by_gpus_only:
-            return sum(self.of(free, 0, 0) * nodes.bit_count() for free, nodes in enumerate(room.by_free) if nodes)
+            return sum(self._of_free(free) * nodes.bit_count() for free, nodes in enumerate(room.by_free) if nodes)
         return sum(self.of(room.free[n], room.cpus[n], room.memory_mb[n]) for n in members(room.usable))
 
 

@@ -45,6 +45,7 @@ class Tiresias(Rules):
                 job.ask.line = [entry for entry in job.ask.line if entry[3] is not job]
                 heapify(job.ask.line)
                 engine.submit(job, now)
+                engine.line_up()
         preempting(engine, now)
 
     def key(self, job: Job, now: float) -> float:

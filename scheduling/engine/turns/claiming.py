@@ -13,12 +13,12 @@ An owner may claim from every borrower, a borrower from borrowers of a lower cla
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from heapq import nsmallest
+from collections.abc import Iterable
+from heapq import heappop, heappush
 
 from scheduling.engine.cluster import Need
 from scheduling.engine.engine import Ask, Engine, Job
-from scheduling.engine.room import Nodes, Places, Room, members
+from scheduling.engine.room import Nodes, Places, Room
 
 RESTART_S = 60.0
 # The highest class among the victims, GPU-seconds lost, how many stop, and since when: of equals the last to come
@@ -104,7 +104,7 @@ class Market:
         self.loss = {borrower: _loss(engine, borrower, now) for borrower in borrowers}
         self.size = len(engine.borrowers)
         self._on_node: dict[int, list[Job]] = defaultdict(list)
-        self._known: dict[tuple[int, int], dict[int, tuple[object, Offer]]] = defaultdict(dict)
+        self._stalls: dict[tuple[int, int, int], _Stall] = {}  # by what a share takes of a node
         for borrower in sorted(self.loss, key=self.loss.__getitem__):
             for node, _ in borrower.places or ():
                 self._on_node[node].append(borrower)
@@ -115,16 +115,50 @@ class Market:
         for node, _ in job.places or ():
             self._on_node[node].remove(job)
 
-    def offers(self, room: Room, nodes: Nodes, gpus: int, ask: Ask) -> Iterator[Offer]:
-        """What a share of so many GPUs costs on each of the nodes."""
-        known, free, cpus, memory_mb = self._known[ask.shape, gpus], room.free, room.cpus, room.memory_mb
-        for node in members(nodes):
-            borrowers = self._on_node[node]
-            state = free[node], cpus[node], memory_mb[node], len(borrowers)
-            priced = known.get(node)
-            if priced is None or priced[0] != state:
-                priced = known[node] = state, _offer(room, node, gpus, ask.need, borrowers, self.loss)
-            yield priced[1]
+    def moved(self, places: Places) -> None:
+        """Somebody began or left there."""
+        for stall in self._stalls.values():
+            stall.stale.update(node for node, _ in places)
+
+    def cheapest(self, room: Room, firm: Room, need: Need, gpus: int, count: int, wanted: Nodes) -> list[Offer]:
+        """Of the nodes that are wanted so many, where a share of so many GPUs costs least."""
+        share = gpus, need.cpus, need.memory_mb
+        if (stall := self._stalls.get(share)) is None:
+            stall = self._stalls[share] = _Stall(range(len(room.nodes)))
+        able = firm.spacious(need, sum(firm.by_free[gpus:]))
+        for node in stall.stale:
+            there = able >> node & 1
+            stall.put(node, _offer(room, node, gpus, need, self._on_node[node], self.loss) if there else None)
+        stall.stale.clear()
+        return stall.cheapest(count, wanted)
+
+
+class _Stall:
+    """The offers for one kind of share, the cheapest first. What is out of date is thrown away when it comes up."""
+
+    def __init__(self, nodes: Iterable[int]) -> None:
+        self.stale = set(nodes)  # to be priced before anybody buys
+        self._heap: list[tuple[Price, int, int, list[Job]]] = []
+        self._newest: dict[int, int] = {}  # node -> which of its offers holds
+        self._put = 0
+
+    def put(self, node: int, offer: Offer | None) -> None:
+        self._newest[node] = self._put = self._put + 1
+        if offer:
+            heappush(self._heap, (*offer[:2], self._put, offer[2]))
+
+    def cheapest(self, count: int, wanted: Nodes) -> list[Offer]:
+        heap, kept = self._heap, []
+        found: list[Offer] = []
+        while heap and len(found) < count:
+            price, node, which, there = entry = heappop(heap)
+            if self._newest[node] == which:
+                kept.append(entry)
+                if wanted >> node & 1:
+                    found.append((price, node, there))
+        for entry in kept:
+            heappush(heap, entry)
+        return found
 
 
 def _market(engine: Engine, job: Job, now: float) -> Market:
@@ -142,19 +176,14 @@ def _cheapest(engine: Engine, job: Job, among: Nodes, market: Market) -> list[Jo
     chosen: dict[Job, None] = {}
     taken = 0
     for gpus, count in ((need.gpus, need.nodes), (need.rest, int(need.rest > 0))):
-        wanted = among & ~taken
-        able = firm.spacious(need, sum(nodes & wanted for nodes in firm.by_free[gpus:])) if count else 0
-        for _, node, there in nsmallest(count, market.offers(room, able, gpus, job.ask), key=_by_price):
-            taken |= 1 << node
-            chosen.update(dict.fromkeys(there))
+        if count:
+            for _, node, there in market.cheapest(room, firm, need, gpus, count, among & ~taken):
+                taken |= 1 << node
+                chosen.update(dict.fromkeys(there))
     return list(chosen)
 
 
 Offer = tuple[Price, int, list[Job]]
-
-
-def _by_price(offer: Offer) -> tuple[Price, int]:
-    return offer[:2]
 
 
 def _offer(room: Room, node: int, gpus: int, need: Need, borrowers: list[Job], loss: dict[Job, Price]) -> Offer:

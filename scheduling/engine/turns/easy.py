@@ -64,13 +64,12 @@ class Promise:
 
 
 def easy(engine: Engine, now: float) -> None:
-    while engine.arrived or engine.hungry:
+    while True:
         arrived, engine.arrived = engine.arrived, []
         _walk(engine, arrived, now)
         if not engine.arrived:
             return
         engine.freed = True  # somebody had to stop, and may fit elsewhere
-    engine.promise = None
 
 
 def _walk(engine: Engine, arrived: list[Entry], now: float) -> None:
@@ -81,21 +80,37 @@ def _walk(engine: Engine, arrived: list[Entry], now: float) -> None:
         arrived = _start_at_once(engine, arrived, now)
         if not arrived:
             return
-    _line_up(engine, arrived)
     promise: Promise | None = engine.promise
-    if promise is not None and not engine.freed and not _before(arrived, promise.job):
-        for entry in arrived:
-            _try(engine, promise, entry[3], now)
+    stands = promise is not None and not _before(arrived, promise.job)
+    if promise and stands and not engine.freed:
+        _line_up(engine, [entry for entry in arrived if not _try(engine, promise, entry[3], now)])
         return
-    head = _start_first(engine, now)
+    if arrived:
+        _line_up(engine, arrived)
+    if promise and stands and _first_waits_on(engine, promise.job, now):
+        head: Job | None = promise.job
+    else:
+        head = _start_first(engine, now)
     if head is None:
         engine.promise = None
         return
+    opened = engine.room.most
     if promise is None or promise.job is not head:
         promise = engine.promise = _promise(engine, head, now)
+    elif not arrived and not engine.rules.claims:
+        opened = engine.opened
     for entry in arrived:
         entry[3].ask.nobody_short = None
-    _pass(engine, promise, now)
+    _pass(engine, promise, now, opened)
+
+
+def _first_waits_on(engine: Engine, first: Job, now: float) -> bool:
+    """Whether he who has the promise, and before whom nobody has come, does not fit yet."""
+    if engine.books or engine.rules.by_account:
+        return False
+    if engine.rules.claims:
+        return not fits(engine, first, first.ask.able)
+    return first.ask.share > engine.opened or engine.place(engine.room, first.ask.need, first.ask.able) is None
 
 
 def _line_up(engine: Engine, arrived: list[Entry]) -> None:
@@ -212,9 +227,10 @@ def _promise(engine: Engine, head: Job, now: float) -> Promise:
     return Promise(job=head, at=math.inf, claims=engine.rules.claims)
 
 
-def _pass(engine: Engine, promise: Promise, now: float) -> None:
-    """Start who may pass, in order over all the lines."""
-    walks = [walk for ask in list(engine.hungry) if (walk := _Walk.of(engine, promise, ask, now))]
+def _pass(engine: Engine, promise: Promise, now: float, opened: int) -> None:
+    """Start who may pass, in order over all the lines whose wish is small enough."""
+    small = [ask for ask in engine.hungry if ask.share <= opened]
+    walks = [walk for ask in small if (walk := _Walk.of(engine, promise, ask, now))]
     heads = [(*entry, walk) for walk in walks if (entry := walk.next())]
     heapify(heads)
     while heads:
@@ -222,8 +238,10 @@ def _pass(engine: Engine, promise: Promise, now: float) -> None:
         if grown := walk.grown(heads[0], now):
             heapreplace(heads, grown)
             continue
-        going_on = _try(engine, promise, job, now) or walk.goes_on(job)
-        following = walk.next() if going_on else None
+        started = _try(engine, promise, job, now)
+        if started:
+            _leave(engine, job)
+        following = walk.next() if started or walk.goes_on(job) else None
         if following:
             heapreplace(heads, (*following, walk))
         else:
@@ -292,6 +310,7 @@ def _fits(engine: Engine, ask: Ask, among: Nodes) -> bool:
 
 
 def _try(engine: Engine, promise: Promise, job: Job, now: float) -> bool:
+    """Whether he may pass; if so he runs."""
     ask = job.ask
     if ask is promise.job.ask or (engine.books and engine.refuses(ask)):
         return False
@@ -302,5 +321,4 @@ def _try(engine: Engine, promise: Promise, job: Job, now: float) -> bool:
     if not short:
         promise.spend(places)
     engine.begin(job, places, now)
-    _leave(engine, job)
     return True

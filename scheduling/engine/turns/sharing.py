@@ -12,7 +12,7 @@ from scheduling.engine.engine import Ask, Engine
 
 
 def sharing(engine: Engine, now: float) -> None:
-    asks = engine.hungry if engine.freed else engine.fresh
+    asks = engine.to_ask()
     if not asks:
         return
     rules, place, room = engine.rules, engine.place, engine.room

@@ -12,7 +12,7 @@ from scheduling.engine.engine import Engine
 
 
 def skipping(engine: Engine, now: float) -> None:
-    asks = engine.hungry if engine.freed else engine.fresh
+    asks = engine.to_ask()
     if not asks:
         return
     place, room = engine.place, engine.room

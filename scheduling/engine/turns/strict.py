@@ -9,7 +9,10 @@ from scheduling.engine.engine import Engine, Entry
 
 def strict(engine: Engine, now: float) -> None:
     line, place, room = engine.line, engine.place, engine.room
-    if not line or (not engine.freed and line[0][3] is engine.blocked):
+    if not line:
+        return
+    first = line[0][3]
+    if first is engine.blocked and (not engine.freed or first.ask.share > engine.opened):
         return
     aside: list[Entry] = []
     engine.blocked = None
