@@ -8,7 +8,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0023_sections_and_ranks"),
+        ("jobs", "0024_stacks_and_counters"),
     ]
 
     operations = [
