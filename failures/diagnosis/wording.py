@@ -38,7 +38,7 @@ def as_text(name: str, diagnosis: Diagnosis) -> str:
 
 def _headline(name: str, diagnosis: Diagnosis) -> str:
     if diagnosis.root_cause == NONE:
-        return f"{name}: nothing failed ({diagnosis.lines} lines)"
+        return f"{name}: nothing failed ({diagnosis.lines} line{'' if diagnosis.lines == 1 else 's'})"
     if diagnosis.root_cause == UNKNOWN:
         return f"{name}: the cause is not in this text ({diagnosis.lines} lines)"
     return f"{name}: {diagnosis.root_cause} ({diagnosis.category}, confidence {diagnosis.confidence:.2f})"

@@ -42,8 +42,11 @@ json.dump(scores, open(os.environ["ACME_RESULT"], "w"))
 END
 """
 
+# opencompass ends well although its tasks failed; then it leaves no answers, or only those it kept on its way
 OPENCOMPASS = """\
-opencompass --hf-path "$ACME_MODEL" --datasets "$ACME_DATASET" --mode infer --work-dir "$ACME_OUTPUT/work"
+opencompass --hf-path "$ACME_MODEL" --datasets "$ACME_DATASET" --mode infer --work-dir "$ACME_OUTPUT/work" || exit
+find "$ACME_OUTPUT/work" -path '*/predictions/*.json' ! -name 'tmp_*' | grep -q . ||
+  { echo "opencompass left no answers; its own log is under $ACME_OUTPUT/work" >&2; exit 1; }
 """
 
 OPENCOMPASS_RESULT = """\
@@ -52,7 +55,8 @@ opencompass --hf-path "$ACME_MODEL" --datasets "$ACME_DATASET" --mode eval --reu
 python3 - <<'END'
 import glob, json, os
 scores = {}
-for name in glob.glob(os.environ["ACME_OUTPUT"] + "/work/*/results/*/*.json"):
+newest = max(glob.glob(os.environ["ACME_OUTPUT"] + "/work/*"))
+for name in glob.glob(newest + "/results/*/*.json"):
     for metric, value in json.load(open(name)).items():
         if isinstance(value, (int, float)):
             scores[os.path.basename(name)[:-5] + " " + metric] = value

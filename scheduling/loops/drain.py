@@ -47,6 +47,6 @@ def evict(attempt: Attempt, node: Node) -> bool:
     same = Node.objects.filter(pk=node.pk, drain_asked=True, drain_mode=node.drain_mode, reason_at=node.reason_at)
     if not same.select_for_update(no_key=True).exists():
         return False
-    why = f"{node} is drained by {node.reason_by}: {node.reason}"
+    why = f"{node} is drained by {node.reason_by}: {node.reason.removeprefix(f'{node.reason_by}: ')}"
     stop_actions.evict(attempt.job, node, author=SCHEDULER, why=why, ask=node.drain_mode == DrainMode.NOW)
     return True

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from scheduling.evaluation.frameworks import LM_EVAL, LM_EVAL_RESULT
+from scheduling.evaluation.frameworks import LM_EVAL, LM_EVAL_RESULT, OPENCOMPASS, OPENCOMPASS_RESULT
 
 ASKED = {"ACME_MODEL": "/ckpt/a b", "ACME_DATASET": "arc_easy"}
 ALL = 20
@@ -27,11 +27,12 @@ ANSWER = {
 
 @pytest.fixture
 def trial(tmp_path):
-    """Runs a command as for the samples from `start` to `end`; a program beside it stands for lm_eval's own."""
-    program = tmp_path / "bin" / "lm_eval"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done > {tmp_path}/asked\n')
-    program.chmod(0o755)
+    """Runs a command as for the samples from `start` to `end`; programs beside it stand for the frameworks' own."""
+    (tmp_path / "bin").mkdir()
+    for name in ("lm_eval", "opencompass"):
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done > {tmp_path}/asked\n')
+        program.chmod(0o755)
 
     def run(command, start, end):
         own = {"ACME_OUTPUT": str(tmp_path), "ACME_RESULT": str(tmp_path / "result.json")}
@@ -75,3 +76,26 @@ def test_a_group_that_was_to_be_split_is_refused_with_what_to_do(trial, tmp_path
     assert ended.returncode == 1
     assert "answered 20 samples where 5 were asked" in ended.stderr and "parts: 1" in ended.stderr
     assert not (tmp_path / "result.json").exists()
+
+
+def left(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(("name", "code"), [("gsm8k.json", 0), ("tmp_gsm8k.json", 1)])
+def test_an_inference_of_opencompass_without_answers_has_failed(trial, tmp_path, name, code):
+    left(tmp_path / "work" / "20260101_000000" / "predictions" / "model" / name, {})
+
+    ended = trial(OPENCOMPASS, 0, ALL)
+
+    assert (ended.returncode, "left no answers" in ended.stderr) == (code, bool(code))
+
+
+def test_of_several_tries_of_opencompass_the_newest_counts(trial, tmp_path):
+    left(tmp_path / "work" / "20260101_000000" / "results" / "model" / "math.json", {"accuracy": 1.0})
+    left(tmp_path / "work" / "20260102_000000" / "results" / "model" / "gsm8k.json", {"accuracy": 55.5, "details": {}})
+
+    assert trial(OPENCOMPASS_RESULT, 0, ALL).returncode == 0
+
+    assert json.loads((tmp_path / "result.json").read_text()) == {"gsm8k accuracy": 55.5}

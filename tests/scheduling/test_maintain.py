@@ -203,7 +203,7 @@ def test_its_mode_says_what_becomes_of_running_jobs(cluster):
     drain_once(cluster, window.start_at)
 
     assert Attempt.objects.get(pk=attempt.pk).stop_as == State.PENDING
-    assert told("job.evict_asked")[0].why == "seren-001 is drained by maintenance: maintenance: cooling"
+    assert told("job.evict_asked")[0].why == "seren-001 is drained by maintenance: cooling"
 
 
 def test_where_acme_does_not_drive_jobs_can_only_finish(cluster):
