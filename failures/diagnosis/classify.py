@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from . import confidence, endings, suspects
 from .labels import LABELS, NONE, UNKNOWN
 from .lines import MUTED
-from .reader import MENTIONED, Reading
+from .reader import MENTIONED, UNNAMED, Reading
 from .signatures import GENERIC, TRACEBACK
-from .table.exceptions import WEAK
+from .table import exceptions
 from .values import (
     Alternative,
     Blame,
@@ -80,12 +80,31 @@ def diagnose(reading: Reading, ending: Ending | None = None) -> Diagnosis:
 
 def _case(reading: Reading, ending: Ending) -> Case:
     findings = [*reading.findings]
+    if (unnamed := _last_words(reading)) is not None:
+        findings.append(unnamed)
     if (ended := endings.finding(ending)) is not None:
         findings.append(ended)
     findings = [_seen_in_context(finding, findings) for finding in findings]
     last = max((finding.last_number for finding in findings if finding.signature != CLOSING), default=0)
     progress = sum(progressed(line.text) for line in reading.tail if line.number > last)
     return Case(findings=tuple(findings), failed=endings.failed(ending), progress=progress)
+
+
+def _last_words(reading: Reading) -> Finding | None:
+    """An exception whose name tells nothing (`dask.KilledWorker: …`) is known by its place, under a traceback.
+
+    To look for such names in whole logs would cost the scan a third of its speed; the end is where they are.
+    """
+    opened = [finding.last_number for finding in reading.findings if finding.signature == TRACEBACK]
+    if not opened or any(finding.label and finding.note != MENTIONED for finding in reading.findings):
+        return None
+    for line in reversed(reading.tail):
+        if line.number > opened[0] and (name := exceptions.untold(line.message)) is not None:
+            return Finding(
+                signature=GENERIC, label=exceptions.by_name(name), role=Role.INITIATING, specificity=UNNAMED,
+                blame=Blame.JOB, restart=None, line=line, last_number=line.number,
+            )  # fmt: skip
+    return None
 
 
 def progressed(text: str) -> bool:
@@ -115,7 +134,7 @@ def _task_ended_before(at: int, others: list[Finding]) -> bool:
     return any(0 < line.number < at and ENDED.search(line.text) for line in lines)
 
 
-WEAK_POINTS = frozenset(WEAK.values())
+WEAK_POINTS = frozenset(exceptions.WEAK.values())
 
 
 def _sure_before(at: int, finding: Finding, others: list[Finding]) -> bool:

@@ -236,15 +236,16 @@ class Reader:
     def _lines_with_hits(self, text: bytes) -> list[tuple[int, int, list[int]]]:
         """Hits grouped by the line they are on; a carriage return begins a line of its own, as on a terminal."""
         found: list[tuple[int, int, list[int]]] = []
-        edge = -1
+        edge = meant = -1
         for at, index in self._scanner.hits(text):
             if at <= edge and found:
-                if index not in found[-1][2] and not _advised(text, found[-1][0], at):
+                if at <= meant and index not in found[-1][2]:
                     found[-1][2].append(index)
                 continue
             start = max(text.rfind(b"\n", 0, at), text.rfind(b"\r", 0, at - 1), at - lines.LONGEST) + 1
             edge = _end(text, at)
-            found.append((start, edge, [] if _advised(text, start, at) else [index]))
+            meant = _advice(text, start, edge)
+            found.append((start, edge, [index] if at <= meant else []))
         return [row for row in found if row[2]]
 
     def _look(self, text: bytes, start: int, end: int, ids: list[int], number: int) -> None:
@@ -374,9 +375,10 @@ NCCL_PLACE = re.compile(r"\brank (\d+) nranks \d+ cudaDev \d+ (?:nvmlDev \d+ )?b
 TEST_PLACE = re.compile(r"Rank +(\d+) .*? on +(\S+) +device +\d+ \[([^\]]*)\]")
 
 
-def _advised(text: bytes, start: int, at: int) -> bool:
-    """Whether a match that ends here stands in what a line says of other times, not of this one."""
-    return ADVICE.search(text, start, at) is not None
+def _advice(text: bytes, start: int, edge: int) -> int:
+    """How far a line speaks of what happened, before it goes on to what may be behind it at other times."""
+    begins = ADVICE.search(text, start, edge)
+    return begins.end() if begins else edge
 
 
 def _end(text: bytes, at: int) -> int:

@@ -197,6 +197,17 @@ def test_progress_before_the_launcher_gives_up_is_no_health(ending: str) -> None
     assert diagnose_text(f"{steps}Sending process 12 closing signal SIGTERM\n").root_cause == NONE
 
 
+def test_an_exception_that_no_name_gives_away_is_known_by_its_place_under_a_traceback() -> None:
+    named = "run9.queue.KilledWorker: ('step-3', 4)\n"
+    traceback = (
+        'Traceback (most recent call last):\n  File "/opt/run9/train.py", line 3, in main\n    client.gather()\n'
+    )
+
+    assert diagnose_text(traceback + named).root_cause == "RuntimeError"
+    assert diagnose_text(traceback + named).evidence[0].line == 4
+    assert diagnose_text(named).root_cause == NONE
+
+
 def test_grave_words_without_a_cause_are_no_health_unless_work_goes_on() -> None:
     grave = "F0301 04:00:12.000001 88 step.cc:90] Check failed: left == right (3 vs. 4)\n"
     steps = "".join(f"iteration {step}/100 | loss: 2.1 | lr: 1e-4\n" for step in range(3))

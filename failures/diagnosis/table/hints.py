@@ -55,6 +55,7 @@ ROWS: tuple[Signature, ...] = (
                 r"\b(?:InfiniBand|RoCE|RDMA|EFA|HCA|irdma|mlx[45]\w*|OpenIB|verbs|OFI|libfabric|UCX|PSM[23]|"
                 r"subnet manager)\b[^-\w].{0,120}(?:error|fail|fatal|lost|down|exceeded|timed? ?out|unreachable)"
             ),
+            r"(?:exceeded|timed? ?out|unreachable)\b.{0,60}\b(?:mlx[45]_[0-9]|RoCE|InfiniBand|RDMA)\b",
             r"(?:fail(?:ed|ure)|error)\b.{0,60}\b(?:OFI|libfabric|UCX|verbs|RDMA|InfiniBand|RoCE)\b",
             r"\bport [0-9]+ link lost|got completion with error",
         ),

@@ -153,6 +153,7 @@ ROWS: tuple[Signature, ...] = (
             r"\bKilled[ \t\r]*$",
             r"已杀死|WTERMSIG 9\b",
             r"killed by SIGKILL by OOM killer due to high memory usage",
+            r"may have exceeded (?:\w+ ){0,3}memory limits?\b",
             r"task [0-9,-]+: Killed",
         ),
         "torch.distributed.elastic.multiprocessing.errors: exitcode  : -9 (pid: 4242)",

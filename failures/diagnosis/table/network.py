@@ -31,7 +31,7 @@ ROWS: tuple[Signature, ...] = (
             r"NET/IB ?: .{0,60}(?:Got completion|unable to|fail)",
             r"completion (?:from peer .{0,60})?with (?:status|error)[ =]?(?:[1-9]|\w+ err)",
             r"IBV_WC_(?:RETRY_EXC|RNR_RETRY|REM_|LOC_|WR_FLUSH)",
-            r"transport retry counter exceeded",
+            r"transport retry count(?:er)? exceeded|_completion_with_err\b",
             (
                 r"\bibv_(?:modify_qp|reg_mr|reg_mr_iova2|create_qp|create_cq|poll_cq|open_device|post_send|"
                 r"query_port|alloc_pd)\w*.{0,30}\bfailed"
