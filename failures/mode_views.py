@@ -63,7 +63,7 @@ def _page(request: HttpRequest, caller: Caller, form: ModeForm) -> HttpResponse:
         "form": form if _says_for_all(caller) or caller.teams(Role.ADMIN).exists() else None,
         "events": list(told[:MOST_CHANGES]),
         "reserves": reserve.reserves(clock.now()),
-        "confidence": reserve.CONFIDENCE,
+        "confidence": f"{reserve.CONFIDENCE:.0%}",
         "window": reserve.WINDOW.days,
     }
     return render(request, "settings/recovery.html", context, status=422 if form.errors else 200)
