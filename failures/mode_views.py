@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST, require_safe
 
-from failures import rights
+from failures import reserve, rights
 from failures.recovery.remedies import CORDONING, Action
 from jobs import clock, recovery_actions
 from jobs.journal import Author
@@ -62,6 +62,9 @@ def _page(request: HttpRequest, caller: Caller, form: ModeForm) -> HttpResponse:
         "reaches": [(str(one), str(one)) for one in RecoveryMode.Reach.values],
         "form": form if _says_for_all(caller) or caller.teams(Role.ADMIN).exists() else None,
         "events": list(told[:MOST_CHANGES]),
+        "reserves": reserve.reserves(clock.now()),
+        "confidence": f"{reserve.CONFIDENCE:.0%}",
+        "window": reserve.WINDOW.days,
     }
     return render(request, "settings/recovery.html", context, status=422 if form.errors else 200)
 

@@ -15,6 +15,8 @@ from failures.diagnosis import catalogue
 HOT_C = 87.0
 TOO_HOT_C = 93.0
 SILENT_S = 90.0  # six samples of fifteen seconds
+MANY_CORRECTED = 1_000  # in some minutes; a few are what ECC is for
+MANY_NVLINK = 100  # links repair single errors by themselves
 THROTTLED = 0.2  # part of the samples
 LEMON = 4.0
 FORGOTTEN_DAYS = 30.0
@@ -28,6 +30,7 @@ class Reading:
     heard_at: float | None
     xids: Sequence[int] = ()
     ecc_uncorrected: int = 0
+    ecc_corrected: int = 0
     rows_pending: int = 0  # remapped at the next reset
     remap_failed: bool = False
     nvlink_errors: int = 0
@@ -74,9 +77,11 @@ def _said(one: Reading, now: float) -> Iterator[tuple[Severity, str]]:
         yield Severity.BAD, "A row of GPU memory could not be replaced."
     if one.ecc_uncorrected:
         yield Severity.BAD, f"Uncorrectable memory errors: {one.ecc_uncorrected}."
+    if one.ecc_corrected >= MANY_CORRECTED:
+        yield Severity.WARN, f"Memory errors that were corrected: {one.ecc_corrected}."
     if one.rows_pending:
         yield Severity.WARN, f"Rows of GPU memory to be replaced at the next reset: {one.rows_pending}."
-    if one.nvlink_errors:
+    if one.nvlink_errors >= MANY_NVLINK:
         yield Severity.WARN, f"NVLink errors: {one.nvlink_errors}."
     if one.nics_down:
         yield Severity.BAD, f"Network ports down: {', '.join(one.nics_down)}."

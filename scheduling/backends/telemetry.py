@@ -29,6 +29,25 @@ METRICS = {
     "DCGM_FI_DEV_XID_ERRORS": "last_xid",
     "DCGM_FI_PROF_SM_ACTIVE": "sm_active_ratio",
 }
+# What is counted or flagged besides, under names of ours; most of it is 0 for months.
+COUNTERS = {
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": "ecc_dbe",  # volatile: since the driver was loaded
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": "ecc_sbe",
+    "DCGM_FI_DEV_RETIRED_PENDING": "rows_pending",  # pages, before Ampere
+    "DCGM_FI_DEV_ROW_REMAP_PENDING": "rows_pending",
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": "remap_failed",
+    "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": "nvlink_crc",
+    "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": "nvlink_data",
+    "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": "nvlink_replay",
+    "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL": "nvlink_recovery",
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": "slowed",
+    "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": "slowed",  # its name before DCGM 3.3
+}
+# Bits of the reasons that tell of trouble: hardware slowdown, heat by software and hardware, power brake. An idle GPU,
+# a power cap and clocks that somebody set are no trouble.
+TROUBLED = 0x8 | 0x20 | 0x40 | 0x80
+BLANK = 2**47  # DCGM's words for "not supported" begin there
+NIC_STATE, NIC_ACTIVE = "node_infiniband_state_id", 4  # node_exporter's, where a page brings its lines along
 IDENTITY = {"UUID": "uuid", "pci_bus_id": "pci_bus_id", "modelName": "model"}
 
 
@@ -47,6 +66,7 @@ class GpuReading:
     uuid: str = ""
     pci_bus_id: str = ""
     model: str = ""
+    counted: Mapping[str, float] = field(default_factory=dict)  # by the names of COUNTERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +74,7 @@ class Reading:
     """One page of an exporter."""
 
     gpus: tuple[GpuReading, ...]
+    nics_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of each node that has one
     skipped: int = 0
     by_place: Mapping[tuple[str, int], GpuReading] = field(default_factory=dict, repr=False)
 
@@ -65,14 +86,15 @@ class BadLine(ValueError):
 def parse(page: str) -> Reading:
     """The GPUs of a page in the order of node and index, and how many lines could not be read."""
     found: dict[tuple[str, int], GpuReading] = {}
+    down: dict[str, list[str]] = {}
     skipped = 0
     for line in _samples(page):
         try:
-            _take(found, line)
+            _take_nic(down, line) if line.startswith(NIC_STATE) else _take(found, line)
         except BadLine:
             skipped += 1
-    ordered = dict(sorted(found.items()))
-    return Reading(gpus=tuple(ordered.values()), skipped=skipped, by_place=ordered)
+    ordered, nics = dict(sorted(found.items())), {node: tuple(sorted(names)) for node, names in sorted(down.items())}
+    return Reading(gpus=tuple(ordered.values()), nics_down=nics, skipped=skipped, by_place=ordered)
 
 
 def _samples(page: str) -> Iterable[str]:
@@ -81,7 +103,7 @@ def _samples(page: str) -> Iterable[str]:
 
 def _take(found: dict[tuple[str, int], GpuReading], line: str) -> None:
     name, labels, value = _sample(line)
-    if name not in METRICS:
+    if name not in METRICS and name not in COUNTERS:
         return
     node, gpu = labels.get("hostname") or labels.get("Hostname", ""), labels.get("gpu", "")
     if not node or not (gpu.isascii() and gpu.isdigit()):
@@ -89,7 +111,27 @@ def _take(found: dict[tuple[str, int], GpuReading], line: str) -> None:
     if math.isnan(value):  # DCGM's word for "not measured just now"
         return
     known = found.get((node, int(gpu))) or _new(node, int(gpu), labels)
+    if name in COUNTERS:
+        found[node, int(gpu)] = replace(known, counted={**known.counted, **_counted(COUNTERS[name], value)})
+        return
     found[node, int(gpu)] = replace(known, **{METRICS[name]: _as_field(METRICS[name], value)})
+
+
+def _counted(name: str, value: float) -> dict[str, float]:
+    if not 0 <= value < BLANK:
+        return {}
+    return {name: float(int(value) & TROUBLED) if name == "slowed" else value}
+
+
+def _take_nic(down: dict[str, list[str]], line: str) -> None:
+    name, labels, value = _sample(line)
+    node = labels.get("hostname") or labels.get("Hostname") or labels.get("instance", "").rpartition(":")[0]
+    if name != NIC_STATE:
+        return
+    if not node or not labels.get("device"):
+        raise BadLine(line)
+    if value != NIC_ACTIVE and not math.isnan(value):
+        down.setdefault(node, []).append(f"{labels['device']}:{labels.get('port', '1')}"[:64])
 
 
 def _new(node: str, gpu: int, labels: Mapping[str, str]) -> GpuReading:

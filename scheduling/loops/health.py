@@ -7,7 +7,8 @@ Failure story     A sign is one row while it lasts; killed anywhere or run twice
                   stops everywhere at once says something of the exporter, and nothing of any node. An Xid counts when
                   it changes, and its sign lasts while the driver shows it, which it does until it is loaded again: a
                   passed test, a node that is resumed or a person who resolves its incident ends it before. Of a node
-                  of which nothing is known, nothing is said: what was seen of it lasts.
+                  of which nothing is known, nothing is said: what was seen of it lasts. Memory errors last as Xids do;
+                  other counters tell of what was added within the last minutes.
 
 A turn reads the samples of the last minutes: 40 narrow rows of each node, by the index on time.
 """
@@ -18,6 +19,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Max, Q
 
@@ -37,6 +39,8 @@ FRESH = timedelta(seconds=detect.SILENT_S)
 HEARD_AT_ALL = timedelta(days=1)
 WORTH_SAYING = (Severity.WARN, Severity.BAD)
 XID = re.compile(r"\bXid (\d+):")
+ECC = "Uncorrectable memory errors"
+NVLINK = ("nvlink_crc", "nvlink_data", "nvlink_replay", "nvlink_recovery")
 LEMON = "It fails again and again"
 UNWATCHED = "Its cluster has no telemetry any more."
 DOWN = "The node is down by its cluster's word."
@@ -122,7 +126,8 @@ def _readings(
     for node in nodes:
         held = _held(signs.get(node.pk), begun.get(node.pk))
         if rows := samples.get(node.pk):
-            yield node, reading(node.name, rows, since=begun.get(node.pk), held=held)
+            ecc = _still_told(signs.get(node.pk), begun.get(node.pk), ECC)
+            yield node, reading(node.name, rows, since=begun.get(node.pk), held=held, holds_ecc=ecc)
         elif node.pk in silent:
             yield node, Reading(node=node.name, heard_at=silent[node.pk].timestamp(), xids=held)
 
@@ -130,7 +135,7 @@ def _readings(
 def _samples(cluster: Cluster, now: datetime) -> Mapping[int, list[Sample]]:
     rows = Sample.objects.filter(resolution=Resolution.RAW, at__gt=now - WINDOW, at__lte=now, node__cluster=cluster)
     found = defaultdict(list)
-    for row in rows.only("node_id", "at", "gpu_temperature_c", "xid").order_by("at"):
+    for row in rows.only("node_id", "at", "gpu_temperature_c", "xid", "counted").order_by("at"):
         found[row.node_id].append(row)
     return found
 
@@ -142,9 +147,11 @@ def _last_heard(cluster: Cluster, nodes: Sequence[Node], now: datetime) -> Mappi
 
 def _held(sign: Sign | None, begun: datetime | None) -> list[int]:
     """The codes that its lasting sign tells of, if nobody has cleared them."""
-    if sign is None or (begun is not None and begun > sign.since):
-        return []
-    return [int(code) for code in XID.findall(sign.why)]
+    return [int(code) for code in XID.findall(sign.why)] if sign and _still_told(sign, begun, "") else []
+
+
+def _still_told(sign: Sign | None, begun: datetime | None, words: str) -> bool:
+    return sign is not None and words in sign.why and not (begun is not None and begun > sign.since)
 
 
 def _cleared(signs: Mapping[int, Sign]) -> dict[int, datetime]:
@@ -167,16 +174,66 @@ def _judged_until(cluster: Cluster) -> dict[int, datetime]:
     return dict(rows.order_by().values_list("node").annotate(Max("ended_at")))
 
 
-def reading(name: str, rows: Sequence[Sample], since: datetime | None = None, held: Sequence[int] = ()) -> Reading:
+def reading(
+    name: str,
+    rows: Sequence[Sample],
+    since: datetime | None = None,
+    held: Sequence[int] = (),
+    holds_ecc: bool = False,
+) -> Reading:
+    """`holds_ecc`: its sign tells of memory errors, which last as the codes do: until the driver counts anew."""
     shown = {int(code) for code in rows[-1].xid if code}
     hottest = [max((value for value in row.gpu_temperature_c if value is not None), default=None) for row in rows]
     lately = [value for value in hottest[-SUSTAINED:] if value is not None]
+    newest = rows[-1].counted
     return Reading(
         node=name,
         heard_at=rows[-1].at.timestamp(),
         xids=[*(code for code in held if code in shown), *_new_xids(rows, since)],
         hottest_c=min(lately) if len(lately) == SUSTAINED else None,
+        ecc_uncorrected=_sum(newest, "ecc_dbe") if holds_ecc else _grown(rows, "ecc_dbe", since),
+        ecc_corrected=_grown(rows, "ecc_sbe", since),
+        rows_pending=_sum(newest, "rows_pending"),
+        remap_failed=_sum(newest, "remap_failed") > 0,
+        nvlink_errors=sum(_grown(rows, kind, since) for kind in NVLINK),
+        nics_down=_down_for_long(rows),
+        throttled=_slowed(rows),
     )
+
+
+def _sum(counted: Mapping[str, Any], name: str) -> int:
+    return int(sum(value for value in counted.get(name, ()) if value))
+
+
+def _grown(rows: Sequence[Sample], name: str, since: datetime | None) -> int:
+    """What was added within this time, GPU by GPU. A counter that is lower than before began anew; what nobody measured
+    tells nothing of what came meanwhile."""
+    last: dict[int, float] | None = None
+    grown = 0.0
+    for row in rows:
+        if "unmeasured" in row.counted:
+            last = None
+            continue
+        now = {gpu: value or 0.0 for gpu, value in enumerate(row.counted.get(name, ()))}
+        if last is not None and (since is None or row.at > since):
+            was = last
+            grown += sum(value - was.get(gpu, 0.0) for gpu, value in now.items() if value > was.get(gpu, 0.0))
+        last = now
+    return int(grown)
+
+
+def _down_for_long(rows: Sequence[Sample]) -> list[str]:
+    """Ports that were down at each of the last looks: a link that comes back at once was trained again."""
+    lately = [set(row.counted.get("nics_down", ())) for row in rows[-SUSTAINED:]]
+    return sorted(set.intersection(*lately)) if len(lately) == SUSTAINED else []
+
+
+def _slowed(rows: Sequence[Sample]) -> float | None:
+    """The part of the measured samples in which heat or power held a GPU back."""
+    measured = [row for row in rows if "unmeasured" not in row.counted]
+    if len(measured) < SUSTAINED:
+        return None
+    return sum(_sum(row.counted, "slowed") > 0 for row in measured) / len(measured)
 
 
 def _new_xids(rows: Sequence[Sample], since: datetime | None) -> list[int]:

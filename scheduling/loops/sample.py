@@ -11,6 +11,7 @@ Failure story     A row that is there already (two workers, a repeated turn) is 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 
@@ -29,13 +30,17 @@ def sample_once(cluster: Cluster, reading: Reading, now: datetime) -> int:
         by_node[gpu.node].append(gpu)
     nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=by_node)}
     at = interval(now, Resolution.RAW)
-    rows = [_sample(nodes[name], gpus, at) for name, gpus in by_node.items() if name in nodes]
+    rows = [
+        _sample(nodes[name], gpus, reading.nics_down.get(name, ()), at)
+        for name, gpus in by_node.items()
+        if name in nodes
+    ]
     Sample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=1000)
     _name_gpus(nodes, by_node)
     return len(rows)
 
 
-def _sample(node: Node, gpus: list[GpuReading], at: datetime) -> Sample:
+def _sample(node: Node, gpus: list[GpuReading], nics_down: Sequence[str], at: datetime) -> Sample:
     by_index = {gpu.gpu: gpu for gpu in gpus}
     positions = [by_index.get(index) for index in range(max(by_index) + 1)]
     return Sample(
@@ -47,7 +52,18 @@ def _sample(node: Node, gpus: list[GpuReading], at: datetime) -> Sample:
         gpu_temperature_c=[gpu and gpu.temperature_c for gpu in positions],
         gpu_power_w=[gpu and gpu.power_w for gpu in positions],
         xid=[gpu and gpu.last_xid for gpu in positions],
+        counted=_counted(positions, nics_down),
     )
+
+
+def _counted(positions: Sequence[GpuReading | None], nics_down: Sequence[str]) -> dict[str, object]:
+    """What is 0 everywhere is left out; where nothing is counted that is said, for it is no 0."""
+    if not any(gpu and gpu.counted for gpu in positions):
+        found: dict[str, object] = {"unmeasured": True}
+    else:
+        names = sorted({name for gpu in positions if gpu for name, value in gpu.counted.items() if value})
+        found = {name: [gpu.counted.get(name) if gpu else None for gpu in positions] for name in names}
+    return found | ({"nics_down": list(nics_down)} if nics_down else {})
 
 
 def _name_gpus(nodes: dict[str, Node], by_node: dict[str, list[GpuReading]]) -> None:

@@ -46,6 +46,10 @@ class GpuSample:
     ecc_dbe: int | None = None  # since the node booted
     remapped_rows: int | None = None
     nvlink_crc_errors: int | None = None
+    ecc_sbe: int | None = None
+    rows_pending: int | None = None
+    remap_failed: int | None = None
+    event_reasons: int | None = None  # why its clocks are what they are, as bits
 
     @property
     def memory_free_mib(self) -> float | None:
@@ -87,13 +91,56 @@ METRICS = (
         of=lambda s: s.nvlink_crc_errors,
         counter=True,
     ),
+    Metric(
+        name="DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
+        help="Total number of single-bit volatile ECC errors.",
+        of=lambda s: s.ecc_sbe,
+        counter=True,
+    ),
+    Metric(name="DCGM_FI_DEV_ROW_REMAP_PENDING", help="Whether a row remap is pending.", of=lambda s: s.rows_pending),
+    Metric(name="DCGM_FI_DEV_ROW_REMAP_FAILURE", help="Whether a row remap failed.", of=lambda s: s.remap_failed),
+    Metric(
+        name="DCGM_FI_DEV_CLOCKS_EVENT_REASONS", help="Reasons for the current clocks.", of=lambda s: s.event_reasons
+    ),
 )
+IDLE_CLOCKS, POWER_CAP, HW_THERMAL = 0x1, 0x4, 0x40
+NIC = "node_infiniband_state_id"
+PORTS = ("mlx5_0", "mlx5_1")
+ACTIVE, DOWN = 4, 1
+LINK_BACK_S = 180.0  # a port that a cable or a switch took along; then the subnet manager has it again
 
 
-def page(samples: Iterable[GpuSample]) -> str:
-    """One block per metric, one line per GPU."""
+def page(samples: Iterable[GpuSample], ports: Iterable[Port] = ()) -> str:
+    """One block per metric, one line per GPU; then the ports, as node_exporter has them."""
     rows = [(sample, _labels(sample)) for sample in samples]
-    return "".join(line for metric in METRICS for line in _block(metric, rows))
+    return "".join([*(line for metric in METRICS for line in _block(metric, rows)), *_ports(list(ports))])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    node: str
+    device: str
+    state: int
+
+
+def _ports(ports: Sequence[Port]) -> Iterator[str]:
+    if ports:
+        yield f"# HELP {NIC} State of the InfiniBand port (1: down, 4: active).\n# TYPE {NIC} gauge\n"
+    for port in ports:
+        yield f'{NIC}{{device="{port.device}",port="1",hostname="{_escaped(port.node)}"}} {port.state}\n'
+
+
+def ports(world: World, *, now: float) -> Iterator[Port]:
+    """Of every node that answers. Where the fabric broke, its first port is down for a while."""
+    broken = {
+        trouble.node
+        for trouble in world.troubles
+        if trouble.kind == Breakage.FABRIC and trouble.at <= now < min(trouble.until, trouble.at + LINK_BACK_S)
+    }
+    for node in world.nodes.values():
+        if not node.down:
+            for number, device in enumerate(PORTS):
+                yield Port(node=node.name, device=device, state=DOWN if node.name in broken and not number else ACTIVE)
 
 
 def _block(metric: Metric, rows: Iterable[tuple[GpuSample, str]]) -> Iterator[str]:
@@ -145,6 +192,7 @@ class Health:
     rows: int = 0
     crc: int = 0
     hot: bool = False
+    pending: bool = False  # a row, until the node boots
 
 
 WELL = Health()
@@ -187,6 +235,7 @@ def _health(node: Node, gpu: int, troubles: Sequence[Trouble], now: float) -> He
     return Health(
         xid=xids[-1] if xids else 0,
         dbe=kinds.count(Breakage.ECC),
+        pending=Breakage.ECC in kinds,
         rows=sum(trouble.kind == Breakage.ECC for trouble in mine),
         crc=sum(1000 + 37 * trouble.number % 900 for trouble in new if trouble.kind == Breakage.NVLINK),
         hot=any(trouble.kind == Breakage.SLOW and trouble.lasts(now) for trouble in mine),
@@ -240,7 +289,17 @@ def _sample(node: Node, gpu: int, load: Load, health: Health, dice: float, seed:
         ecc_dbe=health.dbe,
         remapped_rows=health.rows,
         nvlink_crc_errors=health.crc,
+        ecc_sbe=_corrected(seed, node, gpu),
+        rows_pending=int(health.pending),
+        remap_failed=0,
+        event_reasons=HW_THERMAL if health.hot else POWER_CAP if util > 0.9 else IDLE_CLOCKS if util <= 0.01 else 0,
     )
+
+
+def _corrected(seed: int, node: Node, gpu: int) -> int:
+    """A few GPUs have corrected some errors since they booted: that is what ECC is for."""
+    dice = _noise(seed, node.name, gpu, int(node.boot_at))
+    return int((dice - 0.9) * 200) if dice > 0.9 else 0
 
 
 def _noise(seed: int, node: str, gpu: int, tick: int) -> float:

@@ -157,8 +157,10 @@ class Server:
         return self._answer(wire.nodes(self._world, self._cluster, [one]))
 
     async def metrics(self, request: Request) -> Response:
-        samples = await self._host_samples() if self._options.execute else self._simulated_samples()
-        return PlainTextResponse(exporter.page(samples), media_type="text/plain; version=0.0.4")
+        now, real = time.time(), self._options.execute
+        samples = await self._host_samples() if real else self._simulated_samples()
+        ports = () if real else exporter.ports(self._world, now=now)
+        return PlainTextResponse(exporter.page(samples, ports), media_type="text/plain; version=0.0.4")
 
     # Doing
 

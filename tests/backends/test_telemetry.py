@@ -76,3 +76,42 @@ def test_no_page_makes_it_fall_over(page):
 def test_an_exporter_that_does_not_answer_is_unreachable():
     with pytest.raises(Unreachable):
         telemetry.read("http://127.0.0.1:9/metrics", timeout_s=0.5)
+
+
+def counted(*lines):
+    page = "".join(f'{name}{{gpu="0",hostname="n1"}} {value}\n' for name, value in lines)
+    return telemetry.parse(page).by_place["n1", 0].counted
+
+
+def test_counters_are_read_under_names_of_ours():
+    found = counted(
+        ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 2), ("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1), ("DCGM_FI_DEV_RETIRED_PENDING", 3),
+        ("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", 7),
+    )  # fmt: skip
+
+    assert found == {"ecc_dbe": 2, "remap_failed": 1, "rows_pending": 3, "nvlink_replay": 7}
+
+
+@pytest.mark.parametrize(
+    ("bits", "troubled"), [(0x1, 0), (0x4, 0), (0x2 | 0x40, 0x40), (0x20, 0x20), (0x8 | 0x80, 0x88)]
+)
+@pytest.mark.parametrize("name", ["CLOCKS_EVENT_REASONS", "CLOCK_THROTTLE_REASONS"])
+def test_of_the_reasons_for_clocks_only_trouble_counts(name, bits, troubled):
+    assert counted((f"DCGM_FI_DEV_{name}", bits)) == {"slowed": troubled}
+
+
+def test_what_the_driver_does_not_support_is_not_measured():
+    assert counted(("DCGM_FI_DEV_GPU_UTIL", 1), ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 0x7FFFFFFFFFFFFFF0)) == {}
+
+
+def test_ports_that_are_not_active_are_down_and_node_exporter_may_name_the_node_its_way():
+    page = (
+        'node_infiniband_state_id{device="mlx5_0",port="1",hostname="n1"} 4\n'
+        'node_infiniband_state_id{device="mlx5_1",port="1",hostname="n1"} 1\n'
+        'node_infiniband_state_id{device="mlx5_0",port="2",instance="n2:9100"} 2\n'
+        'node_infiniband_state_id{device="mlx5_0",port="1"} 1\n'
+    )
+
+    found = telemetry.parse(page)
+
+    assert found.nics_down == {"n1": ("mlx5_1:1",), "n2": ("mlx5_0:2",)} and found.skipped == 1

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import Permission
 
-from failures import notice_actions, sign_actions
+from failures import decision_actions, notice_actions, sign_actions, stack_actions
 from failures.detect.findings import Finding, Symptom
-from failures.models import Channel, Incident
+from failures.models import Channel, Incident, StackDump
 from jobs import clock, maintenance_actions, node_actions, recovery_actions
 from jobs.maintenance_actions import Wanted
 from jobs.models import Checkpoint, Maintenance, Minute, Node, Progress, Pulse, Quota, Role, Sample, Team
@@ -68,11 +68,25 @@ def site(tmp_path):
         Sample.objects.create(node=row, at=clock.now(), gpu_util=[50.0] * 8, gpu_temperature_c=[60.0] * 8)
     settings(seren)
     lately(seren)
-    failures.diagnosed(tmp_path, failures.XID, by="ada", on=("seren-002",))
+    asked(failures.diagnosed(tmp_path, failures.XID, by="ada", on=("seren-002",)))
     for _ in range(2):
         api_make.simulation(make.user("ada"), "pretraining")
         simulate_once(clock.now)
     return one.job
+
+
+def asked(diagnosis):
+    """Where its ranks stood; and a correction, so that one decision is withdrawn and another one is made."""
+    recover_once(clock.now())
+    decision_actions.correct(diagnosis, "Hang", author=make.author("ada"), now=clock.now())
+    recover_once(clock.now())
+    dump = StackDump.objects.create(attempt=diagnosis.attempt, incident=diagnosis.incident, until=clock.now())
+    frame = (
+        '[rank{}]:   File "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2806 in'
+    )
+    text = "".join(frame.format(rank) + " all_reduce\n" for rank in range(40))
+    said = ("Ranks 0-2,4-7 wait in all_reduce, reduce_gradients (train/grads.py:52).", "The others wait for rank 3.")
+    stack_actions.close(dump, text, 8, said, clock.now())
 
 
 def settings(seren):

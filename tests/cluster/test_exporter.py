@@ -5,6 +5,7 @@ from __future__ import annotations
 from scheduling.backends import telemetry
 from scheduling.simulator import exporter
 from scheduling.simulator.play import PlayHands
+from scheduling.simulator.troubles import Breakage
 
 from .make import NODES, NOW, request, world
 
@@ -68,3 +69,37 @@ def test_a_device_error_stays_on_its_gpu_until_the_node_boots():
     cluster.set_down(NODES[0], "reboot", "ada", NOW + 30)
     cluster.resume(NODES[0], NOW + 40)
     assert reading(cluster, NOW + 40).by_place[NODES[0], 0].last_xid == 0
+
+
+# --- what breaks can be counted
+
+
+def broken(kind, after=30.0, gpu=2):
+    cluster = world()
+    cluster.befall(kind, NOW + 60, node=NODES[0], gpu=gpu)
+    at = NOW + 60 + after
+    samples = exporter.simulated(cluster, PlayHands().play, seed=3, now=at)
+    return telemetry.parse(exporter.page(samples, exporter.ports(cluster, now=at)))
+
+
+def test_a_sound_machine_room_counts_nothing_that_is_trouble():
+    seen = telemetry.parse(
+        exporter.page(exporter.simulated(world(), PlayHands().play, seed=3, now=NOW), exporter.ports(world(), now=NOW))
+    )
+
+    assert seen.skipped == 0 and not seen.nics_down
+    assert {name for gpu in seen.gpus for name, value in gpu.counted.items() if value} <= {"ecc_sbe"}
+
+
+def test_a_damaged_row_is_counted_and_waits_for_the_next_reset():
+    mine = broken(Breakage.ECC).by_place[NODES[0], 2].counted
+
+    assert (mine["ecc_dbe"], mine["rows_pending"], mine["remap_failed"]) == (1, 1, 0)
+    assert not broken(Breakage.ECC).by_place[NODES[0], 3].counted["ecc_dbe"]
+
+
+def test_a_link_a_hot_gpu_and_a_cable_show_where_they_are():
+    assert broken(Breakage.NVLINK).by_place[NODES[0], 2].counted["nvlink_crc"] >= 1000
+    assert broken(Breakage.SLOW).by_place[NODES[0], 2].counted["slowed"] == 0x40
+    assert broken(Breakage.FABRIC).nics_down == {NODES[0]: ("mlx5_0:1",)}
+    assert not broken(Breakage.FABRIC, after=200.0).nics_down

@@ -582,3 +582,85 @@ def test_nobody_is_blamed_whom_the_times_do_not_single_out(tmp_path, case):
     slow_once(now)
 
     assert Sign.objects.get().node is None
+
+
+# --- what else a node counts
+
+
+def counts(name, now, *looks, every=15):
+    """What each look found, the last one at `now`."""
+    node = Node.objects.get(name=name)
+    for number, counted in enumerate(reversed(looks)):
+        at = now - number * every * SECOND
+        Sample.objects.create(
+            node=node, at=at, gpu_temperature_c=[60.0], xid=[0], resolution=Resolution.RAW, counted=counted
+        )
+
+
+def said(now):
+    health_once(now)
+    sign = Sign.objects.filter(ended_at=None).first()
+    return (sign.severity, sign.why) if sign else None
+
+
+DBE, UNMEASURED, NIC = {"ecc_dbe": [1.0]}, {"unmeasured": True}, {"nics_down": ["mlx5_0:1"]}
+
+
+@pytest.mark.parametrize(
+    ("looks", "told"),
+    [
+        ([{}, {}, DBE, DBE], ("bad", "Uncorrectable memory errors: 1.")),
+        ([{}, {"remap_failed": [1.0]}], ("bad", "A row of GPU memory could not be replaced.")),
+        ([{}, {"rows_pending": [1.0]}], ("warn", "Rows of GPU memory to be replaced at the next reset: 1.")),
+        (
+            [{}, {"nvlink_crc": [60.0]}, {"nvlink_crc": [60.0], "nvlink_replay": [55.0]}],
+            ("warn", "NVLink errors: 115."),
+        ),
+        ([{}, {"ecc_sbe": [5000.0]}], ("warn", "Memory errors that were corrected: 5000.")),
+        ([{}, NIC, NIC, NIC, NIC], ("bad", "Network ports down: mlx5_0:1.")),
+        ([{}] * 6 + [{"slowed": [64.0]}] * 4, ("warn", "GPUs are slowed down by heat or power 40% of the time.")),
+    ],
+)
+def test_what_a_node_counts_is_said_with_its_weight(tmp_path, looks, told):
+    now = clock.now()
+    watched(tmp_path)
+    counts("seren-001", now, *looks)
+
+    assert said(now) == told
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [DBE] * 10,  # it was there before anybody looked
+        [{"ecc_dbe": [3.0]}, {}, {}],  # the driver was loaded again
+        [{}, UNMEASURED, DBE, DBE],  # nobody knows when it came
+        [{"nvlink_crc": [900.0]}, {"nvlink_crc": [950.0]}],
+        [{"ecc_sbe": [10.0]}, {"ecc_sbe": [200.0]}],
+        [NIC, {}, NIC, NIC, NIC],  # a link that was trained again
+        [{}] * 9 + [{"slowed": [64.0]}],
+        [{"slowed": [64.0]}, UNMEASURED, UNMEASURED],
+    ],
+)
+def test_what_is_old_or_passes_or_is_not_measured_is_no_sign(tmp_path, looks):
+    now = clock.now()
+    watched(tmp_path)
+    counts("seren-001", now, *looks)
+
+    assert said(now) is None
+
+
+def test_a_memory_error_lasts_until_the_driver_counts_anew_and_a_passed_test_clears_it(tmp_path):
+    now = clock.now()
+    watched(tmp_path)
+    counts("seren-001", now, {}, {}, DBE)
+    assert said(now)[0] == "bad"
+
+    later = now + 30 * MINUTE
+    counts("seren-001", later, DBE, DBE, DBE)
+    assert said(later) == ("bad", "Uncorrectable memory errors: 1.")
+
+    node = Node.objects.get(name="seren-001")
+    node_actions.drain(node, author=rows.author(), why="Its memory is tested.", now=now)
+    node_actions.tested(node, node_actions.test(node, author=rows.LOOP), PASSED, author=rows.LOOP)
+    assert said(later) is None

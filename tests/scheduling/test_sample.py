@@ -80,3 +80,13 @@ def test_folding_ignores_gaps():
 
 def test_an_interval_begins_at_a_round_time():
     assert interval(make.NOON + timedelta(minutes=7, seconds=3), 300) == make.NOON + timedelta(minutes=5)
+
+
+def test_counters_that_are_zero_are_left_out_and_those_that_nobody_measures_are_said_to_be(cluster):
+    counts = {"ecc_dbe": 0.0, "nvlink_crc": 3.0}
+    first = reading(0, counted=counts).gpus + reading(1, counted={"ecc_dbe": 0.0}).gpus
+    sample_once(cluster, Reading(gpus=first, nics_down={"seren-001": ("mlx5_0:1",)}), make.NOON)
+    sample_once(cluster, reading(0, node="seren-002"), make.NOON)
+
+    assert Sample.objects.get(node__name="seren-001").counted == {"nvlink_crc": [3.0, None], "nics_down": ["mlx5_0:1"]}
+    assert Sample.objects.get(node__name="seren-002").counted == {"unmeasured": True}
