@@ -14,6 +14,7 @@ from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 from channels.layers import get_channel_layer
+from redis.exceptions import RedisError
 
 from acmeweb.live import group_of
 
@@ -33,10 +34,12 @@ class Listener:
 
     async def _tell(self) -> None:
         # Who is gone is told nothing more; its consumer hears of that by itself
-        with suppress(OSError, RuntimeError):
-            while self.waiting:
-                await self.send(self.waiting.pop(next(iter(self.waiting))))
-        self.telling = None
+        try:
+            with suppress(OSError, RuntimeError):
+                while self.waiting:
+                    await self.send(self.waiting.pop(next(iter(self.waiting))))
+        finally:
+            self.telling = None
 
     def close(self) -> None:
         if self.telling:
@@ -69,7 +72,8 @@ class Hub:
             if there:
                 return
             self.listeners.pop(topic, None)
-            await self.layer.group_discard(group_of(topic), self.channel)
+            with suppress(RedisError, OSError):  # nobody is told anything by what was not taken back
+                await self.layer.group_discard(group_of(topic), self.channel)
             if not self.listeners and self.hearing:
                 self.hearing.cancel()
                 self.hearing = None

@@ -58,7 +58,7 @@ def main() -> None:
         where = (home, path.name)
         assert searched(where) == 1
         rows = {
-            "its end": timed(lambda: logs.tail(*where)),
+            "its end": timed(lambda: log_reading.before(*where)),
             "a place in its middle": timed(lambda: log_reading.part(*where, MEGABYTES << 19)),
             "around line 1,000,000": timed(lambda: logs.window(*where, 1_000_000)),
             "a piece of a search (64 MiB)": timed(lambda: log_reading.search(*where, log_reading.words("needle"), 0)),

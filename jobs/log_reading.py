@@ -17,6 +17,7 @@ from jobs.logs import CHUNK_BYTES, TAIL_BYTES, clean, open_beneath
 MOST_SCANNED = 64 * 1024 * 1024
 MOST_HITS = 200
 LONGEST_LINE = 500
+MOST_LINES = 500  # of a piece: a page keeps some pieces, however short its lines are
 OVERLAP = 4096  # longer than what may be looked for, so that nothing is lost between two pieces
 
 
@@ -28,6 +29,7 @@ class Part:
     start: int
     stop: int
     size: int
+    whole: bool = True  # it begins where a line begins
 
     @property
     def earlier(self) -> int | None:
@@ -60,11 +62,31 @@ def part(root: str, path: str, at: int) -> Part:
         size = os.fstat(fd).st_size
         start = _line_begin(fd, min(at, max(0, size - 1)))
         raw = os.pread(fd, TAIL_BYTES, start)
+        whole = start == 0 or os.pread(fd, 1, start - 1) == b"\n"
     finally:
         os.close(fd)
     if start + len(raw) < size and b"\n" in raw:
         raw = raw[: raw.rfind(b"\n") + 1]
-    return Part(lines=_lines(raw, start), start=start, stop=start + len(raw), size=size)
+    lines, stop = _lines(raw, start), start + len(raw)
+    if len(lines) > MOST_LINES:
+        lines, stop = lines[:MOST_LINES], lines[MOST_LINES][0]
+    return Part(lines=lines, start=start, stop=stop, size=size, whole=whole)
+
+
+def before(root: str, path: str, stop: int | None = None) -> Part:
+    """The lines that end where another piece begins; without one, the end of the log."""
+    fd = open_beneath(root, path)
+    try:
+        size = os.fstat(fd).st_size
+        stop = size if stop is None else min(stop, size)
+        low = max(0, stop - TAIL_BYTES)
+        raw = os.pread(fd, stop - low, low)
+        begins = low == 0 or os.pread(fd, 1, low - 1) == b"\n"
+    finally:
+        os.close(fd)
+    cut = 0 if begins else raw.find(b"\n", 0, -1) + 1  # of one endless line the last piece
+    lines = _lines(raw[cut:], low + cut)[-MOST_LINES:]
+    return Part(lines=lines, start=lines[0][0] if lines else stop, stop=stop, size=size, whole=begins or cut > 0)
 
 
 def _line_begin(fd: int, at: int) -> int:

@@ -14,6 +14,7 @@ import stat
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from errno import ELOOP, ENOTDIR
+from itertools import accumulate
 from pathlib import PurePosixPath
 
 TAIL_BYTES = 64 * 1024
@@ -68,8 +69,22 @@ class Window:
     """Some lines of a log around one of them; the numbers are those an editor shows."""
 
     lines: list[tuple[int, str]]
+    places: list[int]  # the byte at which each begins
     wanted: int
     size: int
+
+    @property
+    def rows(self) -> list[tuple[int, int, str]]:
+        return [(number, at, text) for (number, text), at in zip(self.lines, self.places, strict=True)]
+
+    @property
+    def start(self) -> int:
+        return self.places[0] if self.places else 0
+
+    @property
+    def stop(self) -> int:
+        """What is read next; the last line once more, because it may have been cut."""
+        return self.places[-1] if self.places else 0
 
 
 LINES_BEFORE, LINES_AFTER = 40, 80
@@ -85,7 +100,9 @@ def window(root: str, path: str, line: int) -> Window:
     finally:
         os.close(fd)
     shown = [(first + n, clean(row)) for n, row in enumerate(rows)]
-    return Window(lines=shown[:-1] if shown and not shown[-1][1] else shown, wanted=line, size=size)
+    shown = shown[:-1] if shown and not shown[-1][1] else shown
+    places = list(accumulate((len(row) + 1 for row in rows), initial=at))[: len(shown)]
+    return Window(lines=shown, places=places, wanted=line, size=size)
 
 
 def _beginning_of(fd: int, line: int) -> tuple[int, int]:

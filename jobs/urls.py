@@ -11,6 +11,7 @@ urlpatterns = [
     path("jobs/new/", views.submit, name="submit"),
     path("jobs/<slug:public_id>/", views.job, name="job"),
     path("jobs/<slug:public_id>/log/", views.log, name="log"),
+    path("jobs/<slug:public_id>/log/lines/", views.log_lines, name="log-lines"),
     path("jobs/<slug:public_id>/log/raw/", views.log_raw, name="log-raw"),
     path("jobs/<slug:public_id>/<slug:name>/", views.job_verb, name="job-verb"),
     path("account/", account_views.account, name="account"),

@@ -9,9 +9,10 @@ from functools import cache
 from typing import Any
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils.cache import patch_cache_control
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from jobs import actions, clock, forms, log_reading, logs, masking, progress_views, saving, timeline
@@ -164,11 +165,32 @@ def _log(row: Job, attempt: Attempt | None) -> dict[str, Any]:
     tail, why = None, "It has not started yet."
     if attempt:
         try:
-            tail = logs.tail(row.cluster.log_root, attempt.log_path)
+            tail = log_reading.before(row.cluster.log_root, attempt.log_path)
         except logs.NoLog as nothing:
             why = str(nothing)
     grows = bool(attempt and not attempt.ended_at)
     return {"attempt": attempt, "tail": tail, "no_log": why, "grows": grows, "log_url": reverse("log", args=[row])}
+
+
+@require_safe
+def log_lines(request: HttpRequest, public_id: str) -> HttpResponse:
+    """A piece for a page that shows the log: from a byte on, up to one, or its end. Not compressed: a job's words stand
+    beside those of others."""
+    row = _visible(request, public_id)
+    attempt = _attempt(request, row)
+    if attempt is None:
+        raise Http404("it has not started yet")
+    asked = {name: _whole(request.GET.get(name, ""), 16) for name in ("at", "before")}
+    where = (row.cluster.log_root, attempt.log_path)
+    try:
+        at = asked["at"]
+        part = log_reading.before(*where, asked["before"]) if at is None else log_reading.part(*where, at)
+    except logs.NoLog as nothing:
+        raise Http404(str(nothing)) from None
+    told = {name: getattr(part, name) for name in ("lines", "start", "stop", "size", "whole")}
+    response = JsonResponse(told, json_dumps_params={"separators": (",", ":"), "ensure_ascii": False})
+    patch_cache_control(response, private=True, no_store=True)
+    return response
 
 
 @require_safe

@@ -134,17 +134,6 @@
 
   document.addEventListener("htmx:error", stale);
 
-  // --- logs that grow keep their end in sight, unless the reader has scrolled up
-
-  const atEnd = new WeakMap();
-  const following = () => document.querySelectorAll("[data-follow]");
-  const isAtEnd = (element) => element.scrollHeight - element.scrollTop - element.clientHeight < 24;
-  const toEnd = (element) => { element.scrollTop = element.scrollHeight; };
-
-  document.addEventListener("htmx:before:swap", () => following().forEach((e) => atEnd.set(e, isAtEnd(e))));
-  document.addEventListener("htmx:after:swap", () => following().forEach((e) => { if (atEnd.get(e) ?? true) toEnd(e); }));
-  following().forEach(toEnd);
-
   // --- running times count on between two answers, by the server's clock
 
   const skew = Date.now() / 1000 - Number(document.body.dataset.now || Date.now() / 1000);

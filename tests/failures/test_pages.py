@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -159,7 +160,7 @@ def test_what_a_log_says_is_text_and_nothing_else(tmp_path):
 def test_the_line_is_shown_in_its_surroundings(ada, died):
     page = text(ada.get(f"/jobs/{died.attempt.job}/log/?attempt=1&line=5"))
 
-    assert '<span id="L5" class="hit">' in page
+    assert re.search(r'<span id="L5" data-at="\d+" data-number="5" class="hit">', page)
     assert '<span class="no">1</span>loading' in page
 
 

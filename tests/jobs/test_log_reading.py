@@ -141,3 +141,61 @@ def test_odd_questions_are_answered(attempt, asked):
 
 def test_others_read_nothing(attempt):
     assert page(attempt, "ben", find="needle").status_code == 404
+
+
+# --- pieces for a page that shows a log of any length
+
+
+def pieces_back(root, path):
+    """From the end to the beginning, as who scrolls up."""
+    found = [log_reading.before(root, path)]
+    while found[0].start:
+        found.insert(0, log_reading.before(root, path, found[0].start))
+    return found
+
+
+def test_scrolling_up_meets_every_line_once(monkeypatch, log):
+    monkeypatch.setattr(log_reading, "TAIL_BYTES", 50)
+    text = b"".join(b"line %d\n" % n for n in range(40)) + b"\n\nno end"
+
+    found = pieces_back(*log(text))
+
+    assert b"".join(b"%s\n" % line.encode() for piece in found for _, line in piece.lines) == text + b"\n"
+    assert [piece.stop for piece in found[:-1]] == [piece.start for piece in found[1:]]
+    assert all(piece.whole for piece in found)
+
+
+def test_of_a_line_longer_than_a_piece_each_part_comes_once(monkeypatch, log):
+    monkeypatch.setattr(log_reading, "TAIL_BYTES", 50)
+
+    found = pieces_back(*log(b"first\n" + b"x" * 170 + b"\nlast\n"))
+
+    assert "".join(line for piece in found for _, line in piece.lines).count("x") == 170
+    assert [piece.whole for piece in found][-2:] == [False, True] or not found[-1].whole
+
+
+def test_a_piece_has_no_more_lines_than_a_page_can_hold(log):
+    where = log(b"\n" * 100_000)
+
+    there, back = log_reading.part(*where, 0), log_reading.before(*where)
+
+    assert len(there.lines) == len(back.lines) == log_reading.MOST_LINES
+    assert log_reading.part(*where, there.stop).start == there.stop
+    assert back.stop == back.size and back.start == back.size - log_reading.MOST_LINES
+
+
+def lines(attempt, name="ada", **asked):
+    client = Client()
+    client.force_login(make.user(name))
+    return client.get(f"/jobs/{attempt.job}/log/lines/", asked)
+
+
+def test_a_page_reads_on_both_sides_of_where_it_is(attempt):
+    end = lines(attempt).json()
+    middle = lines(attempt, at=end["lines"][1][0]).json()
+    above = lines(attempt, before=middle["start"]).json()
+
+    assert end["stop"] == end["size"] and end["whole"]
+    assert above["lines"] + middle["lines"] == end["lines"]
+    assert lines(attempt, "ben").status_code == 404
+    assert lines(attempt, at="x", before="9" * 30).json() == end

@@ -364,10 +364,17 @@ def test_the_log_is_shown_cleaned_and_escaped(ada, logged):
 def test_a_log_is_asked_again_while_it_grows_and_no_longer(ada, logged):
     url = f"/jobs/{logged.job}/log/"
 
-    assert "every 2s" in text(htmx(ada, url, "log"))
+    assert "data-grows" in text(htmx(ada, url, "log"))
 
     actions.finish(logged, actions.Ended(state=State.COMPLETED, at=clock.now(), exit_code=0), author=make.LOOP)
-    assert "every 2s" not in text(htmx(ada, url, "log"))
+    assert "data-grows" not in text(htmx(ada, url, "log"))
+
+
+def test_a_log_that_has_not_begun_is_asked_for_again(ada, tmp_path):
+    make.cluster(log_root=str(tmp_path))
+    one = make.running(submitted(by="ada"), log_path="later.log")
+
+    assert "every 2s" in text(htmx(ada, f"/jobs/{one.job}/log/", "log"))
 
 
 def test_a_job_without_an_attempt_has_no_log_yet(ada):
