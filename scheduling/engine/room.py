@@ -192,8 +192,8 @@ class Room:
     def fitting(self, need: Need, among: Nodes = EVERYWHERE) -> Nodes:
         """The nodes on which one share of it fits now."""
         found = 0
-        for nodes in self.by_free[need.gpus :]:
-            found |= nodes
+        for more in members(self.levels >> need.gpus):
+            found |= self.by_free[need.gpus + more]
         return self.spacious(need, found & among)
 
     def free_gpus_among(self, among: Nodes) -> int:
