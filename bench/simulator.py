@@ -97,12 +97,12 @@ def growth(sizes):
     site = acme.SITES["seren"]
     setting = Setting(nodes=site.nodes)
     print(f"\nseren, {site.nodes} nodes; seconds by jobs, and the exponent of the growth from the first to the last")
-    print("policy    " + "".join(f"{size:>12,}" for size in sizes) + "   exponent")
+    print("policy      " + "".join(f"{size:>12,}" for size in sizes) + "   exponent", flush=True)
     traces = [acme.drawn(site, "seren", jobs=size, seed=1) for size in sizes]
-    for policy in GOAL:
+    for policy in (*GOAL, "fifo-skip", "fair", "drf", "conservative"):
         took = [best(lambda h=h, p=policy: told(h, p, setting), times=1)[0] for h in traces]
         power = math.log(took[-1] / took[0]) / math.log(sizes[-1] / sizes[0])
-        print(f"{policy:<10}" + "".join(f"{one:>12.2f}" for one in took) + f"{power:>11.2f}")
+        print(f"{policy:<12}" + "".join(f"{one:>12.2f}" for one in took) + f"{power:>11.2f}", flush=True)
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
 
 

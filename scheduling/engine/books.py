@@ -75,8 +75,8 @@ class Books:
         if owner.preemptible:
             return None
         for kind in (owner.kind, None):
-            limit, held = self._limits.get((owner.team, kind)), self._held[owner.team, kind]
-            if limit is not None and held + gpus > limit:
+            limit = self._limits.get((owner.team, kind))
+            if limit is not None and (held := self._held[owner.team, kind]) + gpus > limit:
                 scope = f" for {kind}" if kind else ""
                 why = f"Team {owner.team} holds {held} of its {limit} GPUs{scope}; this job needs {gpus}."
                 if gpus > limit:

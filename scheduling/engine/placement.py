@@ -68,7 +68,8 @@ def pack(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | None:
     return None
 
 
-# What these answer depends on the nodes that have room for a share, and on nothing else
+# What these answer depends on the nodes that have room for a share, and on nothing else. Where CPUs and memory are not
+# asked for they look at the sets of the room only
 BY_SHARE: tuple[Placement, ...] = (consolidate, spread)
 
 

@@ -60,6 +60,26 @@ class Room:
         other._jobs_of = {pool: list(jobs) for pool, jobs in self._jobs_of.items()}
         return other
 
+    def at_least(self) -> list[Nodes]:
+        """For each number of GPUs, the usable nodes that have as many free or more."""
+        found, sets = 0, []
+        for nodes in reversed(self.by_free):
+            found |= nodes
+            sets.append(found)
+        return sets[::-1]
+
+    def outlined(self, at_least: Sequence[Nodes]) -> Room:
+        """The same nodes with other GPUs free, given as sets, for placements that look at nothing else."""
+        other = Room.__new__(Room)
+        other.__dict__.update(self.__dict__)
+        other.free, other.cpus, other.memory_mb, other._ample = [], [], [], {}
+        other.by_free = [nodes & ~more for nodes, more in zip(at_least, (*at_least[1:], 0), strict=True)]
+        other.levels = sum(1 << free for free, nodes in enumerate(other.by_free) if nodes)
+        other.usable = at_least[0]
+        other.free_gpus = sum(nodes.bit_count() for nodes in at_least[1:])
+        other.unsettled = ()
+        return other
+
     def held_before(self, places: Places, need: Need) -> None:
         """Somebody held this already when the room was made of what was free."""
         gpus, cpus, memory_mb = self.whole
@@ -172,8 +192,8 @@ class Room:
     def fitting(self, need: Need, among: Nodes = EVERYWHERE) -> Nodes:
         """The nodes on which one share of it fits now."""
         found = 0
-        for nodes in self.by_free[need.gpus :]:
-            found |= nodes
+        for more in members(self.levels >> need.gpus):
+            found |= self.by_free[need.gpus + more]
         return self.spacious(need, found & among)
 
     def free_gpus_among(self, among: Nodes) -> int:

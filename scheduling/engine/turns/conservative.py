@@ -7,6 +7,11 @@ stands while it comes true. Who comes later is planned behind; if he goes before
 somebody ended early, late, or a node came or went, all promises are worked out anew in order. An early end never makes
 one later: what was planned still fits.
 
+It is worked out as far as it decides who starts now. Once nobody who is still to be planned fits into the first room,
+the rest is put off until the plan has come true up to the next event (`Plan.later`); mostly there is another one by
+then. Where CPUs and memory cannot be what is short, a room is a few sets of nodes (`Outline`), so that a gang costs no
+more than one node; elsewhere it is a `Room` (`Stretch`).
+
 Only so many are promised (`Rules.depth`, as Slurm's bf_max_job_test): the plan costs rooms times jobs. Who stands
 further back must wait for a promise before he may start. Borrowers get none, they start on what is free and give way;
 owners are planned as if no borrower were there.
@@ -16,19 +21,40 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from heapq import merge
 from operator import itemgetter
+from typing import Protocol
 
 from scheduling.engine.cluster import Need
-from scheduling.engine.engine import Engine, Entry, Job
+from scheduling.engine.engine import Ask, Engine, Entry, Job
+from scheduling.engine.placement import BY_SHARE
 from scheduling.engine.room import Nodes, Places, Room
 from scheduling.engine.turns.claiming import room_for
 
 MOST_ROOMS = 256  # more ends than this are taken together, each at the latest of its group
+FEW_GPUS = 16  # on a node, up to which there is a set for each number
 SHORTEST_S = 1e-3  # even who is expected to take no time needs a place
 LATE_S = 60.0  # whoever has passed his expected end is expected to take so much more
+
+Group = tuple[float, list[Job]]  # when, and who ends then
+
+
+class Future(Protocol):
+    """The room from one time of the plan to the next."""
+
+    @property
+    def room(self) -> Room: ...
+    @property
+    def usable(self) -> Nodes: ...
+    def fitting(self, number: int) -> Nodes: ...
+    def take(self, share: Share) -> None: ...
+    def copy(self) -> Future: ...
+    def becomes(self, room: Room, back: list[Share]) -> bool:
+        """Whether it is that room once these have given back what they took."""
+        ...
 
 
 class Stretch:
@@ -44,16 +70,20 @@ class Stretch:
         self._wishes = wishes
         self._fitting = fitting  # as far as anybody asked
 
+    @property
+    def usable(self) -> Nodes:
+        return self.room.usable
+
     def fitting(self, number: int) -> Nodes:
         known = self._fitting
         while len(known) <= number:
             known.append(self.room.fitting(self._wishes[len(known)]))
         return known[number]
 
-    def take(self, places: Places, need: Need) -> None:
+    def take(self, share: Share) -> None:
         room, known = self.room, self._fitting
-        room.take(places, need)
-        for node, _ in places:
+        room.take(share.places, share.need)
+        for node, _ in share.places:
             free, cpus, memory_mb = room.free[node], room.cpus[node], room.memory_mb[node]
             bit = 1 << node
             for number, nodes in enumerate(known):
@@ -65,26 +95,123 @@ class Stretch:
     def copy(self) -> Stretch:
         return Stretch(self.room.copy(), self._wishes, list(self._fitting))
 
+    def becomes(self, room: Room, back: list[Share]) -> bool:
+        mine = self.room.copy()
+        for share in back:
+            mine.give(share.places, share.need)
+        return mine.free == room.free and mine.usable == room.usable
+
+
+class Outline:
+    """A stretch where only GPUs can be short: for each number of GPUs, the nodes that have as many free or more."""
+
+    __slots__ = ("_at_least", "_like", "_wishes")
+
+    def __init__(self, like: Room, wishes: list[Need], at_least: list[Nodes]) -> None:
+        self._like = like
+        self._wishes = wishes
+        self._at_least = at_least
+
+    @property
+    def room(self) -> Room:
+        return self._like.outlined(self._at_least)
+
+    @property
+    def usable(self) -> Nodes:
+        return self._at_least[0]
+
+    def fitting(self, number: int) -> Nodes:
+        gpus = self._wishes[number].gpus
+        return self._at_least[gpus] if gpus < len(self._at_least) else 0
+
+    def take(self, share: Share) -> None:
+        at_least = self._at_least
+        for gpus, nodes in share.sets:
+            others = ~nodes
+            if nodes & (nodes - 1):
+                for free in range(1, len(at_least)):
+                    kept = others | at_least[free + gpus] if free + gpus < len(at_least) else others
+                    at_least[free] &= kept
+            else:
+                free = len(at_least) - 1
+                while not at_least[free] & nodes:
+                    free -= 1
+                for lost in range(free, max(0, free - gpus), -1):
+                    at_least[lost] &= others
+
+    def copy(self) -> Outline:
+        return Outline(self._like, self._wishes, list(self._at_least))
+
+    def becomes(self, room: Room, back: list[Share]) -> bool:
+        mine = list(self._at_least)
+        for share in back:
+            for gpus, nodes in share.sets:
+                for free in range(len(mine) - 1, 0, -1):
+                    mine[free] |= nodes & mine[max(0, free - gpus)]
+        return mine == room.at_least()
+
+
+class Share:
+    """What a job takes of a room: its places, and the same as sets of nodes by how many GPUs it has on each."""
+
+    __slots__ = ("need", "places", "sets")
+
+    def __init__(self, places: Places, need: Need) -> None:
+        self.places = places
+        self.need = need
+        sets: dict[int, Nodes] = {}
+        for node, gpus in places:
+            sets[gpus] = sets.get(gpus, 0) | 1 << node
+        self.sets = list(sets.items())
+
 
 class Plan:
     def __init__(self, engine: Engine, now: float) -> None:
         self._place = engine.place
         self._engine = engine
-        self.starts: dict[Job, tuple[float, Places]] = {}
+        self.starts: dict[Job, tuple[float, Share]] = {}
+        self.soonest = math.inf  # of these
         self.last: Entry | None = None  # who stands furthest back of those with a promise
-        room = engine.firm.copy()
+        self.later: Iterator[Entry] = iter(())  # who is still to be looked at, of those who waited when it was made
+        self.made = 0  # promises to those
         self._wishes: list[Need] = []
-        self.times, self.rooms = [now], [Stretch(room, self._wishes, [])]
         self._numbers: dict[Need, int] = {}
-        self._never_before: dict[Need, list[tuple[float, float]]] = {}
-        for at, ended in _with_reopenings(engine, _groups(engine, now)):
-            room = room.copy()
+        self._never_before: dict[int, list[tuple[float, float]]] = {}  # by wish
+        groups = list(_with_reopenings(engine, _groups(engine, now)))
+        self.times = [now, *(at for at, _ in groups)]
+        outlines = self._outlines(groups)
+        self._outlined = outlines is not None
+        self.rooms: list[Future] = [*(outlines or self._stretches(groups))]
+        self._known: dict[int, tuple[Need, int]] = {}
+
+    def _stretches(self, groups: list[Group]) -> list[Stretch]:
+        rooms = [self._engine.firm.copy()]
+        for at, ended in groups:
+            room = rooms[-1].copy()
             if not ended:
-                engine.reopen(room, at)
+                self._engine.reopen(room, at)
             for job in ended:
                 room.give(job.places or (), job.ask.need)
-            self.times.append(at)
-            self.rooms.append(Stretch(room, self._wishes, []))
+            rooms.append(room)
+        return [Stretch(room, self._wishes, []) for room in rooms]
+
+    def _outlines(self, groups: list[Group]) -> list[Outline] | None:
+        """None where more than GPUs may be short, or somebody must look closer."""
+        engine, room = self._engine, self._engine.firm.copy()
+        a_gpu = _most_beside_a_gpu(engine)
+        if engine.place not in BY_SHARE or engine.bars or room.most > FEW_GPUS or a_gpu is None:
+            return None
+        if not _has_beside(room, a_gpu, range(len(room.nodes))):
+            return None
+        rooms = [Outline(engine.firm, self._wishes, room.at_least())]
+        for _, ended in groups:
+            for job in ended:
+                places = job.places or ()
+                room.give(places, job.ask.need)
+                if not _has_beside(room, a_gpu, [node for node, _ in places]):
+                    return None
+            rooms.append(Outline(engine.firm, self._wishes, room.at_least()))
+        return rooms
 
     @property
     def job(self) -> Job:
@@ -102,27 +229,49 @@ class Plan:
             del self.times[:past], self.rooms[:past]
         self.times[0] = now
 
+    def fits_now(self, ask: Ask) -> bool:
+        """Whether the first room has what is asked for; how long it will have it is another matter."""
+        need, wish = self._wish(ask)
+        return (self.rooms[0].fitting(wish) & ask.able).bit_count() >= need.nodes
+
     def promise(self, job: Job) -> float | None:
         """The earliest start that delays nobody who has one; None if it never fits."""
-        need = job.ask.need
+        need, wish = self._wish(job.ask)
         rest = replace(need, nodes=1, gpus=need.rest, rest=0) if need.rest else None
-        wish, beside_wish = self._number(need), self._number(rest) if rest else 0
-        for first in range(bisect_left(self.times, self._not_before(job)), len(self.times)):
-            begins = self.times[first]
+        beside_wish = self._number(rest) if rest else 0
+        times, rooms, wide = self.times, self.rooms, need.nodes
+        first, count = bisect_left(times, self._not_before(job)), len(times)
+        while first < count:
+            begins = times[first]
             until = begins + max(job.expected_s, SHORTEST_S)
-            among = beside = self._engine.able(job.ask, begins) & self.rooms[first].room.usable
-            for at in range(first, len(self.times)):
-                if self.times[at] >= until or among.bit_count() < need.nodes:
+            among = beside = self._engine.able(job.ask, begins) & rooms[first].usable
+            following = first + 1
+            for at in range(first, count):
+                if times[at] >= until or among.bit_count() < wide:
                     break
-                among &= self.rooms[at].fitting(wish)
-                beside = beside & self.rooms[at].fitting(beside_wish) if rest else 0
-            if (places := self._places(self.rooms[first].room, need, rest, among, beside)) is not None:
-                self._take(first, until, places, need)
-                self.starts[job] = begins, places
+                fitting = rooms[at].fitting(wish)
+                among &= fitting
+                if rest:
+                    beside &= rooms[at].fitting(beside_wish)
+                if fitting.bit_count() < wide:
+                    following = at + 1  # nobody so wide is there at that time, whenever he began
+            if among.bit_count() >= wide and (places := self._places(rooms[first].room, need, rest, among, beside)):
+                share = Share(places, need)
+                self._take(first, until, share)
+                self.starts[job] = begins, share
+                self.soonest = min(self.soonest, begins)
                 self._note(job, begins)
                 return begins
+            first = following
         self._note(job, math.inf)
         return None
+
+    def _wish(self, ask: Ask) -> tuple[Need, int]:
+        """What is asked for, as far as it matters here, and its number."""
+        if (known := self._known.get(ask.shape)) is None:
+            need = replace(ask.need, cpus=0, memory_mb=0) if self._outlined else ask.need
+            known = self._known[ask.shape] = need, self._number(need)
+        return known
 
     def _number(self, wish: Need) -> int:
         if (known := self._numbers.get(wish)) is None:
@@ -131,15 +280,13 @@ class Plan:
         return known
 
     def _places(self, room: Room, need: Need, rest: Need | None, among: Nodes, beside: Nodes) -> Places | None:
-        if among.bit_count() < need.nodes:
-            return None
         whole = self._place(room, replace(need, rest=0) if rest else need, among)
         if whole is None or rest is None:
             return whole
         last = self._place(room, rest, beside & ~sum(1 << node for node, _ in whole))
         return (*whole, *last) if last is not None else None
 
-    def _take(self, first: int, until: float, places: Places, need: Need) -> None:
+    def _take(self, first: int, until: float, share: Share) -> None:
         last = len(self.times)
         if until < math.inf:
             last = bisect_left(self.times, until, first + 1)
@@ -147,18 +294,52 @@ class Plan:
                 self.times.insert(last, until)
                 self.rooms.insert(last, self.rooms[last - 1].copy())
         for room in self.rooms[first:last]:
-            room.take(places, need)
+            room.take(share)
 
     def _note(self, job: Job, begins: float) -> None:
         """Kept: for each time that one may take, the latest start of those who take no longer."""
-        known = self._never_before.get(job.ask.need, ())
+        _, wish = self._wish(job.ask)
+        known = self._never_before.get(wish, ())
         kept = [one for one in known if one[0] < job.expected_s or one[1] > begins]
-        self._never_before[job.ask.need] = [*kept, (job.expected_s, begins)]
+        self._never_before[wish] = [*kept, (job.expected_s, begins)]
 
     def _not_before(self, job: Job) -> float:
         """The plan only fills up, so what asks for the same and takes as long or longer starts no earlier."""
-        known = self._never_before.get(job.ask.need, ())
+        known = self._never_before.get(self._wish(job.ask)[1], ())
         return max((begins for expected_s, begins in known if expected_s <= job.expected_s), default=-math.inf)
+
+    def matches(self, room: Room, now: float) -> bool:
+        """Whether it is as was planned, apart from those who are to start by now."""
+        at = max(0, bisect_right(self.times, now) - 1)
+        return self.rooms[at].becomes(room, [self.starts[job][1] for job in self.due(now)])
+
+    def due(self, now: float) -> list[Job]:
+        """Who is to start by now."""
+        return [job for job, (at, _) in self.starts.items() if at <= now] if self.soonest <= now else []
+
+    def start(self, due: list[Job]) -> list[tuple[Job, Places]]:
+        """They have no promise any more."""
+        starting = [(job, self.starts.pop(job)[1].places) for job in due]
+        if starting:
+            self.soonest = min((at for at, _ in self.starts.values()), default=math.inf)
+        return starting
+
+
+def _most_beside_a_gpu(engine: Engine) -> tuple[float, float] | None:
+    """CPUs and memory that anybody asks for a GPU; None if somebody asks for them alone."""
+    cpus = memory_mb = 0.0
+    for ask in engine.asks.values():
+        if not ask.need.bare:
+            if not ask.share:
+                return None
+            cpus, memory_mb = max(cpus, ask.need.cpus / ask.share), max(memory_mb, ask.need.memory_mb / ask.share)
+    return cpus, memory_mb
+
+
+def _has_beside(room: Room, a_gpu: tuple[float, float], nodes: Iterable[int]) -> bool:
+    """Whether each of the nodes has so much beside every GPU that is free there; it stays so whoever takes GPUs."""
+    cpus, memory_mb = a_gpu
+    return all(room.cpus[n] >= cpus * room.free[n] and room.memory_mb[n] >= memory_mb * room.free[n] for n in nodes)
 
 
 def conservative(engine: Engine, now: float) -> None:
@@ -192,52 +373,104 @@ def _turn(engine: Engine, arrived: list[Entry], now: float) -> None:
         plan = engine.promise = _made_anew(engine, now)
     else:
         for entry in arrived:
-            _plan(engine, plan, entry)
-    for job in [job for job, (at, _) in plan.starts.items() if at <= now]:
-        _start(engine, plan, job, now)
-    for _, _, _, job in _waiting(engine):
-        ask = job.ask
-        if ask.borrows and engine.rules.claims and not (engine.books and engine.refuses(ask)):
-            places = room_for(engine, job, ask.able, now)
-            if places is not None:
-                _begin(engine, job, places, now)
+            if len(plan.starts) < engine.rules.depth:
+                _plan(engine, plan, entry)
+    for job, places in plan.start(plan.due(now)):
+        _start(engine, job, places, now)
+    if engine.rules.claims:
+        _start_borrowers(engine, now)
     if not plan.starts:
         engine.promise = None
 
 
+def _start_borrowers(engine: Engine, now: float) -> None:
+    for _, _, _, job in _in_order([ask for ask in engine.hungry if ask.borrows]):
+        ask = job.ask
+        if not engine.refuses(ask):
+            places = room_for(engine, job, ask.able, now)
+            if places is not None:
+                _begin(engine, job, places, now)
+
+
 def _comes_true(engine: Engine, plan: Plan, arrived: list[Entry], now: float) -> bool:
+    if not _in_time(plan, arrived, now) or not plan.matches(engine.firm, now):
+        return False
+    for entry in plan.later:
+        if plan.made >= engine.rules.depth:
+            break
+        plan.made += _plan(engine, plan, entry)
+    plan.later = iter(())
+    if not _in_time(plan, arrived, now):
+        return False
+    plan.forward(now)
+    return True
+
+
+def _in_time(plan: Plan, arrived: list[Entry], now: float) -> bool:
+    """Not if somebody has come who goes before one with a promise, or was expected to end by then and did not."""
     if plan.last is not None and arrived and arrived[0] < plan.last:
         return False
-    if any(at < now for at, _ in plan.starts.values()):
-        return False  # somebody was expected to end by then, and did not
-    plan.forward(now)
-    room = plan.rooms[0].room
-    for job, (at, places) in plan.starts.items():
-        if at <= now:
-            room = room.copy()
-            room.give(places, job.ask.need)
-    return room.free == engine.firm.free and room.usable == engine.firm.usable
+    return plan.soonest >= now
 
 
 def _made_anew(engine: Engine, now: float) -> Plan:
+    """As far as it decides who starts now, and whose promise is the first that is kept later."""
     plan = Plan(engine, now)
-    for entry in _waiting(engine):
-        _plan(engine, plan, entry)
-        if len(plan.starts) >= engine.rules.depth:
+    plan.later = _in_order(engine.hungry)
+    hopes = _Hopes(engine, plan)
+    somebody_waits = False
+    while plan.made < engine.rules.depth and (hopes.fitting or not somebody_waits):
+        if (entry := next(plan.later, None)) is None:
             break
+        job = entry[3]
+        if _plan(engine, plan, entry):
+            plan.made += 1
+            if plan.starts[job][0] <= now:
+                hopes.narrow()
+            else:
+                somebody_waits = True
+        if _may_plan(engine, job.ask):
+            hopes.without(job.ask)
     return plan
 
 
-def _plan(engine: Engine, plan: Plan, entry: Entry) -> None:
+class _Hopes:
+    """Of those who are still to be planned: the wishes that fit into the first room."""
+
+    def __init__(self, engine: Engine, plan: Plan) -> None:
+        self._plan = plan
+        self._left: Counter[int] = Counter()
+        asks = [ask for ask in engine.hungry if _may_plan(engine, ask)]
+        for ask in asks:
+            self._left[ask.shape] += len(ask.line)
+        self.fitting = {ask.shape: ask for ask in asks}
+        self.narrow()
+
+    def narrow(self) -> None:
+        """Somebody takes from the first room."""
+        self.fitting = {shape: ask for shape, ask in self.fitting.items() if self._plan.fits_now(ask)}
+
+    def without(self, ask: Ask) -> None:
+        """One less is to be planned."""
+        self._left[ask.shape] -= 1
+        if not self._left[ask.shape]:
+            self.fitting.pop(ask.shape, None)
+
+
+def _may_plan(engine: Engine, ask: Ask) -> bool:
+    return not (ask.borrows and engine.rules.claims) and not engine.refuses(ask)
+
+
+def _plan(engine: Engine, plan: Plan, entry: Entry) -> bool:
+    """Whether he has a promise now."""
     job = entry[3]
-    yields = job.ask.borrows and engine.rules.claims
-    if not yields and len(plan.starts) < engine.rules.depth and not (engine.books and engine.refuses(job.ask)):
-        plan.promise(job)
-        plan.last = max(plan.last, entry) if plan.last else entry
+    if not _may_plan(engine, job.ask):
+        return False
+    plan.last = max(plan.last, entry) if plan.last else entry
+    return plan.promise(job) is not None
 
 
-def _start(engine: Engine, plan: Plan, job: Job, now: float) -> None:
-    _, planned = plan.starts.pop(job)
+def _start(engine: Engine, job: Job, planned: Places, now: float) -> None:
     if engine.books and engine.refuses(job.ask):
         engine.promise = None  # those before him have used the quota up: others may have his place
     elif engine.rules.claims:
@@ -255,12 +488,12 @@ def _begin(engine: Engine, job: Job, places: Places, now: float) -> None:
     engine.tidy(job.ask)
 
 
-def _waiting(engine: Engine) -> Iterator[Entry]:
-    """Everybody, in order over all the lines, as it is now."""
-    return iter(list(merge(*(list(ask.line) for ask in engine.hungry))))
+def _in_order(asks: Iterable[Ask]) -> Iterator[Entry]:
+    """Whoever waits in these lines, as they are now."""
+    return merge(*(list(ask.line) for ask in asks))
 
 
-def _groups(engine: Engine, now: float) -> Iterator[tuple[float, list[Job]]]:
+def _groups(engine: Engine, now: float) -> Iterator[Group]:
     """Who ends when."""
     ends = [(max(end, now + LATE_S) if end <= now else end, job) for end, _, job in engine.ending]
     ends = sorted(((at, job) for at, job in ends if at < math.inf and not _yields(engine, job)), key=lambda one: one[0])
@@ -274,11 +507,11 @@ def _groups(engine: Engine, now: float) -> Iterator[tuple[float, list[Job]]]:
             group = []
 
 
-def _with_reopenings(engine: Engine, groups: Iterable[tuple[float, list[Job]]]) -> Iterable[tuple[float, list[Job]]]:
+def _with_reopenings(engine: Engine, groups: Iterable[Group]) -> Iterable[Group]:
     """Also when a maintenance is over, with nobody who ends."""
     if not engine.bars:
         return groups
-    over: list[tuple[float, list[Job]]] = [(bar.end, []) for bar in engine.bars]
+    over: list[Group] = [(bar.end, []) for bar in engine.bars]
     return sorted([*groups, *over], key=itemgetter(0))
 
 

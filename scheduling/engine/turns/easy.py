@@ -33,7 +33,7 @@ class Promise:
     at: float
     claims: bool = False
     spare: dict[int, int] = field(default_factory=dict)  # promised nodes, and the GPUs that may be held beyond `at`
-    known: dict[Ask, Nodes] = field(default_factory=dict)
+    known: dict[int, Nodes] = field(default_factory=dict)  # by shape
 
     def slack(self, now: float) -> float:
         """How long one may take that passes; never for ever, even while nobody knows the start."""
@@ -45,8 +45,8 @@ class Promise:
 
     def beyond(self, ask: Ask) -> Nodes:
         """The nodes where this wish may hold GPUs past the promised start."""
-        if (known := self.known.get(ask)) is None:
-            known = self.known[ask] = self._beyond(ask)
+        if (known := self.known.get(ask.shape)) is None:
+            known = self.known[ask.shape] = self._beyond(ask)
         return known
 
     def _beyond(self, ask: Ask) -> Nodes:
@@ -83,7 +83,8 @@ def _walk(engine: Engine, arrived: list[Entry], now: float) -> None:
     promise: Promise | None = engine.promise
     stands = promise is not None and not _before(arrived, promise.job)
     if promise and stands and not engine.freed:
-        _line_up(engine, [entry for entry in arrived if not _try(engine, promise, entry[3], now)])
+        nowhere: set[tuple[int, bool]] = set()
+        _line_up(engine, [entry for entry in arrived if not _try(engine, promise, entry[3], now, nowhere)])
         return
     if arrived:
         _line_up(engine, arrived)
@@ -230,7 +231,9 @@ def _promise(engine: Engine, head: Job, now: float) -> Promise:
 def _pass(engine: Engine, promise: Promise, now: float, opened: int) -> None:
     """Start who may pass, in order over all the lines whose wish is small enough."""
     small = [ask for ask in engine.hungry if ask.share <= opened]
-    walks = [walk for ask in small if (walk := _Walk.of(engine, promise, ask, now))]
+    known: dict[tuple[int, Nodes], bool] = {}
+    walks = [walk for ask in small if (walk := _Walk.of(engine, promise, ask, now, known))]
+    nowhere: set[tuple[int, bool]] = set()
     heads = [(*entry, walk) for walk in walks if (entry := walk.next())]
     heapify(heads)
     while heads:
@@ -238,7 +241,7 @@ def _pass(engine: Engine, promise: Promise, now: float, opened: int) -> None:
         if grown := walk.grown(heads[0], now):
             heapreplace(heads, grown)
             continue
-        started = _try(engine, promise, job, now)
+        started = _try(engine, promise, job, now, nowhere)
         if started:
             _leave(engine, job)
         following = walk.next() if started or walk.goes_on(job) else None
@@ -266,14 +269,19 @@ class _Walk:
         self._place = self.line.front
 
     @staticmethod
-    def of(engine: Engine, promise: Promise, ask: Ask, now: float) -> _Walk | None:
+    def of(
+        engine: Engine, promise: Promise, ask: Ask, now: float, known: dict[tuple[int, Nodes], bool]
+    ) -> _Walk | None:
         """None if nobody in it can pass."""
-        if ask.gpus > engine.firm.free_gpus or ask is promise.job.ask or (engine.books and engine.refuses(ask)):
+        if ask.gpus > engine.firm.free_gpus or ask is promise.job.ask:
             return None
-        if _fits(engine, ask, ask.able if promise.outranks(ask) else promise.beyond(ask)):
+        anybody = _fits(engine, ask, ask.able if promise.outranks(ask) else promise.beyond(ask), known)
+        if not anybody and (ask.nobody_short is promise or not _fits(engine, ask, ask.able, known)):
+            return None
+        if engine.books and engine.refuses(ask):
+            return None
+        if anybody:
             return _Walk(engine, promise, ask, now, only_short=False)
-        if ask.nobody_short is promise or not _fits(engine, ask, ask.able):
-            return None
         return _Walk(engine, promise, ask, now, only_short=True)
 
     def next(self) -> Entry | None:
@@ -303,20 +311,30 @@ class _Walk:
         return refused.expected_s > self.slack
 
 
-def _fits(engine: Engine, ask: Ask, among: Nodes) -> bool:
-    if engine.rules.claims:
+def _fits(engine: Engine, ask: Ask, among: Nodes, known: dict[tuple[int, Nodes], bool]) -> bool:
+    """`known`: what was found out of other lines, in the same room."""
+    if engine.borrowers:
         return fits(engine, ask.line.first[3], among)
-    return engine.place(engine.room, ask.need, among) is not None
+    wish = ask.shape, among
+    if (found := known.get(wish)) is None:
+        found = known[wish] = engine.place(engine.room, ask.need, among) is not None
+    return found
 
 
-def _try(engine: Engine, promise: Promise, job: Job, now: float) -> bool:
-    """Whether he may pass; if so he runs."""
+def _try(engine: Engine, promise: Promise, job: Job, now: float, nowhere: set[tuple[int, bool]]) -> bool:
+    """Whether he may pass; if so he runs. `nowhere`: for which wishes there was no place, short or not; in a turn the
+    room only gets less, if nobody gives way."""
     ask = job.ask
-    if ask is promise.job.ask or (engine.books and engine.refuses(ask)):
+    if ask is promise.job.ask:
         return False
     short = job.expected_s <= promise.slack(now) or promise.outranks(ask)
+    wish = ask.shape, short
+    if (wish in nowhere and not engine.borrowers) or (engine.books and engine.refuses(ask)):
+        return False
     places = _room_for(engine, job, ask.able if short else promise.beyond(ask), now)
     if places is None:
+        if not engine.borrowers:
+            nowhere.add(wish)
         return False
     if not short:
         promise.spend(places)
