@@ -6,7 +6,8 @@ Who is eligible   attempts that run on a cluster Acme drives, that nobody stops,
 What a turn does  asks the pure detectors; what they find becomes a verdict of the running attempt and joins an
                   incident, from which recovery decides. The ranks of one that hangs are asked for their stacks first,
                   where the program can be asked (`stacks` reads them). A symptom that passes before anything was done
-                  is taken back. Where most of a cluster falls silent in one turn, nothing is said of anybody.
+                  is taken back. Where most of a cluster falls silent in one turn, nothing is said of anybody for a
+                  quarter of an hour.
 Failure story     A verdict is one row for each attempt, written together with the request for stacks and its deed, so
                   killed anywhere or run twice nothing is said or asked twice. The
                   detectors see the rows alone and keep nothing between turns; a late turn finds the same.
@@ -48,6 +49,7 @@ NEWEST = 300
 MOST_AT_ONCE = 2_000
 MOST_LOGS = 500  # in a turn
 TOGETHER = 3  # that fall silent in one turn
+PATIENCE_S = 900.0  # with those
 FRESH = timedelta(seconds=45)  # three turns: a loss that was looked at is not looked at again for ever
 HANG, SPIKE = "Hang", "LossNaNOrSpike"
 
@@ -65,7 +67,8 @@ def watch_once(now: datetime) -> int:
                     done += _spiked(attempt, now)
     silent = Counter(attempt.job.cluster_id for attempt, _ in hangs)
     for attempt, finding in hangs:
-        if _is_the_way_here(silent[attempt.job.cluster_id], watched[attempt.job.cluster_id]):
+        cluster = attempt.job.cluster_id
+        if _is_the_way_here(silent[cluster], watched[cluster]) and now.timestamp() - finding.since < PATIENCE_S:
             continue
         with one_row(attempt):
             done += _say(attempt, HANG, finding, now)
@@ -75,7 +78,7 @@ def watch_once(now: datetime) -> int:
 
 def _is_the_way_here(silent: int, watched: int) -> bool:
     """Many that fall silent together do not hang, each for itself: their reports or logs do not reach us, or all wait
-    for one service. Nobody is ended for that."""
+    for one service. Nobody is ended for that, as long as such a thing usually takes; a fabric that died stays dead."""
     return silent >= TOGETHER and silent > watched / 2
 
 

@@ -222,6 +222,15 @@ def test_most_of_a_cluster_that_falls_silent_at_once_does_not_hang(tmp_path):
     assert watch_once(now) == 2  # two of four may be two of their own
 
 
+def test_most_of_a_cluster_that_stays_silent_hangs_after_all(tmp_path):
+    now = clock.now()
+    for n in range(1, 4):
+        reports(training(tmp_path, on=(f"seren-00{n}",)), now - 14 * MINUTE)
+    assert watch_once(now) == 0
+
+    assert watch_once(now + 2 * MINUTE) == 3
+
+
 def test_a_suspended_job_does_not_hang(tmp_path):
     now = clock.now()
     reports(training(tmp_path), now - 2 * MINUTE)
