@@ -101,7 +101,7 @@ WRAPPERS = frozenset(
 )
 WEAK = {"Exception": 30, "RuntimeError": 40, "NotImplementedError": 46, "StopIteration": 30, "CalledProcessError": 36, "BrokenPipeError": 26, "TimeoutError": 44,
         "EOFError": 34, "ConnectionResetError": 36, "ConnectionRefusedError": 44, "Error": 20,
-        "RendezvousConnectionError": 44, "RendezvousTimeoutError": 44, "DistNetworkError": 44, "DistStoreError": 44}  # fmt: skip
+        "RendezvousConnectionError": 44, "RendezvousTimeoutError": 44}  # fmt: skip
 
 NAME = re.compile(
     r"(?:^|[\s\"'(\[:>|=])((?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupted|Failure|Fault)|Exception|gaierror|StopIteration|ArrowInvalid|DistributionNotFound))"
