@@ -13,15 +13,17 @@ from jobs.journal import Author
 from jobs.models import Attempt, Deed, DeedKind, Mode
 from jobs.notation import Ask, BadNotation, parse_signal
 
+MAY_ASK = frozenset({"USR1", "USR2"})  # any other means something to a program that was never told of us
 STACKS_LABEL = "acme-stacks"  # of a job: the signal, as sbatch's --signal writes it
 
 
 def signal_of(attempt: Attempt) -> Ask | None:
     said = attempt.stacks_signal or str(attempt.job.labels.get(STACKS_LABEL, ""))
     try:
-        return parse_signal(said) if said else None
+        ask = parse_signal(said) if said else None
     except BadNotation:
         return None  # a label is free text
+    return ask if ask and ask.signal in MAY_ASK else None
 
 
 def ask(attempt: Attempt, *, author: Author, why: str) -> bool:

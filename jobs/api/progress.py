@@ -27,6 +27,7 @@ from jobs.door.shapes import Field, Shape, either, many, moment, number, text, t
 from jobs.journal import Author
 from jobs.models import Attempt, Scope
 from jobs.notation import BadNotation, parse_signal
+from jobs.stack_actions import MAY_ASK
 
 MOST_BEATS = 1000
 MOST_CHECKPOINTS = 100
@@ -205,9 +206,12 @@ RANK_TIMES = {
 def stacks(name: str, value: Any) -> str:
     said = readers.text(12)(name, value)
     try:
-        return parse_signal(said).text if said else ""
+        ask = parse_signal(said) if said else None
     except BadNotation as error:
         readers.bad(name, str(error))
+    if ask and ask.signal not in MAY_ASK:
+        readers.bad(name, f"{ask.signal} is none of {', '.join(sorted(MAY_ASK))}")
+    return ask.text if ask else ""
 
 
 TAKES = {

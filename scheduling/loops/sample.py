@@ -31,7 +31,7 @@ def sample_once(cluster: Cluster, reading: Reading, now: datetime) -> int:
     nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=by_node)}
     at = interval(now, Resolution.RAW)
     rows = [
-        _sample(nodes[name], gpus, reading.nics_down.get(name, ()), at)
+        sample_of(nodes[name], gpus, reading.nics_down.get(name, ()), at)
         for name, gpus in by_node.items()
         if name in nodes
     ]
@@ -40,7 +40,7 @@ def sample_once(cluster: Cluster, reading: Reading, now: datetime) -> int:
     return len(rows)
 
 
-def _sample(node: Node, gpus: list[GpuReading], nics_down: Sequence[str], at: datetime) -> Sample:
+def sample_of(node: Node, gpus: list[GpuReading], nics_down: Sequence[str], at: datetime) -> Sample:
     by_index = {gpu.gpu: gpu for gpu in gpus}
     positions = [by_index.get(index) for index in range(max(by_index) + 1)]
     return Sample(

@@ -186,8 +186,8 @@ def test_a_label_says_it_for_programs_that_report_nothing_of_the_kind(tmp_path):
     assert Deed.objects.get(kind="stacks").reason == "B:USR1"
 
 
-@pytest.mark.parametrize("word", ["hello", "", "9 9"])
-def test_a_label_that_is_no_signal_asks_for_nothing(tmp_path, word):
+@pytest.mark.parametrize("word", ["hello", "", "9 9", "KILL", "B:TERM"])
+def test_a_label_that_is_no_signal_for_that_asks_for_nothing(tmp_path, word):
     hanging(tmp_path, signal="", labels={"acme-stacks": word})
 
     assert not Deed.objects.filter(kind="stacks").exists()

@@ -305,6 +305,7 @@ def test_what_is_no_signal_is_refused_with_the_field(report):
     answer = report({"stacks": "hello"}, status=400)
 
     assert "'hello' is no signal such as USR1" in str(answer["stacks"])
+    assert "TERM is none of USR1, USR2" in str(report({"stacks": "B:TERM"}, status=400)["stacks"])
 
 
 def test_squares_are_kept_beside_the_tokens(report, attempt):
