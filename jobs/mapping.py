@@ -55,7 +55,9 @@ def drawn(
 ) -> dict[str, Any]:
     """`holders` are node, GPU, job. The GPUs of all nodes stand one after the other, in the order of the nodes."""
     held = {(node, gpu): job for node, gpu, job in holders}
-    numbers = {pk: number for number, pk in enumerate(known)}
+    there = set(held.values())
+    named = {pk: one for pk, one in known.items() if pk in there}  # who holds none is not on the map
+    numbers = {pk: number for number, pk in enumerate(named)}
     nodes, busy, hot = [], [], []
     who: list[int] = []
     xids: list[tuple[int, int]] = []  # of few, so only of those
@@ -68,7 +70,7 @@ def drawn(
             who.append(_holder(held.get((spot.id, gpu)), gpu in spot.foreign, numbers))
             busy.append(_read(reading.busy, gpu))
             hot.append(_read(reading.hot, gpu))
-    jobs = [[one.public_id, one.name, one.team] for one in known.values()]
+    jobs = [[one.public_id, one.name, one.team] for one in named.values()]
     return {"nodes": nodes, "jobs": jobs, "who": who, "busy": busy, "hot": hot, "xid": xids}
 
 

@@ -33,6 +33,15 @@ def test_gpus_stand_one_after_the_other_in_the_order_of_the_nodes():
     assert drawn["xid"] == [(1, 79)]
 
 
+def test_only_jobs_that_hold_a_gpu_travel():
+    known = {pk: Known(public_id=f"job{pk}", name="n", team="t") for pk in (5, 6, 7)}
+
+    drawn = mapping.drawn([spot(1, gpus=2)], [(1, 0, 7), (1, 1, 6)], known, {})
+
+    assert [job[0] for job in drawn["jobs"]] == ["job6", "job7"]
+    assert drawn["who"] == [1, 0]
+
+
 def test_a_rack_counts_each_gpu_once():
     there = [spot(1), spot(2, takes_work=False), spot(3, rack="r2")]
 

@@ -1,0 +1,336 @@
+"""The pages under load: a thousand open sockets, the map of ten thousand GPUs now and then, the first page.
+
+    python bench/sockets.py                 everything; about six minutes on a machine with two cores
+    python bench/sockets.py sockets         the sockets only; also: map, home
+    python bench/sockets.py map --history 100000
+
+It starts an instance of its own, as `make up` does. Sockets are opened as a browser opens them, with a session and
+the extensions that Chromium offers; ten times a second a row is changed and its topic told, as every change of ours is.
+From the return of the commit until each socket has the message is what is measured, in one process with one clock; what
+that process itself costs stands beside it. Prints a table to stderr and JSON to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import gzip
+import itertools
+import json
+import os
+import platform
+import statistics
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench import door, load
+from bench.door import Bench
+from bench.load import request
+from tests.acceptance.instance import running
+
+SOCKETS, CHANGES_PER_S, SECONDS = 1000, 10, 30
+HANDSHAKES = 32  # at once
+SETTLED_S = 3  # without a message
+NODES, GPUS, LIVE = 1250, 8, 50_000
+EVENTS = 40  # of each node in thirty days
+READS = 40
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["sockets", "map", "home"])
+    parser.add_argument("--history", type=int, default=1_000_000, help="Finished jobs.")
+    options = parser.parse_args()
+    with running(DEMO="0") as (instance, _):
+        bench = Bench(instance)
+        found: dict[str, Any] = {
+            "machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0], "python": platform.python_version()}
+        }
+        if "sockets" in options.parts:
+            found["sockets"] = sockets(bench)
+        if {"map", "home"} & set(options.parts):
+            fill(bench, options.history)
+        if "map" in options.parts:
+            found["map"] = maps(bench)
+        if "home" in options.parts:
+            found["home"] = pages(bench, {"home": "/"})
+        found["machine"]["load_after"] = os.getloadavg()[0]
+    print(door.table(found), file=sys.stderr)
+    print(json.dumps(found, indent=1))
+
+
+# --- sockets
+
+
+class Socket(asyncio.Protocol):
+    """One page: the handshake, then frames as the server sends them. Nothing is kept but the time of each number."""
+
+    def __init__(self, head: bytes, topic: str) -> None:
+        self.head, self.topic = head, topic
+        self.heard: list[tuple[int, float]] = []  # number, when
+        self.buffer, self.inflate, self.open = b"", None, False
+        self.joined = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        transport.write(self.head)
+
+    def data_received(self, data: bytes) -> None:
+        now = time.perf_counter()
+        self.buffer += data
+        if not self.open:
+            head, end, rest = self.buffer.partition(b"\r\n\r\n")
+            if not end:
+                return
+            if not head.startswith(b"HTTP/1.1 101"):
+                self.joined.set_exception(SystemExit(f"the handshake was refused: {head[:200]!r}"))
+                return
+            self.open, self.buffer = True, rest
+            if b"permessage-deflate" in head.lower():
+                self.inflate = zlib.decompressobj(-15)
+            self._send(json.dumps({"join": [self.topic]}).encode())
+        while len(self.buffer) >= 2 and len(self.buffer) >= 2 + (size := self.buffer[1] & 127):
+            first, payload, self.buffer = self.buffer[0], self.buffer[2 : 2 + size], self.buffer[2 + size :]
+            self._frame(first, payload, now)
+
+    def _frame(self, first: int, payload: bytes, now: float) -> None:
+        if first & 0x0F == 9:
+            self.transport.write(b"\x8a\x80\0\0\0\0")  # a pong
+        if first & 0x0F != 1:
+            return
+        if first & 0x40:
+            payload = self.inflate.decompress(payload + b"\0\0\xff\xff")
+        told = json.loads(payload)
+        if "joined" in told:
+            self.joined.set_result(told["joined"][self.topic])
+        else:
+            self.heard.append((told["seq"], now))
+
+    def _send(self, text: bytes) -> None:
+        self.transport.write(bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text)  # a mask of zeros changes nothing
+
+
+def sockets(bench: Bench) -> dict[str, Any]:
+    return asyncio.run(_sockets(bench, door.session(bench)))
+
+
+async def _sockets(bench: Bench, key: str) -> dict[str, Any]:
+    from jobs.models import Node
+
+    node = await asyncio.to_thread(lambda: Node.objects.order_by("pk").first().pk)
+    began = time.perf_counter()
+    pages = await _open(bench, key, f"node:{node}")
+    opened = time.perf_counter() - began
+    committed: list[float] = []
+    before, mine, began = bench.cpu_s(), time.process_time(), time.perf_counter()
+    changer = threading.Thread(target=_change, args=[node, committed])
+    changer.start()
+    while changer.is_alive():
+        await asyncio.sleep(0.2)
+    wall = time.perf_counter() - began
+    cores = {name: round((now - before.get(name, 0)) / wall, 2) for name, now in bench.cpu_s().items()}
+    mine = time.process_time() - mine
+    first = pages[0].joined.result() + 1  # the number of the first change
+    before_that = -1
+    while (messages := sum(len(page.heard) for page in pages)) > before_that:
+        before_that = messages
+        await asyncio.sleep(SETTLED_S)
+    for page in pages:
+        page.transport.close()
+    late = sorted(1000 * one for page in pages for one in _late(page.heard, first, committed))
+    return {
+        "opened": {"sockets": SOCKETS, "seconds": round(opened, 1), "compressed": bool(pages[0].inflate)},
+        "commit to receipt": {
+            "changes": len(committed),
+            # Two commits within MERGE_S of each other have one number, and the later ones seem later than they are
+            "merged_or_lost": len(committed) * SOCKETS - len(late),
+            **{f"p{share}_ms": round(late[int(len(late) * share / 100)], 1) for share in (50, 95, 99)},
+            "worst_ms": round(late[-1], 1),
+        },
+        "messages": {"sent": messages, "server_us_each": round(1e6 * wall * sum(cores.values()) / messages, 1)},
+        "cores": {**cores, "this_client": round(mine / wall, 2)},
+        "server_cores": round(sum(cores.values()), 2),
+    }
+
+
+def _late(heard: list[tuple[int, float]], first: int, committed: list[float]) -> Iterator[float]:
+    """How long after its commit a page knew of each change: from that number, or a higher one that took its place."""
+    changes = iter(enumerate(committed, first))
+    number, commit = next(changes)
+    for seq, at in heard:
+        while number <= seq:
+            yield at - commit
+            if (following := next(changes, None)) is None:
+                return
+            number, commit = following
+
+
+async def _open(bench: Bench, key: str, topic: str) -> list[Socket]:
+    place, gate, loop = urlsplit(bench.home), asyncio.Semaphore(HANDSHAKES), asyncio.get_running_loop()
+
+    async def one() -> Socket:
+        lines = [
+            "GET /live/ HTTP/1.1",
+            f"Host: {place.netloc}",
+            f"Origin: http://{place.netloc}",
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits",
+            f"Cookie: sessionid={key}",
+        ]
+        head = "\r\n".join([*lines, "", ""]).encode()
+        async with gate:
+            _, page = await loop.create_connection(lambda: Socket(head, topic), place.hostname, place.port)
+            await page.joined
+        return page
+
+    return list(await asyncio.gather(*(one() for _ in range(SOCKETS))))
+
+
+def _change(node: int, committed: list[float]) -> None:
+    """As an action does: the row, then the hint after the commit. When each commit had returned."""
+    from django.db import connection, transaction
+
+    from acmeweb import live
+    from jobs.models import Node
+
+    began = time.perf_counter()
+    for number in range(CHANGES_PER_S * SECONDS):
+        time.sleep(max(0.0, began + number / CHANGES_PER_S - time.perf_counter()))
+        with transaction.atomic():
+            Node.objects.filter(pk=node).update(reason=f"change {number}")
+            transaction.on_commit(lambda: committed.append(time.perf_counter()))
+            live.changed(f"node:{node}")
+    connection.close()
+
+
+# --- the map, and pages
+
+
+ALLOCATE = """
+INSERT INTO jobs_allocation (attempt_id, node_id, gpu, held_at, released_at)
+SELECT a.id, (%(nodes)s::bigint[])[1 + place.at / %(gpus)s], place.at %% %(gpus)s, a.promised_at, a.ended_at
+FROM (SELECT id, promised_at, ended_at, row_number() OVER (ORDER BY promised_at) AS n FROM jobs_attempt
+      WHERE ended_at IS NOT NULL) AS a, LATERAL (SELECT (a.n %% %(all)s)::int AS at) AS place
+"""
+# The newest of those who run have a node each
+HOLD = """
+INSERT INTO jobs_allocation (attempt_id, node_id, gpu, held_at)
+SELECT a.id, (%(nodes)s::bigint[])[a.n], gpu, a.promised_at
+FROM (SELECT id, promised_at, row_number() OVER (ORDER BY promised_at DESC) AS n FROM jobs_attempt
+      WHERE ended_at IS NULL) AS a, generate_series(0, %(gpus)s - 1) AS gpu WHERE a.n <= %(busy)s
+"""
+HAPPEN = """
+INSERT INTO jobs_event (at, what, cluster_id, node_id, by, request_id, from_state, to_state, why, detail)
+SELECT now() - (n * 30.0 / %(events)s) * interval '1 day', 'node.moved', %(cluster)s, node, 'sync', '', 'UP',
+  'UP+DRAIN', '', '{}' FROM generate_series(%(events)s, 1, -1) AS n, unnest(%(nodes)s::bigint[]) AS node
+"""
+
+
+def fill(bench: Bench, finished: int) -> None:
+    """A cluster of ten thousand GPUs, and what became of its jobs in the last 28 hours: ten begin each second, with a
+    GPU each, and take an hour. So 36,000 are alive at once, more than such a cluster would hold."""
+    from jobs.models import Cluster, Node
+    from tests.jobs import api_make
+
+    home = api_make.cluster("history", nodes=0)
+    Node.objects.bulk_create(
+        Node(
+            cluster=home, name=f"node-{n:04d}", gpus=GPUS, rack=f"r{n // 16:02d}", leaf=f"l{n // 32:02d}", state="MIXED"
+        )
+        for n in range(NODES)
+    )
+    nodes = list(Node.objects.filter(cluster=home).order_by("name").values_list("pk", flat=True))
+    bench.connection.close()
+    door.grow(bench, finished, LIVE)
+    places = {"nodes": nodes, "gpus": GPUS, "all": NODES * GPUS, "busy": NODES * 4 // 5}
+    with psycopg.connect(bench.url(), autocommit=True) as session:
+        session.execute("SET session_replication_role = replica")
+        session.execute(ALLOCATE, places)
+        session.execute(HOLD, places)
+        session.execute(HAPPEN, {"events": EVENTS, "cluster": home.pk, "nodes": nodes})
+        for table in ("jobs_allocation", "jobs_event", "jobs_node"):
+            session.execute(f"VACUUM ANALYZE {table}")
+    assert Cluster.objects.filter(name="history").exists()
+    bench.connection.close()
+
+
+def measure(bench: Bench, nodes: list[int], at: datetime, resolution: int) -> None:
+    """Telemetry of all GPUs at this moment."""
+    from jobs.models import Sample
+
+    Sample.objects.bulk_create(
+        (
+            Sample(
+                node_id=node,
+                at=at,
+                resolution=resolution,
+                gpu_util=[float((node * 7 + gpu * 13) % 101) for gpu in range(GPUS)],
+                gpu_temperature_c=[40.0 + (node + gpu * 3) % 40 for gpu in range(GPUS)],
+                xid=[0.0] * GPUS,
+            )
+            for node in nodes
+        ),
+        ignore_conflicts=True,
+        batch_size=1000,
+    )
+    bench.connection.close()
+
+
+def maps(bench: Bench) -> dict[str, Any]:
+    from jobs.measures import interval
+    from jobs.models import Node, Resolution
+
+    nodes = list(Node.objects.filter(cluster__name="history").values_list("pk", flat=True))
+    now = datetime.now(UTC)
+    asked = {"now": ""}
+    for hours in (1, 6, 20):
+        at = interval(now - timedelta(hours=hours), Resolution.FIVE_MINUTES)
+        measure(bench, nodes, at, Resolution.FIVE_MINUTES)
+        asked[f"{hours} h ago"] = f"?at={at:%Y-%m-%dT%H:%M:%SZ}"
+    measure(bench, nodes, interval(now, Resolution.RAW), Resolution.RAW)
+    paths = {f"map, {when}": f"/map/history/data/{at}" for when, at in asked.items()}
+    return pages(bench, {**paths, "errors, now": "/map/history/errors/", "page of 6 h ago": f"/map/{asked['6 h ago']}"})
+
+
+def pages(bench: Bench, paths: dict[str, str]) -> dict[str, Any]:
+    """Over one connection, as a browser asks; bytes are those that travel."""
+    cookie = f"sessionid={door.session(bench)}"
+    found = {}
+    for name, path in paths.items():
+        sent: list[bytes] = []
+        asked = request("GET", path, "", Cookie=cookie, Accept_Encoding="gzip")
+
+        def well(status: int, body: bytes, sent: list[bytes] = sent) -> None:
+            if status != 200:
+                raise SystemExit(f"status {status}: {body[:500]!r}")
+            sent.append(body)
+
+        load.drive(bench.home, itertools.repeat(asked), connections=1, count=5)
+        before = bench.cpu_s()
+        measured = load.drive(bench.home, itertools.repeat(asked), connections=1, count=READS, check=well)
+        spent = {n: after - before.get(n, 0) for n, after in bench.cpu_s().items() if n.startswith(("web", "post"))}
+        found[name] = measured.figures() | {
+            "cpu_ms": round(1000 * sum(spent.values()) / READS, 1),
+            "bytes": round(statistics.median(map(len, sent))),
+            "bytes_unpacked": len(gzip.decompress(sent[-1]) if sent[-1][:2] == b"\x1f\x8b" else sent[-1]),
+        }
+    return found
+
+
+if __name__ == "__main__":
+    main()
