@@ -20,5 +20,6 @@ Three ideas make it fast, and they are the ones to keep in mind when adding some
     nodes with that many; best fit is a shift and a lowest bit, a leaf switch or a virtual cluster is one `&`.
   * Jobs that ask for the same are alike. They stand in one line (`Ask`); when the first does not fit, none of
     them does. A turn costs the number of different wishes, not the number of waiting jobs.
-  * Nothing is asked twice. If nothing was freed since the last turn, only what came since can start.
+  * Nothing is asked twice. If nothing was freed since the last turn, only what came since can start; and where
+    something was, only who needs no more GPUs of a node than are free there now (`Engine.opened`).
 """

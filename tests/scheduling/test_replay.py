@@ -505,3 +505,11 @@ def test_acme_with_conservative_backfilling_brings_everybody_to_the_end(jobs):
     done = run(history, "acme", dataclasses.replace(SMALL, policy_settings={"backfill": "conservative"}))
 
     assert (done.ended_s >= done.trace.submit_s + done.trace.runtime_s).all()
+
+
+def test_who_finds_his_planned_node_taken_by_a_claimant_of_the_same_moment_is_planned_anew():
+    history = trace((0, 51, 1), (3, 36, 11), (6, 2, 9), (13, 33, 2), kinds=["evaluation", *["pretrain"] * 3])
+
+    done = run(history, "acme", dataclasses.replace(SMALL, policy_settings={"backfill": "conservative"}))
+
+    assert (done.ended_s >= done.trace.submit_s + done.trace.runtime_s).all()

@@ -345,11 +345,12 @@ def _has_beside(room: Room, a_gpu: tuple[float, float], nodes: Iterable[int]) ->
 def conservative(engine: Engine, now: float) -> None:
     while True:
         arrived, engine.arrived = sorted(engine.arrived), []
+        went_to_plan = True
         if engine.hungry or (arrived := _start_at_once(engine, arrived, now)):
-            _turn(engine, arrived, now)
+            went_to_plan = _turn(engine, arrived, now)
         else:
             engine.promise = None
-        if not engine.arrived:
+        if went_to_plan and not engine.arrived:
             return
         engine.freed = True  # somebody had to stop, and may fit elsewhere
 
@@ -364,7 +365,8 @@ def _start_at_once(engine: Engine, arrived: list[Entry], now: float) -> list[Ent
     return []
 
 
-def _turn(engine: Engine, arrived: list[Entry], now: float) -> None:
+def _turn(engine: Engine, arrived: list[Entry], now: float) -> bool:
+    """False if somebody could not start although his time has come: then all is to be planned anew."""
     for entry in arrived:
         entry[3].ask.line.add(entry)
         engine.hungry[entry[3].ask] = None
@@ -375,12 +377,14 @@ def _turn(engine: Engine, arrived: list[Entry], now: float) -> None:
         for entry in arrived:
             if len(plan.starts) < engine.rules.depth:
                 _plan(engine, plan, entry)
+    went_to_plan = True
     for job, places in plan.start(plan.due(now)):
-        _start(engine, job, places, now)
+        went_to_plan &= _start(engine, job, places, now)
     if engine.rules.claims:
         _start_borrowers(engine, now)
-    if not plan.starts:
+    if not plan.starts or not went_to_plan:
         engine.promise = None
+    return went_to_plan
 
 
 def _start_borrowers(engine: Engine, now: float) -> None:
@@ -470,15 +474,17 @@ def _plan(engine: Engine, plan: Plan, entry: Entry) -> bool:
     return plan.promise(job) is not None
 
 
-def _start(engine: Engine, job: Job, planned: Places, now: float) -> None:
+def _start(engine: Engine, job: Job, planned: Places, now: float) -> bool:
     if engine.books and engine.refuses(job.ask):
         engine.promise = None  # those before him have used the quota up: others may have his place
     elif engine.rules.claims:
         places = room_for(engine, job, sum(1 << node for node, _ in planned), now)
-        assert places is not None
+        if places is None:
+            return False  # one before him, who claimed, has his GPUs otherwise on those nodes than was planned
         _begin(engine, job, places, now)
     else:
         _begin(engine, job, planned, now)
+    return True
 
 
 def _begin(engine: Engine, job: Job, places: Places, now: float) -> None:
