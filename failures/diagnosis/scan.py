@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import hyperscan
 
+from . import kept
 from .signatures import Signature
 from .table import SIGNATURES
 
@@ -25,10 +26,11 @@ class BadPattern(ValueError):
 class Scanner:
     """The compiled table. Threads take turns, for its scratch space serves one scan at a time."""
 
-    def __init__(self, signatures: Sequence[Signature]) -> None:
+    def __init__(self, signatures: Sequence[Signature], database: hyperscan.Database | None = None) -> None:
+        """`database` is these signatures, compiled before."""
         self.signatures = tuple(signatures)
         self.version = version(self.signatures)
-        self._database = _compiled(self.signatures)
+        self._database = database or _compiled(self.signatures)
         self._turn = threading.Lock()
 
     def hits(self, block: bytes) -> list[tuple[int, int]]:
@@ -78,5 +80,10 @@ def version(signatures: Sequence[Signature]) -> str:
 
 @lru_cache(maxsize=1)
 def shipped() -> Scanner:
-    """The scanner of the shipped table, compiled once per process (half a second)."""
-    return Scanner(SIGNATURES)
+    """The scanner of the shipped table. Compiling takes two or three seconds, so it is done once for each table."""
+    table = version(SIGNATURES)
+    if known := kept.load(table):
+        return Scanner(SIGNATURES, known)
+    database = _compiled(SIGNATURES)
+    kept.save(table, database)
+    return Scanner(SIGNATURES, database)
