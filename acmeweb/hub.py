@@ -58,9 +58,9 @@ class Hub:
         async with self.lock:
             if self.hearing is None or self.hearing.done():
                 self.channel = await self.layer.new_channel()
-                self.hearing = asyncio.create_task(self._hear())
                 for known in self.listeners:
                     await self.layer.group_add(group_of(known), self.channel)
+                self.hearing = asyncio.create_task(self._hear())
             if topic not in self.listeners:
                 await self.layer.group_add(group_of(topic), self.channel)
             self.listeners.setdefault(topic, set()).add(listener)

@@ -5,6 +5,7 @@ Nothing of it is history, so nothing of it is an Event.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
@@ -17,6 +18,12 @@ from jobs.models import Attempt
 
 MOST_READ = 1 << 20  # at one look; of what came beyond that the newest
 FIRST_READ = 64 << 10  # of a log that nobody has looked at yet
+
+
+def looked(attempts: Sequence[Attempt], now: datetime) -> None:
+    """They go to the end of the line, though there was nothing new, or nothing that could be read."""
+    rows = [Cadence(attempt=attempt, looked_at=now) for attempt in attempts]
+    Cadence.objects.bulk_create(rows, update_conflicts=True, unique_fields=["attempt"], update_fields=["looked_at"])
 
 
 def listen(attempt: Attempt, now: datetime) -> Heard:

@@ -6,7 +6,8 @@ from collections import Counter
 from datetime import datetime, timedelta
 from functools import cache
 
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.utils.cache import patch_cache_control
 from django.views.decorators.gzip import gzip_page
@@ -25,10 +26,12 @@ REACH = timedelta(days=30)  # how far the slider goes back; telemetry of five mi
 def map_page(request: HttpRequest) -> HttpResponse:
     clusters, cluster = cluster_asked(request)
     now = clock.now()
+    at, wrong = None, ""
     try:
         at = moment_asked(request, now)
     except BadSpec as bad:
-        raise Http404(str(bad)) from None
+        wrong = str(bad)
+        messages.error(request, f"{wrong}. This is the map of now.")
     context = {
         "now": now,
         "clusters": clusters,
@@ -37,7 +40,9 @@ def map_page(request: HttpRequest) -> HttpResponse:
         "reach_s": int(REACH.total_seconds()),
         "racks": cache(lambda: _racks(cluster, at)),
     }
-    return answer(request, "jobs/map.html", context, {"racks": "jobs/_racks.html"})
+    response = answer(request, "jobs/map.html", context, {"racks": "jobs/_racks.html"})
+    response.status_code = 400 if wrong else response.status_code
+    return response
 
 
 def _racks(cluster: Cluster | None, at: datetime | None) -> list[mapping.Rack]:

@@ -137,6 +137,10 @@ def signal(name: str, value: Any) -> str:
     return written.strip().upper()
 
 
+# Nothing happened before, and days are added to and taken from every moment
+FIRST_YEAR, LAST_YEAR = 1970, 9000
+
+
 def moment(name: str, value: Any) -> datetime:
     written = text(40)(name, value)
     try:
@@ -145,10 +149,9 @@ def moment(name: str, value: Any) -> datetime:
         bad(name, f"{written[:40]!r} is no ISO 8601 time")
     if found.tzinfo is None:
         bad(name, f"{written[:40]!r} has no time zone; write 2026-01-31T08:00:00Z")
-    try:
-        return found.astimezone(UTC)
-    except OverflowError:
+    if not FIRST_YEAR <= found.year < LAST_YEAR:
         bad(name, f"{written[:40]!r} is out of range")
+    return found.astimezone(UTC)
 
 
 def kind_of(value: Any) -> str:

@@ -14,6 +14,7 @@ from jobs.maintenance_actions import Wanted
 from jobs.models import Role
 from jobs.node_views import WAYS_TO_DRAIN
 from jobs.notation import BadNotation, parse_duration
+from jobs.readers import BadSpec, moment
 from scheduling.choosing import WORDS, Choice, in_full
 from scheduling.comparing import MOST_RUNS
 from scheduling.engine.placements import PLACEMENTS
@@ -148,7 +149,10 @@ class ReplayForm(forms.Form):
     until = forms.DateTimeField(label="Until, UTC", required=False, widget=_moment(), help_text="Empty: now.")
     jobs = forms.IntegerField(label="Jobs drawn", required=False, min_value=1, max_value=MOST_JOBS)
     nodes = forms.IntegerField(
-        required=False, min_value=1, max_value=asking.MOST_NODES, help_text="Empty: as many as there are."
+        required=False,
+        min_value=1,
+        max_value=asking.MOST_NODES,
+        help_text="Empty: as many as there are. Of a file nobody knows, so say how many.",
     )
     gpus_per_node = forms.IntegerField(
         label="GPUs of a node", required=False, min_value=1, max_value=asking.MOST_GPUS_PER_NODE
@@ -216,6 +220,14 @@ class ReplayForm(forms.Form):
         if file and file.size > LARGEST_FILE:
             raise forms.ValidationError(f"The file has {file.size:,} bytes, more than the {LARGEST_FILE:,} allowed.")
         return file
+
+    def clean_until(self) -> datetime | None:
+        """Read as the API reads it."""
+        until = self.cleaned_data["until"]
+        try:
+            return moment("until", until.isoformat()) if until else None
+        except BadSpec as bad:
+            raise forms.ValidationError(f"{bad.why}.") from None
 
     def clean_quota(self) -> list[dict[str, str]]:
         """What each line means is checked as the API's objects are."""

@@ -17,7 +17,9 @@ from scheduling.backends.base import SeenJob, SeenNode
 
 GRACE = timedelta(seconds=30)
 BEGINS_WITHIN = timedelta(seconds=90)  # a controller may look at its queue only once a minute
-HELD_THERE = "JobHeld"  # by an operator of the cluster, who is respected
+MOST_DOUBLINGS = 5  # what never begins goes round ever more rarely
+# By an operator of the cluster, who is respected, or until a time that the cluster itself has set
+HELD_THERE = ("JobHeld", "BeginTime", "launch failed", "launch_failed", "Dependency")
 SAYS_NOTHING = frozenset({"", "None", "NonZeroExitCode", "TimeLimit", "OutOfMemory"})  # more than state and code do
 
 
@@ -32,6 +34,7 @@ class AttemptFacts:
     missing_since: datetime | None
     promised_at: datetime
     stopping: bool
+    number: int  # of the attempt among those of its job
 
 
 class News:
@@ -105,7 +108,15 @@ def anything_new(facts: AttemptFacts, seen: SeenJob | None, now: datetime) -> bo
 
 def _is_stranded(facts: AttemptFacts, seen: SeenJob, now: datetime) -> bool:
     waits = seen.state == State.PENDING and not seen.reason.startswith(HELD_THERE)
-    return waits and not facts.confirmed and not facts.stopping and now - facts.promised_at > BEGINS_WITHIN
+    # An outage may lie between the promise and the submission
+    there_since = max(facts.promised_at, seen.submitted_at or facts.promised_at)
+    return waits and not facts.confirmed and not facts.stopping and now - there_since > patience(facts.number)
+
+
+def patience(number: int) -> timedelta:
+    """How long a cluster may take to begin what it took: twice as long with each attempt."""
+    doublings = min(max(number - 1, 0), MOST_DOUBLINGS)
+    return BEGINS_WITHIN * (1 << doublings)
 
 
 def _has_run(seen: SeenJob) -> bool:

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from kombu.exceptions import OperationalError
 
-from jobs import readers
+from jobs import clock, readers
 from jobs.api.submitting import Places
 from jobs.door.errors import BadField
 from jobs.models import Role, Scope
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 TRACES = (*(f"acme:{name}" for name in acme.SITES), "history")
 BELONGS = {"acme": ("jobs",), "history": ("cluster", "days", "until"), "upload": ()}
 LARGEST_FILE = 64 << 20
-MOST = Most(jobs=simulate.MOST_JOBS, unpacked_bytes=256 << 20)
+MOST = Most(jobs=simulate.MOST_JOBS, unpacked_bytes=128 << 20)
 UPLOADED = re.compile(rf"{UPLOAD}(\d{{1,18}})", re.ASCII)
 
 
@@ -87,6 +87,8 @@ def checked(trace: str, policies: list[str], asked: dict[str, Any], places: Plac
         if not caller.operates and not caller.everywhere:
             params["teams"] = sorted(caller.roles)
         if isinstance(until := params.get("until"), datetime):
+            if until > clock.now():
+                raise BadField("until", f"{until:%Y-%m-%d %H:%M} UTC has not come yet")
             params["until"] = until.isoformat()
     jobs = params.get("jobs") or (simulate.MOST_JOBS if kind == "acme" else 0)
     if kind == "upload":

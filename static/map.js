@@ -372,6 +372,13 @@
     moments.textContent = moment === null ? text : `${spokenDay.format(moment * 1000)} ${text}`;
     slider.setAttribute("aria-valuetext", text);
     backToNow.disabled = moment === null;
+    clearTimeout(naming);
+    naming = setTimeout(name, 300);
+  }
+
+  // When the slider rests: browsers refuse a page that writes its address too often
+  let naming = null;
+  function name() {
     const place = new URL(location.href);
     if (moment === null) place.searchParams.delete("at"); else place.searchParams.set("at", written(moment));
     history.replaceState(history.state, "", place.href.replaceAll("%3A", ":"));

@@ -25,6 +25,11 @@ COLUMNS: list[table.Column] = [
     ("CAMPAIGNS", lambda row: row["started"]),
     ("WHY", lambda row: row["why"]),
 ]
+MORE: list[table.Column] = [
+    ("PATTERN", lambda row: row["pattern"]),
+    ("PER DAY", lambda row: row["per_day"]),
+    ("NODES", lambda row: row["nodes"] or "no limit"),
+]
 
 
 def make(acme: Acme, asked: Mapping[str, Any]) -> str:
@@ -53,7 +58,8 @@ def rules(
         usage("name the rule that is to change; acme rules lists them")
     if changes and remove:
         usage("--remove and a change are two things; give one of them")
-    print_rows(COLUMNS, _rows(server_of(ctx), id, changes, remove), output)
+    columns = COLUMNS[:-1] + (MORE if id is not None or output != Form.TABLE else []) + COLUMNS[-1:]
+    print_rows(columns, _rows(server_of(ctx), id, changes, remove), output)
 
 
 def _rows(acme: Acme, id: int | None, changes: Mapping[str, Any], remove: bool) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 
+MAY_ASK = ("USR1", "USR2")  # any other means something to programs that know nothing of us
 USUAL = "USR2"  # USR1 is what checkpoints are usually asked for by
 WORD = "ACME_STACKS"
 TELLS = "ACME_STACKS_TOLD"  # somebody above says that the job can be asked
@@ -31,8 +32,9 @@ _listening: set[int] = set()
 
 
 def number_of(word: str) -> int:
-    """USR2, and B:USR2 for one that the batch shell's place takes; 0 for what is no signal."""
-    return int(getattr(signal, f"SIG{word.removeprefix('B:')}", 0))
+    """USR2, and B:USR2 for one that the batch shell's place takes; 0 for what may not be asked by."""
+    name = word.removeprefix("B:")
+    return int(getattr(signal, f"SIG{name}", 0)) if name in MAY_ASK else 0
 
 
 def listen(environment: Mapping[str, str] = os.environ, to: int = 2) -> str:

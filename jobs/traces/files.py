@@ -28,6 +28,10 @@ class Most:
 
     jobs: int
     unpacked_bytes: int
+    json_characters: int = 32 << 20  # it is held whole, as objects
+
+
+HEAD = 1_000  # lines of a table that are no jobs: header, comments
 
 
 def read(path: str | Path, name: str = "", most: Most | None = None) -> Trace:
@@ -39,12 +43,25 @@ def read(path: str | Path, name: str = "", most: Most | None = None) -> Trace:
                 raise BadTrace(f"{name} is Parquet, which is read from the command line only; write it as CSV.")
             return _parquet(path)
         with opened(path, most) as lines:
-            trace = read_lines(lines, name)
+            trace = read_lines(_bounded(lines, name, most) if most else lines, name)
     except (OSError, EOFError, UnicodeError, zlib.error) as error:
         raise BadTrace(f"{name} cannot be read: {error}") from error
     if most and len(trace) > most.jobs:
         raise BadTrace(f"{name} has {len(trace):,} jobs, more than the {most.jobs:,} allowed.")
     return trace
+
+
+def _bounded(lines: Iterable[str], name: str, most: Most) -> Iterator[str]:
+    """Stopped where it grows too long, before anything is made of it. No cell needs a NUL, and no database takes it."""
+    is_json, characters = False, 0
+    for number, line in enumerate(lines):
+        is_json = line.lstrip("\ufeff \t").startswith(("[", "{")) if number == 0 else is_json
+        characters += len(line)
+        if is_json and characters > most.json_characters:
+            raise BadTrace(f"{name} is JSON of more than {most.json_characters >> 20} MiB; write it as CSV.")
+        if not is_json and number > most.jobs + HEAD:
+            raise BadTrace(f"{name} has more lines than the {most.jobs:,} jobs allowed.")
+        yield line.replace("\x00", "?")
 
 
 def _begins_with(path: Path, magic: bytes) -> bool:
@@ -73,7 +90,7 @@ def _parquet(path: Path) -> Trace:
 
 @contextmanager
 def opened(path: Path, most: Most | None = None) -> Iterator[Iterable[str]]:
-    with path.open("rb") as raw, _unpacked(raw, path) as data:
+    with path.open("rb") as raw, _unpacked(raw) as data:
         bounded = io.BufferedReader(_Counted(data, most.unpacked_bytes)) if most else data
         yield io.TextIOWrapper(bounded, encoding="utf-8", errors="replace", newline="")  # type: ignore[arg-type]
 
@@ -97,7 +114,7 @@ class _Counted(io.RawIOBase):
 
 
 @contextmanager
-def _unpacked(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+def _unpacked(raw: IO[bytes]) -> Iterator[IO[bytes]]:
     """By what the file begins with, not by its name."""
     magic = raw.read(4)
     raw.seek(0)
@@ -105,17 +122,17 @@ def _unpacked(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
         with gzip.open(raw) as data:
             yield data  # type: ignore[misc]
     elif magic == b"\x28\xb5\x2f\xfd":
-        zstd = _zstd(path)
+        zstd = _zstd()
         try:
             with zstd.open(raw) as data:
                 yield data
         except zstd.ZstdError as error:
-            raise BadTrace(f"{path.name} cannot be read: {error}") from error
+            raise OSError(str(error)) from error
     else:
         yield raw
 
 
-def _zstd(path: Path):  # type: ignore[no-untyped-def]
+def _zstd():  # type: ignore[no-untyped-def]
     """Python 3.14 brings zstd along; before it, the package of the same code."""
     try:
         from compression import zstd
@@ -123,7 +140,7 @@ def _zstd(path: Path):  # type: ignore[no-untyped-def]
         try:
             from backports import zstd
         except ImportError:
-            raise BadTrace(f"{path.name} is packed with zstd; install acme[traces] or unpack it first.") from None
+            raise OSError("it is packed with zstd, for which a package is missing; unpack it first") from None
     return zstd
 
 

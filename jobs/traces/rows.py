@@ -52,7 +52,7 @@ def read_lines(lines: Iterable[str], source: str = "trace") -> Trace:
     if first.lstrip().startswith(("[", "{")):
         try:
             jobs = json.loads(first + "".join(lines))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadTrace(f"{source} begins like JSON and is none: {error}.") from error
         return philly(jobs, source)
     if first.startswith(";"):
@@ -89,7 +89,8 @@ def reading_of(names: Sequence[str], source: str) -> Reading:
     layout = next((known for known in LAYOUTS if known.marks.issubset(names)), None)
     if layout is None:
         known = "; ".join(f"{one.name} ({', '.join(sorted(one.marks))})" for one in LAYOUTS)
-        raise BadTrace(f"{source}: a header of {', '.join(names[:12])} is of no layout we know: {known}.")
+        said = ", ".join(ascii(name)[1:-1][:40] for name in names[:12])
+        raise BadTrace(f"{source}: a header of {said} is of no layout we know: {known}.")
     return Reading(layout, names, source)
 
 
@@ -288,7 +289,8 @@ def philly(jobs: Sequence[Mapping[str, Any]], source: str = "philly") -> Trace:
         try:
             rows.append((at, _philly_row(job)))
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            reading.refuse(at, f"{type(error).__name__} {error}", [json.dumps(job, default=str)])
+            why = str(error) if type(error) is ValueError else f"it is no job of that layout ({error})"
+            reading.refuse(at, why, [json.dumps(job, default=str)])
     for start in range(0, len(rows), BLOCK):
         reading.take(rows[start : start + BLOCK])
     return replace(reading.trace(), source=source)
@@ -301,5 +303,10 @@ def _philly_row(job: Mapping[str, Any]) -> list[str]:
     ran = sum(moment(one["end_time"]) - moment(one["start_time"]) for one in attempts)
     places = attempts[0]["detail"]
     gpus = sum(len(place["gpus"]) for place in places)
-    words = [str(job[name]) for name in ("jobid", "user", "vc", "status")]
+    words = [_word(job[name]) for name in ("jobid", "user", "vc", "status")]
     return [*words, str(job["submitted_time"]), str(ran), str(gpus), str(max(1, len(places)))]
+
+
+def _word(value: Any) -> str:
+    """JSON can spell what no text can hold."""
+    return str(value).encode("utf-8", "replace").decode().replace("\x00", "?")

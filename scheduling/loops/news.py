@@ -14,7 +14,7 @@ from scheduling.backends.base import SeenJob
 from scheduling.observing import AttemptFacts
 
 # The columns that `facts` is made from, in its order
-KNOWN = ("backend_id", "confirmed_at", "state", "missing_since", "promised_at", "stop_as")
+KNOWN = ("backend_id", "confirmed_at", "state", "missing_since", "promised_at", "stop_as", "number")
 
 
 def facts(
@@ -24,6 +24,7 @@ def facts(
     missing_since: datetime | None,
     promised_at: datetime,
     stop_as: str,
+    number: int,
     *,
     sent: bool,
 ) -> AttemptFacts:
@@ -35,6 +36,7 @@ def facts(
         missing_since=missing_since,
         promised_at=promised_at,
         stopping=bool(stop_as),
+        number=number,
     )
 
 
@@ -54,7 +56,7 @@ def apply_news(attempt: Attempt, seen: SeenJob | None, sent: bool, now: datetime
                 actions.suspend(attempt, suspended=yes, author=SYNC)
                 moved = True
             case observing.Stranded(reason) if attempt.job.cluster.mode == Mode.DRIVE:
-                stop_actions.take_back(attempt.job, author=SYNC, why=_stranded(reason))
+                stop_actions.take_back(attempt.job, author=SYNC, why=_stranded(attempt, reason))
                 moved = True
             case observing.Over(state, at, exit_code, signal, reason):
                 ended = Ended(state=state, at=at, exit_code=exit_code, signal=signal, reason=reason)
@@ -63,7 +65,7 @@ def apply_news(attempt: Attempt, seen: SeenJob | None, sent: bool, now: datetime
     return moved
 
 
-def _stranded(reason: str) -> str:
+def _stranded(attempt: Attempt, reason: str) -> str:
     said = f" ({reason})" if reason not in observing.SAYS_NOTHING else ""
-    waited = int(observing.BEGINS_WITHIN.total_seconds())
+    waited = int(observing.patience(attempt.number).total_seconds())
     return f"The cluster took it and did not begin it on these nodes for {waited} s{said}; others are looked for."

@@ -57,7 +57,8 @@ HANG, SPIKE = "Hang", "LossNaNOrSpike"
 def watch_once(now: datetime) -> int:
     """How many symptoms were found or taken back."""
     done, hangs, watched = _passed(now), list[tuple[Attempt, Finding]](), Counter[int]()
-    for attempts, look in ((followed(), _hang_of), (_silent_ones(), _heard)):
+    silent_ones = _silent_ones()
+    for attempts, look in ((followed(), _hang_of), (silent_ones, _heard)):
         for attempt in attempts:
             watched[attempt.job.cluster_id] += 1
             with one_row(attempt):
@@ -65,6 +66,7 @@ def watch_once(now: datetime) -> int:
                     hangs.append((attempt, finding))
                 else:
                     done += _spiked(attempt, now)
+    listening.looked(silent_ones, now)
     silent = Counter(attempt.job.cluster_id for attempt, _ in hangs)
     for attempt, finding in hangs:
         cluster = attempt.job.cluster_id
@@ -91,7 +93,8 @@ def followed() -> list[Attempt]:
 def _silent_ones() -> list[Attempt]:
     """The same of those that report none, and whose log can be read; who was looked at longest ago comes first."""
     rows = _looked_after().filter(pulse__step__isnull=True).exclude(log_path="").exclude(job__cluster__log_root="")
-    return list(rows.select_related("cadence").order_by(F("cadence__looked_at").asc(nulls_first=True))[:MOST_LOGS])
+    rows = rows.select_related("cadence", "pulse").order_by(F("cadence__looked_at").asc(nulls_first=True))
+    return list(rows[:MOST_LOGS])
 
 
 def _looked_after() -> QuerySet[Attempt]:

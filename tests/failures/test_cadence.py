@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from failures import listening
 from failures.detect.cadence import Heard, hear, silence
 from failures.models import Cadence, Diagnosis, StackDump
 from jobs import actions, clock
@@ -222,3 +223,12 @@ def test_one_log_that_breaks_leaves_the_others_alone_and_ended_ones_are_forgotte
     actions.finish(job.attempt, Ended(state=State.COMPLETED, at=job.now, exit_code=0), author=rows.LOOP)
     job.look()
     assert not Cadence.objects.filter(attempt=job.attempt).exists()
+
+
+def test_who_was_looked_at_goes_to_the_end_of_the_line_whatever_was_there(db):
+    attempt = rows.attempt(rows.job(kind="pretrain"))
+
+    for _ in range(2):
+        listening.looked([attempt], clock.now())
+
+    assert Cadence.objects.get().attempt == attempt

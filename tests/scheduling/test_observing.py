@@ -28,7 +28,7 @@ AGO = NOON - timedelta(minutes=1)
 
 def facts(**fields):
     defaults = {"backend_id": "7", "confirmed": True, "suspended": False, "sent": True, "missing_since": None}
-    return AttemptFacts(**{**defaults, "promised_at": AGO, "stopping": False, **fields})
+    return AttemptFacts(**{**defaults, "promised_at": AGO, "stopping": False, "number": 1, **fields})
 
 
 def waiting(**fields):
@@ -57,6 +57,9 @@ def seen(state=State.RUNNING, **fields):
         # it is left waiting there, though nobody ended it and no operator holds it
         (waiting(), seen(State.PENDING, started_at=None, reason="Resources"), [Stranded("Resources")]),
         (waiting(promised_at=NOON - BEGINS_WITHIN), seen(State.PENDING, started_at=None), []),
+        (waiting(), seen(State.PENDING, started_at=None, submitted_at=AGO), []),
+        (waiting(number=2), seen(State.PENDING, started_at=None), []),
+        (waiting(), seen(State.PENDING, started_at=None, reason="BeginTime"), []),
         (waiting(stopping=True), seen(State.PENDING, started_at=None), []),
         (waiting(confirmed=True), seen(State.PENDING, started_at=AGO), []),
         (waiting(), seen(State.PENDING, started_at=None, reason="JobHeldAdmin"), []),

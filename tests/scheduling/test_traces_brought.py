@@ -9,7 +9,7 @@ from django.test import Client
 
 from jobs import clock
 from jobs.models import Event, Role
-from jobs.traces.files import Most, read
+from jobs.traces.files import HEAD, Most, read
 from jobs.traces.trace import BadTrace
 from scheduling import trace_actions
 from scheduling.loops.simulate import forget_once, simulate_once
@@ -103,6 +103,9 @@ def test_rows_that_cannot_be_read_are_counted_and_quoted_with_their_line(people)
         ("a.gz", gzip.compress(ROWS.encode())[:-20], "cannot be read"),
         ("a.json", b'[{"jobid": ', "begins like JSON and is none"),
         ("a.parquet", b"PAR1....", "is read from the command line only"),
+        ("a.json", b"[" * 200_000, "begins like JSON and is none"),
+        ("a.zst", b"\x28\xb5\x2f\xfd" + b"x" * 50, "a.zst cannot be read"),
+        ("a.bin", b"\x01\x02\xff,\x1b[31m\n1,2\n", "is of no layout we know"),
     ],
 )
 def test_what_is_no_trace_is_refused_with_one_sentence_and_nothing_is_kept(people, name, content, sentence):
@@ -119,6 +122,41 @@ def test_a_file_that_unpacks_to_more_than_is_allowed_is_stopped_on_its_way(tmp_p
 
     with pytest.raises(BadTrace, match="unpacks to more than the 1 MiB allowed"):
         read(bomb, most=Most(jobs=10, unpacked_bytes=1 << 20))
+
+
+def test_lines_that_are_no_jobs_count_too(tmp_path):
+    (tmp_path / "long.csv").write_text(HEADER + "0,,,,1,1,1,1,\n" * (HEAD + 31))
+
+    with pytest.raises(BadTrace, match="more lines than the 29 jobs allowed"):
+        read(tmp_path / "long.csv", most=Most(jobs=29, unpacked_bytes=1 << 20))
+
+
+def test_json_is_held_whole_and_may_therefore_be_less(tmp_path):
+    (tmp_path / "jobs.json").write_text("[" + " " * 2000 + "]")
+
+    with pytest.raises(BadTrace, match="write it as CSV"):
+        read(tmp_path / "jobs.json", most=Most(jobs=29, unpacked_bytes=1 << 20, json_characters=1000))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", HEADER + "1,u\0x,vc\0a,deb\0ug,60,60,1,1,COMPLETED\n"),
+        (
+            "a.json",
+            '[{"jobid": "a\\ud800", "user": "u\\u0000", "vc": "v", "status": "Pass", "submitted_time":'
+            ' "2017-10-09 07:01:00", "attempts": [{"start_time": "2017-10-09 07:02:00",'
+            ' "end_time": "2017-10-09 08:02:00",'
+            ' "detail": [{"ip": "m1", "gpus": ["gpu0"]}]}]}]',
+        ),
+    ],
+)
+def test_words_that_no_database_takes_are_cleaned_on_their_way(people, name, content):
+    assert bring(content, name).status_code == 302
+
+    simulate_once(clock.now)
+
+    assert Simulation.objects.get().error == ""
 
 
 def test_more_jobs_than_may_be_replayed_are_refused(tmp_path):
@@ -201,3 +239,10 @@ def test_a_window_of_our_history_may_end_in_the_past(people):
     browser("ada").post("/what-if/", ASKED | wish)
 
     assert Simulation.objects.get().params["until"] == "2026-01-08T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(("until", "why"), [("2099-01-01T00:00", "has not come yet"), ("0001-01-01T00:00", "range")])
+def test_a_window_ends_when_something_can_have_been(people, until, why):
+    answer = browser("ada").post("/what-if/", ASKED | {"trace": "history", "cluster": "seren", "until": until})
+
+    assert (answer.status_code, why in answer.content.decode()) == (400, True)
