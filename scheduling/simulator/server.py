@@ -37,7 +37,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from . import bodies, door, exporter, host, kernellog, wire
+from . import accounting, bodies, door, exporter, host, kernellog, wire
 from .commits import Commits
 from .door import Handler
 from .execute import ExecuteHands
@@ -107,6 +107,14 @@ class Server:
             ("GET", f"{slurm}/node/{{name}}", self.node),
             ("POST", f"{slurm}/node/{{name}}", self.update_node),
         ]
+        slurmdb = f"/slurmdb/{API}"
+        paths += [
+            ("GET", f"{slurmdb}/jobs", self.accounted_jobs),
+            ("GET", f"{slurmdb}/job/{{id}}", self.accounted_job),
+            ("GET", f"{slurmdb}/accounts", self.accounts),
+            ("GET", f"{slurmdb}/associations", self.associations),
+            ("GET", f"{slurmdb}/qos", self.qos),
+        ]
         if not self._options.execute:
             paths += [
                 ("GET", "/kernel/{name}", self.kernel_log),
@@ -149,11 +157,32 @@ class Server:
     async def job(self, request: Request) -> Response:
         return door.json_answer(self._jobs_text([self._world.job(door.job_id(request))]))
 
+    async def accounted_jobs(self, request: Request) -> Response:
+        return self._answer(accounting.jobs(self._cluster, self._world.jobs.values(), time.time()))
+
+    async def accounted_job(self, request: Request) -> Response:
+        """Whom nobody knows is an empty answer here, and an error only at the controller: Slurm's rule."""
+        known = self._world.jobs.get(door.job_id(request))
+        return self._answer(accounting.jobs(self._cluster, [known] if known else [], time.time()))
+
+    async def accounts(self, request: Request) -> Response:
+        return self._answer(accounting.accounts(self._world.jobs.values()))
+
+    async def associations(self, request: Request) -> Response:
+        return self._answer(accounting.associations(self._cluster, self._world.jobs.values()))
+
+    async def qos(self, request: Request) -> Response:
+        return self._answer(accounting.qos())
+
     async def nodes(self, request: Request) -> Response:
         return self._answer(wire.nodes(self._world, self._cluster, self._world.nodes.values()))
 
     async def node(self, request: Request) -> Response:
-        one = self._world.node(request.path_params["name"])
+        name = request.path_params["name"]
+        try:
+            one = self._world.node(name)
+        except Refusal as no:  # Slurm's words for it, by which Slurm-web tells a node that is not there from trouble
+            raise BadBody(no.number, no.words, f"Failure to query node {name:.80}") from None
         return self._answer(wire.nodes(self._world, self._cluster, [one]))
 
     async def metrics(self, request: Request) -> Response:

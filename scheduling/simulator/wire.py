@@ -21,6 +21,7 @@ from .world import World
 API = "v0.0.42"
 RELEASE = "24.11.5"
 PARTITION = "gpu"
+QOS = "normal"
 PRIORITY_TOP = 4_294_901_760  # of the first job ever; each later one is one less, so the older goes first
 
 NOT_FOUND, EMPTY_QUERY, UNPARSED, BAD_TYPE, NOT_AN_OBJECT, BAD_FLAG = 2017, 9000, 9001, 9202, 9209, 9207
@@ -106,8 +107,8 @@ def _asked(cluster: Cluster, seen: Job) -> Plain:
         "memory_per_node": number(asked.memory_per_node_mb),
         "name": asked.name,
         "partition": asked.partition or PARTITION,
-        "priority": number(0 if asked.held else PRIORITY_TOP - seen.id),
-        "qos": "",
+        "priority": priority(seen),
+        "qos": QOS,
         "required_nodes": compress(asked.required_nodes),
         "requeue": False,
         "restart_cnt": 0,
@@ -115,14 +116,23 @@ def _asked(cluster: Cluster, seen: Job) -> Plain:
         "standard_input": "/dev/null",
         "standard_output": asked.stdout,
         "tasks_per_node": number(1),
-        "time_limit": _limit(asked),
+        "time_limit": time_limit(asked),
+        "shared": [],
+        "sockets_per_node": number(None),
+        "tres_per_job": "",
         "tres_per_node": _gres_wish(asked),
+        "tres_per_socket": "",
+        "tres_per_task": "",
         "user_id": 0,
         "user_name": asked.user,
     }
 
 
-def _limit(asked: Request) -> Plain:
+def priority(seen: Job) -> Plain:
+    return number(0 if seen.request.held else PRIORITY_TOP - seen.id)
+
+
+def time_limit(asked: Request) -> Plain:
     return number(None, infinite=True) if asked.limit_s is None else number(ceil(asked.limit_s / 60))
 
 
@@ -240,7 +250,9 @@ def node(world: World, cluster: Cluster, one: Node) -> Plain:
         "gres_drained": "N/A",
         "gres_used": f"{kind}:{len(used)}(IDX:{ranges(used) or 'N/A'})" if one.gpus else "",
         "hostname": one.name,
+        "last_busy": number(world.last_node_change),
         "name": one.name,
+        "operating_system": "Linux",
         "partitions": [PARTITION],
         "real_memory": one.memory_mb,
         "reason": one.reason,

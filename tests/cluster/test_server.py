@@ -90,11 +90,26 @@ def test_nonsense_is_answered_and_not_stumbled_over(http, method, path, content,
 # What Slurm-web's agent and the exporters for Prometheus take from a row, with what they divide by or index into
 READ_BY_OTHERS = {
     "nodes": {"name", "cpus", "sockets", "cores", "real_memory", "state", "reason", "partitions", "alloc_cpus"}
-    | {"alloc_idle_cpus", "alloc_memory", "gres", "gres_used", "architecture", "version", "boot_time"},
+    | {"alloc_idle_cpus", "alloc_memory", "gres", "gres_used", "architecture", "version", "boot_time"}
+    | {"operating_system", "last_busy", "threads"},
     "jobs": {"job_id", "user_name", "account", "name", "job_state", "state_reason", "partition", "nodes", "node_count"}
     | {"cpus", "priority", "qos", "submit_time", "start_time", "end_time", "time_limit", "exit_code", "gres_detail"}
-    | {"tres_req_str", "tres_alloc_str", "standard_output", "current_working_directory"},
+    | {"tres_req_str", "tres_alloc_str", "standard_output", "current_working_directory", "sockets_per_node"}
+    | {"tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "batch_flag", "shared"},
 }
+ACCOUNTED = {
+    "association",
+    "comment",
+    "derived_exit_code",
+    "exit_code",
+    "group",
+    "name",
+    "nodes",
+    "partition",
+    "priority",
+}
+ACCOUNTED |= {"qos", "script", "state", "steps", "submit_line", "time", "tres", "used_gres", "user", "wckey"}
+ACCOUNTED |= {"working_directory"}
 
 
 @pytest.mark.parametrize("what", READ_BY_OTHERS)
@@ -106,6 +121,54 @@ def test_clients_that_are_not_ours_find_what_they_read(cluster, http, what):
     row = http.get(f"{API}/{what}").json()[what][0]
 
     assert READ_BY_OTHERS[what] <= set(row)
+
+
+def test_accounting_tells_of_the_same_jobs(cluster, http):
+    backend = cluster.backend()
+    job_id = backend.submit(asked(cluster, "accounted", nodes=("seren-001", "seren-002"), cpus_per_node=2))
+    until(lambda: backend.find("accounted").state == State.RUNNING)
+    backend.close()
+
+    (row,) = http.get(f"/slurmdb/v0.0.42/job/{job_id}").json()["jobs"]
+    listed = http.get("/slurmdb/v0.0.42/jobs").json()["jobs"]
+
+    assert set(row) >= ACCOUNTED
+    assert row["state"]["current"] == ["RUNNING"]
+    assert {one["type"]: one["count"] for one in row["tres"]["allocated"]} == {
+        "cpu": 4,
+        "mem": 2000,
+        "node": 2,
+        "gres": 2,
+    }
+    assert row["time"]["submission"] <= row["time"]["start"]
+    assert row["job_id"] in {one["job_id"] for one in listed}
+
+
+def test_accounting_knows_nothing_of_a_job_that_never_was(http):
+    answer = http.get("/slurmdb/v0.0.42/job/99999")
+
+    assert answer.status_code == 200
+    assert answer.json()["jobs"] == answer.json()["errors"] == []
+
+
+def test_accounting_names_who_has_jobs(cluster, http):
+    backend = cluster.backend()
+    backend.submit(asked(cluster, "known", account="nlp"))
+    backend.close()
+
+    accounts = http.get("/slurmdb/v0.0.42/accounts").json()["accounts"]
+    associations = http.get("/slurmdb/v0.0.42/associations").json()["associations"]
+    (qos,) = http.get("/slurmdb/v0.0.42/qos").json()["qos"]
+
+    assert "nlp" in {one["name"] for one in accounts}
+    assert "nlp" in {one["account"] for one in associations}
+    assert qos["name"] == http.get(f"{API}/jobs").json()["jobs"][0]["qos"]
+
+
+def test_a_node_that_is_not_there_is_told_in_the_words_that_others_look_for(http):
+    (error,) = http.get(f"{API}/node/nowhere").json()["errors"]
+
+    assert error["description"].startswith("Failure to query node ")
 
 
 def test_update_time_gives_nothing_while_nothing_moves(http):
