@@ -48,6 +48,7 @@ ENDS = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED:1", "OUT_OF_MEMORY")
 # Causes with different remedies: started again at once, elsewhere, after a roll back, or not at all
 TRAINING_FAILS = ("cuda_error", "ecc_error", "dataloader_killed", "checkpoint_corrupt", "value_error")
 TRAININGS = 0.15
+STORMY = 0.75  # of the time after the start; the rest is for jobs that are under way when the storm is over
 STILL_TURNS = 120  # a second each at least: longer than the claim of a dead worker and the pause before another try
 LONGEST_REST_S = 1200.0
 STOPPED_S = 33.0  # longer than the lease
@@ -430,13 +431,17 @@ def chaos(
     seed: int,
     storm_s: float,
     jobs: int,
+    whole_s: float = 0.0,
     most_unfinished: int = MOST_UNFINISHED,
     trainings: float = TRAININGS,
 ) -> tuple[str, list[str]]:
-    """One storm from start to stop: its line, and what it broke."""
+    """One storm from start to stop: its line, and what it broke. It blows for `storm_s` at least, and for most of what
+    the start has left of `whole_s`."""
+    began = time.monotonic()
     instance = Instance(var).start()
     try:
         instance.ready()
+        storm_s = max(storm_s, STORMY * (whole_s - (time.monotonic() - began)))
         storm = Storm(instance=instance, seed=seed, most_unfinished=most_unfinished, trainings=trainings)
         try:
             storm.blow(storm_s, jobs)
@@ -460,8 +465,14 @@ def main() -> int:
     home.chmod(0o755)
     whole_s = given.minutes * 60
     try:
-        options = {"jobs": given.jobs, "most_unfinished": given.unfinished}
-        line, broken = chaos(home / "var", seed=given.seed, storm_s=whole_s * 0.65, **options)
+        line, broken = chaos(
+            home / "var",
+            seed=given.seed,
+            storm_s=whole_s / 2,
+            whole_s=whole_s,
+            jobs=given.jobs,
+            most_unfinished=given.unfinished,
+        )
     except BaseException:
         print(f"chaos seed={given.seed} ended in an error; everything is kept in {home}", file=sys.stderr)
         raise
