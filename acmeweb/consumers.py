@@ -11,15 +11,13 @@ import asyncio
 import re
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
-from django.conf import settings
 from django.contrib.sessions.backends.db import SessionStore
-from redis import asyncio as valkey
-from redis.exceptions import RedisError
 
-from acmeweb import hub
+from acmeweb import hub, shared
 from failures import rights
 from jobs.models import Job, Role, Team
 from scheduling.models import Campaign, Simulation
@@ -67,7 +65,8 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
             if topic not in self.topics and len(self.topics) < MOST_TOPICS:
                 self.topics.add(topic)
                 await hub.of_this_process().join(topic, self.listener)
-        await self.send_json({"joined": await numbers_of(allowed)})
+        # 0 where nobody knows: then the page asks again at the next message
+        await self.send_json({"joined": await sync_to_async(shared.numbers)(allowed)})
 
     @classmethod
     async def decode_json(cls, text_data: str) -> Any:
@@ -119,15 +118,3 @@ class LiveConsumer(AsyncJsonWebsocketConsumer):
             if not await self._still_logged_in():
                 await self.close(code=4401)
                 return
-
-
-async def numbers_of(topics: list[str]) -> dict[str, int]:
-    """Where each topic is now; 0 when nobody knows, which makes the page ask again at the next message."""
-    if not topics or not settings.VALKEY_URL:
-        return dict.fromkeys(topics, 0)
-    try:
-        async with valkey.from_url(settings.VALKEY_URL, socket_timeout=5) as server:
-            values = await server.mget([f"acme:live:{topic}" for topic in topics])
-    except (RedisError, OSError):
-        return dict.fromkeys(topics, 0)
-    return {topic: int(value or 0) for topic, value in zip(topics, values, strict=True)}

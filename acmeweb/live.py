@@ -42,6 +42,8 @@ class _Teller:
         self.topics: set[str] = set()
         self.lock = threading.Lock()
         self.loop = asyncio.new_event_loop()
+        # One connection for as long as the process lives; it is made at the first word, by the loop it belongs to
+        self.server = valkey.from_url(settings.VALKEY_URL, socket_timeout=5)
         threading.Thread(target=self.loop.run_forever, name="live", daemon=True).start()
 
     def take(self, topics: tuple[str, ...]) -> None:
@@ -61,20 +63,19 @@ class _Teller:
             log.debug("nobody heard of %s: %s", topics, error)
 
     async def _tell(self, topics: list[str]) -> None:
-        numbers = await count_up(topics)
+        numbers = await self._count_up(topics)
         layer = get_channel_layer()
         for topic, number in zip(topics, numbers, strict=True):
             message = {"type": "topic.moved", "topic": topic, "seq": number}
             await layer.group_send(group_of(topic), message)
 
-
-async def count_up(topics: list[str]) -> list[int]:
-    async with valkey.from_url(settings.VALKEY_URL, socket_timeout=5) as server, server.pipeline() as pipe:
-        for topic in topics:
-            pipe.incr(f"acme:live:{topic}")
-            pipe.expire(f"acme:live:{topic}", 7 * 86400)
-        answers = await pipe.execute()
-    return [int(number) for number in answers[::2]]
+    async def _count_up(self, topics: list[str]) -> list[int]:
+        async with self.server.pipeline() as pipe:
+            for topic in topics:
+                pipe.incr(f"acme:live:{topic}")
+                pipe.expire(f"acme:live:{topic}", 7 * 86400)
+            answers = await pipe.execute()
+        return [int(number) for number in answers[::2]]
 
 
 _teller: _Teller | None = None

@@ -108,6 +108,8 @@ CHANNEL_LAYERS = {
     else {"BACKEND": "channels.layers.InMemoryChannelLayer"}
 }
 
+CURRENCY = env.text("ACME_CURRENCY", "USD")  # of the clusters' prices
+
 CELERY_BROKER_URL = VALKEY_URL.replace("unix://", "redis+socket://") or "memory://"
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]

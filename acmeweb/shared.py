@@ -8,10 +8,17 @@ five seconds alone limit how old it can be.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from jobs import tally
 
 
 def at(*topics: str) -> str:
-    answers = tally.valkey.ask([("MGET", *(f"acme:live:{topic}" for topic in topics))])
-    found = answers[0] if answers else []
-    return " ".join(value.decode() if value else "0" for value in found) if isinstance(found, list) else ""
+    return " ".join(str(number) for number in numbers(topics).values())
+
+
+def numbers(topics: Collection[str]) -> dict[str, int]:
+    """Where each topic is now; 0 where nobody knows, which is no number that a topic ever has."""
+    answers = tally.valkey.ask([("MGET", *(f"acme:live:{topic}" for topic in topics))]) if topics else None
+    found = answers[0] if answers and isinstance(answers[0], list) else [None] * len(topics)
+    return {topic: int(value or 0) for topic, value in zip(topics, found, strict=True)}

@@ -1,7 +1,6 @@
 """The trainings that run, as far as the viewer may see them: how far, how it goes, what would be lost.
 
-Six statements for all of them together. The first goes through what is live; each of the others reads a bounded number
-of rows for each training shown.
+Six statements for all of them together; each reads a bounded number of rows for each training shown.
 """
 
 from __future__ import annotations
@@ -12,17 +11,14 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import F
 
 from jobs import sparks
-from jobs.lifecycle import Kind
 from jobs.models import Attempt, Job, Pulse
 from scheduling import accounting
 
 MOST_SHOWN = 12
 MOST_LOOKED_AT = 48  # the widest, whether they report or not: who does not is no training to show
 POINTS_READ = 600
-LARGE = (Kind.PRETRAIN, Kind.SFT, Kind.MLLM)
 
 # The end of each attempt's range in the table's own key
 LOSSES = """
@@ -46,8 +42,7 @@ class Training:
 
 def trainings(visible: Any, now: datetime) -> list[Training]:
     """The widest first: there most is lost."""
-    wide = visible.live().filter(kind__in=LARGE).order_by((F("nodes") * F("gpus_per_node")).desc(), "-pk")
-    jobs = list(wide.values_list("pk", flat=True)[:MOST_LOOKED_AT])
+    jobs = list(visible.widest_trainings().values_list("pk", flat=True)[:MOST_LOOKED_AT])
     if not jobs:
         return []
     found = Attempt.objects.filter(job__in=jobs, ended_at__isnull=True, pulse__isnull=False)

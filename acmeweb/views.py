@@ -107,6 +107,7 @@ class Trouble:
 
     silent: list[Cluster]
     proposals: list[Decision]
+    more_proposals: bool
     incidents: list[Incident]
     more_incidents: bool
     nodes: list[Node]
@@ -122,10 +123,11 @@ def _trouble(caller: Caller, now: datetime) -> Trouble:
     mine = caller.jobs()
     troubled = Node.objects.troubled().filter(maintenance=None)  # what was planned needs nobody
     nodes = list(troubled.select_related("cluster").order_by("-since")[: MOST_TROUBLE + 1])
-    incidents = _untaken(caller)
+    incidents, proposals = _untaken(caller), _proposals(caller, now)
     return Trouble(
         silent=list(Cluster.objects.silent(now)),
-        proposals=_proposals(caller, now),
+        proposals=proposals[:MOST_TROUBLE],
+        more_proposals=len(proposals) > MOST_TROUBLE,
         incidents=incidents[:MOST_TROUBLE],
         more_incidents=len(incidents) > MOST_TROUBLE,
         nodes=nodes[:MOST_TROUBLE],
@@ -138,7 +140,7 @@ def _trouble(caller: Caller, now: datetime) -> Trouble:
 def _proposals(caller: Caller, now: datetime) -> list[Decision]:
     """What recovery would do if somebody said yes; the first to expire first."""
     rows = rights.decisions(caller).waiting_for_a_yes(now)
-    found = list(rows.select_related("attempt__job__team", "sign__node").order_by("expires_at")[:MOST_TROUBLE])
+    found = list(rows.select_related("attempt__job__team", "sign__node").order_by("expires_at")[: MOST_TROUBLE + 1])
     for decision in found:
         decision.sentence = decision_actions.sentence(decision)
     return found
@@ -162,12 +164,15 @@ class Queue:
 
 def _queue(caller: Caller) -> Queue:
     """Half of the rows for each; what one half leaves free goes to the other."""
-    visible = caller.jobs().in_rows()
-    waiting = list(visible.waiting().in_queue_order()[: MOST_QUEUED + 1])
-    running = list(visible.live().order_by(F("started_at").desc(nulls_first=True), "-pk")[: MOST_QUEUED + 1])
-    half = MOST_QUEUED // 2
-    first = max(half, MOST_QUEUED - len(running))
-    shown = waiting[:first]
+    visible, half = caller.jobs().in_rows(), MOST_QUEUED // 2
+    all_waiting = visible.waiting().in_queue_order()
+    all_running = visible.live().order_by(F("started_at").desc(nulls_first=True), "-pk")
+    # One row more than is shown says that there are more
+    running = list(all_running[: half + 1])
+    waiting = list(all_waiting[: MOST_QUEUED - min(half, len(running)) + 1])
+    if len(waiting) < half < len(running):
+        running = list(all_running[: MOST_QUEUED - len(waiting) + 1])
+    shown = waiting[: MOST_QUEUED - min(half, len(running))]
     return Queue(
         waiting=shown,
         running=running[: MOST_QUEUED - len(shown)],

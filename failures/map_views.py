@@ -24,7 +24,7 @@ def map_errors(request: HttpRequest, cluster: str) -> HttpResponse:
     row = get_object_or_404(Cluster, name=cluster)
     now = clock.now()
     try:
-        asked = moment_asked(request, now)
+        asked = moment_asked(request, map_rows.begins(row, now), now)
     except BadSpec as bad:
         return HttpResponseBadRequest(str(bad), content_type="text/plain; charset=utf-8")
     at = asked or now

@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -46,11 +45,13 @@ MOST_BARS = 10
 
 STATES: dict[str, tuple[str, ...]] = {
     "unresolved": (Standing.OPEN, Standing.ACKNOWLEDGED),
+    "undecided": tuple(Standing.values),
     "open": (Standing.OPEN,),
     "acknowledged": (Standing.ACKNOWLEDGED,),
     "resolved": (Standing.RESOLVED,),
     "all": tuple(Standing.values),
 }
+STATE_WORDS = {"undecided": "awaits a decision"}
 REACH: dict[str, tuple[str, ...]] = {
     "everything": tuple(Scope),
     "platform": (Scope.NODE, Scope.SERVICE),
@@ -68,8 +69,8 @@ def failures(request: HttpRequest) -> HttpResponse:
     context = {
         "now": now,
         "asked": asked,
-        "incidents": cache(lambda: _page(rights.incidents(caller), caller.jobs(), asked)),
-        "states": [_choice("state", name, asked) for name in STATES],
+        "incidents": cache(lambda: _page(caller, asked, now)),
+        "states": [_choice("state", name, asked, STATE_WORDS.get(name, name)) for name in STATES],
         "reaches": [_choice("reach", name, asked) for name in REACH],
         "periods": [_choice("days", days, asked, words) for days, words in PERIODS.items()],
         "views": [_choice("by", name, asked) for name in statistics.BY],
@@ -124,14 +125,16 @@ class Page:
     older: str
 
 
-def _page(rows: QuerySet[Incident], jobs: QuerySet[Job], asked: Mapping[str, str]) -> Page:
-    rows = rows.filter(state__in=STATES[asked["state"]], scope__in=REACH[asked["reach"]])
+def _page(caller: Caller, asked: Mapping[str, str], now: datetime) -> Page:
+    rows = rights.incidents(caller).filter(state__in=STATES[asked["state"]], scope__in=REACH[asked["reach"]])
+    if asked["state"] == "undecided":
+        rows = rows.filter(pk__in=rights.decisions(caller).waiting_for_a_yes(now).values("incident"))
     if asked["cluster"]:
         rows = rows.filter(cluster__name=asked["cluster"].replace("\x00", ""))
     if asked["before"].isdecimal() and len(asked["before"]) < 19:
         rows = rows.filter(pk__lt=int(asked["before"]))
     found = list(rows.select_related("cluster").prefetch_related("nodes").order_by("-pk")[: PAGE + 1])
-    named = dict(jobs.filter(public_id__in=[row.subject for row in found]).values_list("public_id", "name"))
+    named = dict(caller.jobs().filter(public_id__in=[row.subject for row in found]).values_list("public_id", "name"))
     for row in found:
         row.look = look(row.root_cause, row.category)
         row.job_name = named.get(row.subject, "")

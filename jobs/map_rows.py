@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 from jobs.lifecycle import Badge, NodeFlag, NodeState, node_badge, occupied, read_condition, takes_work
 from jobs.mapping import Reading, Spot
 from jobs.measures import interval
-from jobs.models import Allocation, Attempt, Cluster, Event, Node, Resolution, Sample
+from jobs.models import Allocation, Cluster, Event, Node, Resolution, Sample
 
 NODE_EVENTS = ("node.moved", "node.drained", "node.resumed")
 # The newest of each node before a moment, by the index (node, id) from its end
@@ -28,6 +28,7 @@ CROSS JOIN LATERAL (SELECT what, to_state, why, by FROM jobs_event WHERE node_id
   AND CASE kind.name WHEN 'moved' THEN what = 'node.moved' ELSE what IN ('node.drained', 'node.resumed') END
   ORDER BY id DESC LIMIT 1) AS e WHERE n.cluster_id = %s
 """
+REACH = timedelta(days=30)  # how far back the map goes; telemetry of five minutes is kept a day longer
 FRESH = timedelta(minutes=1)  # older readings say nothing of now; four samples come in that time
 Holder = tuple[int, int, int]  # node, GPU, job
 
@@ -36,6 +37,11 @@ Holder = tuple[int, int, int]  # node, GPU, job
 class Picture:
     spots: Sequence[Spot]
     holders: Sequence[Holder]
+
+
+def begins(cluster: Cluster, at: datetime) -> datetime:
+    """Of what was before the cluster was entered there is no row, and to draw it as closed would be a guess."""
+    return max(cluster.created_at, at - REACH)
 
 
 # --- now
@@ -160,7 +166,3 @@ def _spot_then(node: Node, words: str, drained: bool, held: _Held) -> Spot:
     foreign = [gpu for gpu in range(node.gpus) if gpu not in taken][: held.unplaced]
     state = occupied(node.gpus, len(taken) + len(foreign), held.busy) if health == "UP" else NodeState(health)
     return _spot(node, node_badge(state, worn), takes_work(state, worn), foreign)
-
-
-def jobs_at(cluster: Cluster, at: datetime) -> Iterable[int]:
-    return Attempt.objects.at(at).filter(job__cluster=cluster).values("job")

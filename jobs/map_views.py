@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache
 
 from django.contrib import messages
@@ -14,12 +14,11 @@ from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
 from jobs import clock, map_rows, mapping
+from jobs.map_rows import Picture
 from jobs.mapping import Known
 from jobs.models import Allocation, Cluster, Job
 from jobs.pages import answer, cluster_asked, moment_asked
 from jobs.readers import BadSpec
-
-REACH = timedelta(days=30)  # how far the slider goes back; telemetry of five minutes is kept a day longer
 
 
 @require_safe
@@ -28,7 +27,7 @@ def map_page(request: HttpRequest) -> HttpResponse:
     now = clock.now()
     at, wrong = None, ""
     try:
-        at = moment_asked(request, now)
+        at = moment_asked(request, map_rows.begins(cluster, now), now) if cluster else None
     except BadSpec as bad:
         wrong = str(bad)
         messages.error(request, f"{wrong}. This is the map of now.")
@@ -37,7 +36,7 @@ def map_page(request: HttpRequest) -> HttpResponse:
         "clusters": clusters,
         "cluster": cluster,
         "at": at,
-        "reach_s": int(REACH.total_seconds()),
+        "reach_s": int((now - map_rows.begins(cluster, now)).total_seconds()) if cluster else 0,
         "racks": cache(lambda: _racks(cluster, at)),
     }
     response = answer(request, "jobs/map.html", context, {"racks": "jobs/_racks.html"})
@@ -61,21 +60,21 @@ def map_data(request: HttpRequest, cluster: str) -> HttpResponse:
     row = get_object_or_404(Cluster, name=cluster)
     now = clock.now()
     try:
-        at = moment_asked(request, now)
+        at = moment_asked(request, map_rows.begins(row, now), now)
     except BadSpec as bad:
         return HttpResponseBadRequest(str(bad), content_type="text/plain; charset=utf-8")
     picture = map_rows.then(row, at) if at else map_rows.now(row)
     readings = map_rows.readings_then(row, at) if at else map_rows.readings(row, now)
-    drawn = mapping.drawn(picture.spots, picture.holders, _known(request, row, at), readings)
+    drawn = mapping.drawn(picture.spots, picture.holders, _known(request, picture), readings)
     told = {"at": int((at or now).timestamp()), **drawn}
     response = JsonResponse(told, json_dumps_params={"separators": (",", ":")})
     patch_cache_control(response, private=True, no_store=True)
     return response
 
 
-def _known(request: HttpRequest, cluster: Cluster, at: datetime | None) -> dict[int, Known]:
-    rows = Job.objects.visible_to(request.user).filter(cluster=cluster)
-    rows = rows.filter(pk__in=map_rows.jobs_at(cluster, at)) if at else rows.live()
-    columns = ("pk", "public_id", "name", "team__name")
-    found = rows.order_by("team__name", "pk").values_list(*columns)
+def _known(request: HttpRequest, picture: Picture) -> dict[int, Known]:
+    """Of those who hold a GPU on it: many more jobs may be alive."""
+    holders = list({job for _, _, job in picture.holders})
+    rows = Job.objects.visible_to(request.user).filter(pk__in=holders)
+    found = rows.order_by("team__name", "pk").values_list("pk", "public_id", "name", "team__name")
     return {pk: Known(public_id=public, name=name, team=team) for pk, public, name, team in found}

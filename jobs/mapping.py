@@ -53,11 +53,10 @@ def drawn(
     known: Mapping[int, Known],
     readings: Mapping[int, Reading],
 ) -> dict[str, Any]:
-    """`holders` are node, GPU, job. The GPUs of all nodes stand one after the other, in the order of the nodes."""
+    """`holders` are node, GPU, job; `known` are those of them that the reader may know. The GPUs of all nodes stand one
+    after the other, in the order of the nodes."""
     held = {(node, gpu): job for node, gpu, job in holders}
-    there = set(held.values())
-    named = {pk: one for pk, one in known.items() if pk in there}  # who holds none is not on the map
-    numbers = {pk: number for number, pk in enumerate(named)}
+    numbers = {pk: number for number, pk in enumerate(known)}
     nodes, busy, hot = [], [], []
     who: list[int] = []
     xids: list[tuple[int, int]] = []  # of few, so only of those
@@ -70,7 +69,7 @@ def drawn(
             who.append(_holder(held.get((spot.id, gpu)), gpu in spot.foreign, numbers))
             busy.append(_read(reading.busy, gpu))
             hot.append(_read(reading.hot, gpu))
-    jobs = [[one.public_id, one.name, one.team] for one in named.values()]
+    jobs = [[one.public_id, one.name, one.team] for one in known.values()]
     return {"nodes": nodes, "jobs": jobs, "who": who, "busy": busy, "hot": hot, "xid": xids}
 
 

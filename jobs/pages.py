@@ -46,11 +46,13 @@ def cluster_asked(request: HttpRequest) -> tuple[list[Cluster], Cluster | None]:
     return clusters, found or (clusters[0] if clusters else None)
 
 
-def moment_asked(request: HttpRequest, now: datetime) -> datetime | None:
-    """`at` of the address, which has come already; None: now."""
+def moment_asked(request: HttpRequest, since: datetime, now: datetime) -> datetime | None:
+    """`at` of the address, which has come already and of which there is still something known; None: now."""
     if not (written := request.GET.get("at", "")):
         return None
     at = moment("at", written)
     if at > now:
         raise BadSpec("at", f"{written[:40]!r} has not come yet")
+    if at < since:
+        raise BadSpec("at", f"{written[:40]!r} is before {since:%Y-%m-%d %H:%M} UTC, where what is known begins")
     return at

@@ -28,7 +28,7 @@ REACHED_BY = ("address", "api_user", "token_file", "metrics_address", "log_root"
 class ClusterForm(forms.ModelForm):
     class Meta:
         model = Cluster
-        fields = ("title", *REACHED_BY, "mode", "checkpoint_signal", "burn_in_minutes")
+        fields = ("title", *REACHED_BY, "mode", "checkpoint_signal", "burn_in_minutes", "gpu_hour_price")
         labels = {"api_user": "User there", "metrics_address": "Telemetry", "log_root": "Job logs"}
 
     def clean(self) -> dict[str, Any]:
@@ -43,7 +43,8 @@ class ClusterForm(forms.ModelForm):
 
     def columns(self) -> dict[str, Any]:
         said = {name: self.cleaned_data[name] for name in self.Meta.fields if name in self.cleaned_data}
-        return {name: value for name, value in said.items() if value is not None}  # a number left out stays
+        # A number left out stays, but for the price: without one there is none
+        return {name: value for name, value in said.items() if value is not None or name == "gpu_hour_price"}
 
     def asked(self) -> Asked:
         return Asked(**{name: self.cleaned_data[name] for name in REACHED_BY})

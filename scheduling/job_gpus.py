@@ -19,7 +19,7 @@ from django.views.decorators.http import require_safe
 from jobs import clock, sparks
 from jobs.models import Allocation, Attempt, Resolution, Sample
 from jobs.rights import Caller
-from scheduling import accounting, reporting
+from scheduling import accounting, ledger_table, reporting
 from scheduling.waste import IDLE_BELOW
 
 SPAN = timedelta(hours=24)  # of the series: the last day of the attempt
@@ -73,7 +73,7 @@ def gpus(request: HttpRequest, public_id: str) -> HttpResponse:
     context = {
         "job": row,
         "attempt": attempt,
-        "spent": reporting.row(row.name, held, None),
+        "spent": reporting.row(row.name, held, None, ledger_table.priced(held, row.cluster.gpu_hour_price)),
         "places": places[:MOST_NODES],
         "more_places": max(0, len(places) - MOST_NODES),
         "newest": known[-1] if known else None,

@@ -10,7 +10,7 @@ from typing import Any
 
 from jobs.lifecycle import FINAL
 from jobs.models import Cluster
-from scheduling import ledger, reliability
+from scheduling import ledger, reliability, reporting
 from scheduling.accounting import US_PER_HOUR, Account, account, us
 from scheduling.ledger import Bucket, Piece
 from scheduling.reliability import Mttf
@@ -31,12 +31,14 @@ class Row:
     name: str
     gpu_us: Mapping[Bucket, int]
     goodput: float | None
+    costs: Mapping[Bucket, float]  # of clusters that have a price; empty where none has
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
     rows: Sequence[Row]
     gpu_us: Mapping[Bucket, int]
+    costs: Mapping[Bucket, float]
     capacity_us: int
     goodput: float | None
     ettr: float | None
@@ -49,12 +51,18 @@ class Table:
 
 def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None = None) -> Table:
     """Of all clusters. Work of other `teams` counts, without their name; None: all teams may be named."""
-    accounts = [account(cluster, since, until) for cluster in Cluster.objects.order_by("name")]
+    clusters = list(Cluster.objects.order_by("name"))
+    accounts = [account(cluster, since, until) for cluster in clusters]
+    prices = {cluster.name: cluster.gpu_hour_price for cluster in clusters}
     sums: dict[str, Counter[Bucket]] = defaultdict(Counter)
+    costs: dict[str, dict[Bucket, float]] = defaultdict(lambda: defaultdict(float))
     lost: Counter[str] = Counter()
     for one in accounts:
         for piece in ledger.split(one.pieces, midnights(since, until)) if by == "day" else one.pieces:
-            sums[_name(by, one, piece, teams)][piece.bucket] += piece.gpu_us
+            name = _name(by, one, piece, teams)
+            sums[name][piece.bucket] += piece.gpu_us
+            if (price := prices[one.cluster]) is not None:
+                costs[name][piece.bucket] += price * piece.gpu_us / US_PER_HOUR
         for (cause, _), part in reliability.lost_by_cause(one.pieces).items():
             lost[cause] += part
     whole = sum(sums.values(), Counter())
@@ -63,8 +71,9 @@ def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None
     exposure = reliability.held(whole) / US_PER_HOUR
     failures = sum((one.failures for one in accounts), Counter())
     return Table(
-        rows=[_row(by, name, sums[name]) for name in sorted(sums)],
+        rows=[_row(by, name, sums[name], costs[name]) for name in sorted(sums)],
         gpu_us=whole,
+        costs=_together(costs.values()),
         capacity_us=capacity,
         goodput=reliability.goodput(whole, capacity),
         ettr=reliability.ettr(whole, runs, us(since), us(until)),
@@ -73,6 +82,19 @@ def table(by: str, since: datetime, until: datetime, teams: Sequence[int] | None
         mttf_by_cause={cause: reliability.mttf(count, exposure) for cause, count in failures.most_common()},
         **_of_machines(accounts),
     )
+
+
+def priced(gpu_us: Mapping[Bucket, int], price: float | None) -> dict[Bucket, float]:
+    """What they cost, where a GPU-hour has a price."""
+    return {} if price is None else {bucket: price * size / US_PER_HOUR for bucket, size in gpu_us.items()}
+
+
+def _together(found: Iterable[Mapping[Bucket, float]]) -> dict[Bucket, float]:
+    costs: dict[Bucket, float] = defaultdict(float)
+    for one in found:
+        for bucket, cost in one.items():
+            costs[bucket] += cost
+    return costs
 
 
 def _of_machines(accounts: Iterable[Account]) -> dict[str, Mapping[str, Mttf]]:
@@ -100,9 +122,9 @@ def _part(sums: Mapping[tuple[str, str], int], model: str) -> int:
     return sum(count for (of, _), count in sums.items() if of == model)
 
 
-def _row(by: str, name: str, sums: Counter[Bucket]) -> Row:
+def _row(by: str, name: str, sums: Counter[Bucket], costs: Mapping[Bucket, float]) -> Row:
     whole = sum(sums.values()) if by in ("day", "cluster") else reliability.held(sums)
-    return Row(name=name, gpu_us=sums, goodput=reliability.goodput(sums, whole))
+    return Row(name=name, gpu_us=sums, goodput=reliability.goodput(sums, whole), costs=costs)
 
 
 def _name(by: str, account: Account, piece: Piece, teams: Sequence[int] | None) -> str:
@@ -134,13 +156,19 @@ def told(found: Table, by: str, since: datetime, until: datetime) -> dict[str, A
         "gpu_hours": _hours(found.gpu_us),
         "goodput": found.goodput,
         "ettr": found.ettr,
-        "rows": [{"name": row.name, "gpu_hours": _hours(row.gpu_us), "goodput": row.goodput} for row in found.rows],
+        "cost": reporting.whole(found.costs),
+        "rows": [_told(row) for row in found.rows],
         "lost": [{"cause": cause, "gpu_hours": part / US_PER_HOUR} for cause, part in found.lost.items()],
         "mttf": _mttf("", found.mttf),
         "mttf_by_cause": [_mttf(cause, one) for cause, one in found.mttf_by_cause.items()],
         "mttf_by_model": [_mttf(name, one, "model") for name, one in found.mttf_by_model.items()],
         "mttf_by_node": [_mttf(name, one, "node") for name, one in found.mttf_by_node.items()],
     }
+
+
+def _told(row: Row) -> dict[str, Any]:
+    cost = reporting.whole(row.costs)
+    return {"name": row.name, "gpu_hours": _hours(row.gpu_us), "goodput": row.goodput, "cost": cost}
 
 
 def _hours(gpu_us: Mapping[Bucket, int]) -> dict[str, float]:

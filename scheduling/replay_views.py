@@ -52,6 +52,7 @@ def replays(request: HttpRequest) -> HttpResponse:
         "now": clock.now(),
         "form": form,
         "traces": [(one, may_change(caller, one)) for one in brought],
+        "lost_file": request.FILES["trace_file"].name if form.errors and "trace_file" in request.FILES else "",
         "may_ask": bool(form.fields["team"].choices),  # type: ignore[attr-defined]
         "rows": cache(lambda: list(theirs(caller).select_related("user", "team").defer("result")[:PAGE])),
     }

@@ -76,11 +76,12 @@ def _rows(found: ledger_table.Table, by: str) -> list[Row]:
     rows = []
     for one in found.rows:
         if one.name or by in ("day", "cluster"):
-            rows.append(reporting.row(one.name, one.gpu_us, one.goodput))
+            rows.append(reporting.row(one.name, one.gpu_us, one.goodput, one.costs))
             continue
         held, nobodys = reporting.of_nobody(one.gpu_us)
-        rows += [reporting.row("other teams", held, one.goodput)] if any(held.values()) else []
-        rows += [reporting.row("nobody", nobodys, None)]
+        paid, unused = reporting.of_nobody(one.costs)
+        rows += [reporting.row("other teams", held, one.goodput, paid)] if any(held.values()) else []
+        rows += [reporting.row("nobody", nobodys, None, unused)]
     return rows
 
 
@@ -93,7 +94,7 @@ def _report(request: HttpRequest, period: Period, by: str) -> dict[str, Any]:
         "by": by,
         "groups": GROUPS,
         "table": found,
-        "whole": reporting.row("all", found.gpu_us, found.goodput),
+        "whole": reporting.row("all", found.gpu_us, found.goodput, found.costs),
         "rows": _rows(found, by),
         "lost": [(ledger_table.spoken(cause), part / accounting.US_PER_HOUR) for cause, part in found.lost.items()],
         "people": lambda: used()[:MOST_PEOPLE],
@@ -129,10 +130,12 @@ def as_csv(request: HttpRequest) -> HttpResponse:
 
 
 def _lines(found: ledger_table.Table, by: str) -> list[Sequence[Any]]:
-    lines: list[Sequence[Any]] = [(by, *(bucket.value for bucket in Bucket), "goodput")]
+    lines: list[Sequence[Any]] = [(by, *(bucket.value for bucket in Bucket), "goodput", "cost")]
     for row in found.rows:
         sizes = (round(row.gpu_us.get(bucket, 0) / accounting.US_PER_HOUR, 4) for bucket in Bucket)
-        lines.append((row.name, *sizes, "" if row.goodput is None else round(row.goodput, 4)))
+        cost = reporting.whole(row.costs)
+        rest = ("" if row.goodput is None else round(row.goodput, 4), "" if cost is None else round(cost, 2))
+        lines.append((row.name, *sizes, *rest))
     return lines
 
 

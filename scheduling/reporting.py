@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from scheduling.ledger import HELD, Bucket
 
@@ -13,6 +14,7 @@ DAYS = {"1": "24 hours", "7": "7 days", "30": "30 days"}
 USUAL_DAYS = "7"
 MONTH = re.compile(r"(20\d\d)-(0[1-9]|1[0-2])")
 US_PER_HOUR = 3_600_000_000
+Size = TypeVar("Size", int, float)
 
 
 class BadPeriod(ValueError):
@@ -114,6 +116,7 @@ class Row:
     hours: float
     parts: Sequence[Part]
     goodput: float | None
+    cost: float | None  # None: no cluster of it has a price
 
 
 def parts(gpu_us: Mapping[Bucket, int]) -> list[Part]:
@@ -128,11 +131,18 @@ def parts(gpu_us: Mapping[Bucket, int]) -> list[Part]:
     return found
 
 
-def row(name: str, gpu_us: Mapping[Bucket, int], goodput: float | None) -> Row:
-    return Row(name=name, hours=sum(gpu_us.values()) / US_PER_HOUR, parts=parts(gpu_us), goodput=goodput)
+def row(
+    name: str, gpu_us: Mapping[Bucket, int], goodput: float | None, costs: Mapping[Bucket, float] | None = None
+) -> Row:
+    hours = sum(gpu_us.values()) / US_PER_HOUR
+    return Row(name=name, hours=hours, parts=parts(gpu_us), goodput=goodput, cost=whole(costs or {}))
 
 
-def of_nobody(gpu_us: Mapping[Bucket, int]) -> tuple[dict[Bucket, int], dict[Bucket, int]]:
+def whole(costs: Mapping[Bucket, float]) -> float | None:
+    return sum(costs.values()) if costs else None
+
+
+def of_nobody(sizes: Mapping[Bucket, Size]) -> tuple[dict[Bucket, Size], dict[Bucket, Size]]:
     """The row without a name of a table by team or kind: what teams that are not named held, and what nobody held."""
-    held = {bucket: size for bucket, size in gpu_us.items() if bucket in HELD}
-    return held, {bucket: size for bucket, size in gpu_us.items() if bucket not in HELD}
+    held = {bucket: size for bucket, size in sizes.items() if bucket in HELD}
+    return held, {bucket: size for bucket, size in sizes.items() if bucket not in HELD}

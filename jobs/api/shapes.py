@@ -239,6 +239,7 @@ CLUSTER = Shape(
         "title": text(),
         "mode": text("How far Acme goes on it.", choices=Mode.values),
         "policy": text(),
+        "gpu_hour_price": measure("In the currency that the server is set to.", nullable=True),
         "product": text(),
         "heard_at": moment("When it last answered.", nullable=True, observed=True),
         "trouble": text("Why it did not answer since.", observed=True),

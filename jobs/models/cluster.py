@@ -7,7 +7,7 @@ from typing import Self
 
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
-from django.core.validators import MaxValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
@@ -85,6 +85,13 @@ class Cluster(models.Model):
         default=60,
         validators=[MaxValueValidator(10_080)],
         help_text="So long a repaired node is tested again and again before it takes work.",
+    )
+    gpu_hour_price = models.FloatField(
+        "price of a GPU-hour",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0.0), MaxValueValidator(1_000_000.0)],
+        help_text="What jobs and reports say their GPU-hours cost. Empty: they tell GPU-hours alone.",
     )
     policy = models.CharField(max_length=40, default="acme")
     policy_settings = models.JSONField(

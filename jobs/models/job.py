@@ -14,6 +14,7 @@ from django.db import models
 from django.db.models.functions import Coalesce, Greatest, Now
 
 from jobs import lifecycle
+from jobs.ending import TRAINING
 from jobs.lifecycle import FAILURES, FINAL, LIVE, Flag, Kind, State
 from jobs.models.cluster import Cluster, Node
 from jobs.models.people import Role, Team
@@ -28,6 +29,7 @@ class Hold(models.TextChoices):
     ADMIN = "admin", "by an operator"
 
 
+WIDTH = models.F("nodes") * models.F("gpus_per_node")
 LONG_TEXTS = ("command", "environment", "labels", "comment")
 
 
@@ -49,6 +51,10 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def live(self) -> Self:
         return self.filter(state__in=sorted(LIVE))
+
+    def widest_trainings(self) -> Self:
+        """Of those that hold something, the widest first: there most is lost."""
+        return self.live().filter(kind__in=sorted(TRAINING)).order_by(WIDTH.desc(), "-id")
 
     def held_back(self) -> Self:
         """The scheduler gave up on them and a person must look."""
@@ -191,6 +197,12 @@ class Job(models.Model):
                 models.F("id").desc(),
                 name="job_live_by_start",
                 condition=models.Q(state__in=sorted(LIVE)),
+            ),
+            models.Index(
+                WIDTH.desc(),
+                models.F("id").desc(),
+                name="job_widest_trainings",
+                condition=models.Q(state__in=sorted(LIVE), kind__in=sorted(TRAINING)),
             ),
             # A handful among all that wait, and every look at the first page asks for them
             models.Index(

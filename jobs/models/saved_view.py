@@ -23,7 +23,7 @@ class SavedViewQuerySet(models.QuerySet["SavedView"]):
 
 
 class SavedView(models.Model):
-    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="saved_views")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="saved_views")
     team = models.ForeignKey(
         Team,
         null=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django import template
+from django.conf import settings
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -107,6 +108,12 @@ def size(count: int) -> str:
     if count < 1024:
         return f"{count} B"
     return f"{count / 1024:.0f} KiB" if count < 1024**2 else f"{count / 1024**2:.1f} MiB"
+
+
+@register.filter
+def money(amount: float) -> str:
+    """`12.40 USD`; of thousands the cents are noise."""
+    return f"{amount:,.0f} {settings.CURRENCY}" if amount >= 1000 else f"{amount:.2f} {settings.CURRENCY}"
 
 
 @register.filter

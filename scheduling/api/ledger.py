@@ -31,6 +31,7 @@ ROW = Shape(
         "name": text("Empty: held by nobody, or by teams that are not yours."),
         "gpu_hours": one(HOURS),
         "goodput": fraction("Productive, of all hours (day, cluster) or of those held (team, kind).", nullable=True),
+        "cost": measure("Of the clusters that have a price.", nullable=True),
     },
 )
 LOST = Shape("LedgerLoss", {"cause": text("Empty: not known yet."), "gpu_hours": measure()})
@@ -60,6 +61,7 @@ LEDGER = Shape(
             "Productive, of the wall clock of all runs, waits between attempts included; an upper bound too.",
             nullable=True,
         ),
+        "cost": measure("Of the clusters that have a price, in the currency that the server is set to.", nullable=True),
         "rows": many(ROW),
         "lost": many(LOST, "To failures, the most first."),
         "mttf": one(MTTF),

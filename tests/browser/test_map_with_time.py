@@ -29,7 +29,7 @@ BOXES = """() => ["#map .headline", "#map .when", "#map-at", "#map-moment", "#ma
 @pytest.fixture
 def past():
     """Ada's job ran for a day until five hours ago; a node was down two days ago, and one shows an Xid."""
-    seren = make.cluster()
+    seren = make.cluster(created_at=clock.now() - timedelta(days=40))
     make.team("pretraining", ada=Role.RESEARCHER)
     now = interval(clock.now(), 300)
     job = make.job(by="ada", nodes=2, gpus_per_node=8, name="pretrain-7b", kind="pretrain")

@@ -88,6 +88,18 @@ def test_the_first_page_asks_for_a_yes_those_who_may_see_the_job(proposed):
     assert "waits for a yes" not in client("ada").get("/").content.decode()
 
 
+def test_the_list_shows_what_awaits_a_decision_to_those_whose_it_is(proposed, tmp_path):
+    make.diagnosed(tmp_path, make.TYPO, by="ada", on=("seren-003",))
+    listed = {name: client(name).get("/failures/?state=undecided").content.decode() for name in ("ada", "mallory")}
+
+    assert f'id="incident-{proposed.incident_id}"' in listed["ada"] and listed["ada"].count('id="incident-') == 1
+    assert "Nothing awaits a decision" in listed["mallory"]
+
+    decision_actions.approve(proposed, author=decision_actions.RECOVERY, now=clock.now())
+
+    assert "Nothing awaits a decision" in client("ada").get("/failures/?state=undecided").content.decode()
+
+
 def test_approved_by_one_click_and_not_twice(proposed):
     ada = client("ada")
 

@@ -33,15 +33,6 @@ def test_gpus_stand_one_after_the_other_in_the_order_of_the_nodes():
     assert drawn["xid"] == [(1, 79)]
 
 
-def test_only_jobs_that_hold_a_gpu_travel():
-    known = {pk: Known(public_id=f"job{pk}", name="n", team="t") for pk in (5, 6, 7)}
-
-    drawn = mapping.drawn([spot(1, gpus=2)], [(1, 0, 7), (1, 1, 6)], known, {})
-
-    assert [job[0] for job in drawn["jobs"]] == ["job6", "job7"]
-    assert drawn["who"] == [1, 0]
-
-
 def test_a_rack_counts_each_gpu_once():
     there = [spot(1), spot(2, takes_work=False), spot(3, rack="r2")]
 
@@ -72,6 +63,16 @@ def test_jobs_are_named_to_their_team_only(people):
     assert hers["jobs"][0][1:] == ["hers", "pretraining"] and hers["who"][:3] == [0, 0, FREE]
     assert his["jobs"] == [] and his["who"][:3] == [OTHERS, OTHERS, FREE]
     assert [node[4] for node in hers["nodes"]] == [node[4] for node in his["nodes"]]
+
+
+def test_only_jobs_that_hold_a_gpu_travel(people):
+    make.running(make.job(name="with"), gpus=(0,))
+    make.running(make.job(name="without"), gpus=())
+
+    answer = browser("ada").get("/map/seren/data/").json()
+
+    assert [job[1] for job in answer["jobs"]] == ["with"]
+    assert answer["who"][:2] == [0, FREE]
 
 
 def test_a_closed_node_says_so(people):

@@ -12,15 +12,17 @@ from jobs import clock, journal
 from jobs.actions import Ended, finish
 from jobs.lifecycle import NodeFlag, NodeState, condition, read_condition
 from jobs.mapping import FOREIGN, FREE, OTHERS
-from jobs.models import Allocation, Attempt, Job, Node, Resolution, Role, Sample
+from jobs.models import Allocation, Attempt, Cluster, Job, Node, Resolution, Role, Sample
 from tests import make
+
+MAPS = ("data", "errors")
 
 
 @pytest.fixture
 def people(db):
     make.team("pretraining", ada=Role.RESEARCHER)
     make.team("evaluation", ben=Role.RESEARCHER)
-    make.cluster()
+    make.cluster(created_at=ago(days=20))
 
 
 def browser(name="ada"):
@@ -169,6 +171,23 @@ def test_it_asks_as_often_for_many_as_for_one(people, django_assert_num_queries)
     # session, user, cluster, clock; holders, nodes, Events before, first Events, jobs, readings of five minutes and raw
     with django_assert_num_queries(11):
         ada.get("/map/seren/data/", {"at": at})
+
+
+def test_the_map_reaches_back_to_where_its_cluster_was_entered_and_no_further_than_a_month(people):
+    begin = ago(hours=2)
+    Cluster.objects.update(created_at=begin)
+    make.cluster("old", created_at=ago(days=90))
+
+    asked = [("seren", begin), ("seren", begin - timedelta(seconds=1)), ("old", ago(days=29)), ("old", ago(days=31))]
+    found = [browser().get(f"/map/{name}/{what}/", {"at": written(at)}) for name, at in asked for what in MAPS]
+
+    assert [one.status_code for one in found] == [200, 200, 400, 400] * 2
+    assert (
+        found[2].content.decode()
+        == f"at: '{written(asked[1][1])}' is before {begin:%F %H:%M} UTC, where what is known begins"
+    )
+    reaches = [browser().get("/map/", {"cluster": name}).context["reach_s"] for name in ("seren", "old")]
+    assert reaches[0] // 60 == 120 and reaches[1] == 30 * 86400
 
 
 @given(state=some.sampled_from(NodeState), flags=some.sets(some.sampled_from(NodeFlag)))

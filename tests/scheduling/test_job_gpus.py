@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
 from django.test import Client
 
 from jobs import clock
-from jobs.models import Allocation, Attempt, Node, Resolution, Role, Sample
+from jobs.models import Allocation, Attempt, Cluster, Node, Resolution, Role, Sample
 from scheduling import accounting, job_gpus
 from scheduling.ledger import Bucket
 from tests import make
@@ -59,6 +60,15 @@ def test_every_gpu_hour_of_a_job_is_in_one_bucket():
     assert sum(held.values()) / accounting.US_PER_HOUR == pytest.approx(8, abs=0.5)
     assert set(held) <= {Bucket.PRODUCTIVE, Bucket.START_UP}
     assert "GPU-hours over all its attempts" in page(one).content.decode()
+
+
+def test_where_a_gpu_hour_has_a_price_the_job_says_what_it_cost():
+    one = running(hours=2)
+    assert "USD" not in page(one).content.decode()
+
+    Cluster.objects.update(gpu_hour_price=2.0)
+
+    assert re.search(r"<b>16\.\d\d USD</b> over all its attempts", page(one).content.decode())
 
 
 def test_what_a_failure_threw_away_is_lost_and_stays_in_the_cost():

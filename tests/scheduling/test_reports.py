@@ -231,8 +231,32 @@ def test_the_csv_has_every_bucket(held):
     _, text = page("ada", "/reports/gpu-hours.csv", days="1", by="cluster")
 
     heading, row = (line.split(",") for line in text.strip().splitlines())
-    assert heading == ["cluster", *(bucket.value for bucket in Bucket), "goodput"]
-    assert sum(map(float, row[1:-1])) == pytest.approx(32 * 24, abs=0.01)
+    assert heading == ["cluster", *(bucket.value for bucket in Bucket), "goodput", "cost"]
+    assert row[-1] == ""
+    assert sum(map(float, row[1:-2])) == pytest.approx(32 * 24, abs=0.01)
+
+
+def test_where_a_gpu_hour_has_a_price_reports_say_what_each_row_cost(held):
+    assert ">Cost<" not in page("ada", days="1", by="team")[1]
+    Cluster.objects.update(gpu_hour_price=2.5)
+
+    _, text = page("ada", "/reports/gpu-hours.csv", days="1", by="team")
+    shown = [page("ada", path, days="1", by="team")[1] for path in ("/reports/", "/reports/export/")]
+
+    for line in text.strip().splitlines()[1:]:
+        _, *hours, _, cost = line.split(",")
+        assert float(cost) == pytest.approx(2.5 * sum(map(float, hours)), abs=0.01)
+    for one in shown:  # the whole, which no row of a team says
+        assert f"<dd>{32 * 24 * 2.5:,.0f} USD</dd>" in one and ">Cost<" in one
+
+
+def test_clusters_without_a_price_are_left_out_of_the_cost(held):
+    Cluster.objects.update(gpu_hour_price=1.0)
+    make.cluster("kalos", nodes=1)
+
+    _, text = page("ada", "/reports/gpu-hours.csv", days="1", by="cluster")
+
+    assert [line.rpartition(",")[2] for line in text.strip().splitlines()[1:]] == ["", "768.0"]
 
 
 def test_a_job_with_a_hostile_name_stays_text(held):

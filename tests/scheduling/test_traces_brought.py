@@ -116,6 +116,14 @@ def test_what_is_no_trace_is_refused_with_one_sentence_and_nothing_is_kept(peopl
     assert not UploadedTrace.objects.exists() and not Simulation.objects.exists()
 
 
+def test_whose_form_comes_back_is_told_to_choose_the_file_again(people):
+    answer = bring(ROWS, "week.csv", nodes="0")
+
+    assert answer.status_code == 400
+    assert "Choose week.csv again" in answer.content.decode()
+    assert "nothing of it was kept" not in browser("ada").post("/what-if/", ASKED | {"nodes": "0"}).content.decode()
+
+
 def test_a_file_that_unpacks_to_more_than_is_allowed_is_stopped_on_its_way(tmp_path):
     bomb = tmp_path / "bomb.gz"
     bomb.write_bytes(gzip.compress(b"0" * (8 << 20)))

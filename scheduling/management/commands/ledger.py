@@ -69,6 +69,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
         parts = [row["gpu_hours"][bucket] for row in rows]
         lines.append(f"{bucket:<18}" + "".join(f"{part:>15,.2f}" for part in (*parts, found["gpu_hours"][bucket])))
     lines.append("goodput".ljust(18) + "".join(_part(row["goodput"]) for row in (*rows, found)))
+    if found["cost"] is not None:
+        lines.append("cost".ljust(18) + "".join(f"{row['cost'] or 0:>15,.2f}" for row in (*rows, found)))
     lines.append(f"capacity {found['capacity_gpu_hours']:,.2f} GPU-hours, ETTR {_part(found['ettr']).strip()}")
     lines.append(
         "Goodput and ETTR are upper bounds: stalls of saves count as far as trainers report them, slow spells and idle "
