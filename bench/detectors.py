@@ -5,9 +5,9 @@ alpha x tokens + beta x sum of squared lengths, with noise. Sequences get longer
 stretches of some hundred steps; the machine drifts by up to 8 %; every sixtieth step or so pauses for 2 to 20 times its
 length (a save, garbage collection). Half of the series get slower by 1.2 to 3 times at some step and stay so; others
 are healthy. A finding before that step, or in a healthy series, is false; a slow series without a later finding is
-missed. Beside it stand the same predictor told of tokens alone, and what knows nothing of batches: Bayesian online
+missed. Beside it stand the same predictor told of tokens alone or of nothing, and what always judges: Bayesian online
 change-point detection (Adams and MacKay) on the same step times, each change checked for more than 10 % over the time
-before, as fail-slow detectors do.
+before, as fail-slow detectors do. A second table is of jobs whose batches are all alike, which need to tell nothing.
 
 Hangs are looked for in generated logs of jobs that report nothing: steps of half a second to a minute, told line by
 line or in blocks of 4 or 8 KiB as a pipe is flushed; saves and evaluations that are announced, pauses that are not,
@@ -53,9 +53,14 @@ def batches(dice, steps):
     return tokens, squares
 
 
-def series(dice, factor, steps=STEPS):
+def alike(steps):
+    """64 sequences of one length, as who packs to a fixed length has them."""
+    return np.full(steps, 64 * 2048.0), np.full(steps, 64 * 2048.0**2)
+
+
+def series(dice, factor, steps=STEPS, packed=True):
     """Steps, and the number of the first slow one (None: healthy)."""
-    tokens, squares = batches(dice, steps)
+    tokens, squares = batches(dice, steps) if packed else alike(steps)
     took = (ALPHA * tokens + BETA * squares) * np.exp(dice.normal(0, dice.uniform(0.005, 0.03), steps))
     took *= 1 + dice.uniform(-0.08, 0.08) * np.linspace(0, 1, steps)
     pauses = dice.random(steps) < 1 / 60
@@ -77,6 +82,11 @@ def ours(steps):
 def by_tokens_alone(steps):
     """The same predictor, told nothing of the lengths of sequences."""
     return ours([replace(step, squares=0.0) for step in steps])
+
+
+def by_time_alone(steps):
+    """The same, of a job that tells nothing of its batches."""
+    return ours([replace(step, tokens=1.0, squares=0.0) for step in steps])
 
 
 def change_points(steps, hazard=1 / 500, longest=300):
@@ -143,15 +153,16 @@ def percentile(values, part):
     return float(np.percentile(values, part)) if values else None
 
 
-def compare(count, seed):
+def compare(count, seed, packed=True):
     cases = []
     for number in range(count):
         dice = np.random.default_rng([seed, number])
         factor = 1 if number % 2 else FACTORS[number // 2 % len(FACTORS)]
-        cases.append((*series(dice, factor), factor))
+        cases.append((*series(dice, factor, packed=packed), factor))
     return [
         score("by tokens and squares", ours, cases),
         score("by tokens alone", by_tokens_alone, cases),
+        score("by time alone", by_time_alone, cases),
         score("change points", change_points, cases),
     ]
 
@@ -246,8 +257,9 @@ def table(rows):
     for row in rows:
         delay = row["delay_steps"]
         by = "  ".join(f"{factor}x {part:.2f}" for factor, part in row["recall_by_factor"].items() if part is not None)
+        right = "silent" if row["precision"] is None else f"{row['precision']:.4f}"
         yield (
-            f"{row['detector']:24}{row['precision'] or 0:>10.4f}{row['recall'] or 0:>8.3f}{row['false_alarms']:>7}"
+            f"{row['detector']:24}{right:>10}{row['recall'] or 0:>8.3f}{row['false_alarms']:>7}"
             f"{delay['p50'] or 0:>11.0f}{delay['p95'] or 0:>6.0f}{row['us_per_step']:>9.1f}   {by}"
         )
 
@@ -266,7 +278,7 @@ def main():
     asked.add_argument("--seed", type=int, default=1)
     asked.add_argument("--json", metavar="FILE")
     given = asked.parse_args()
-    rows = compare(given.series, given.seed)
+    rows, even = (compare(given.series, given.seed, packed) for packed in (True, False))
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
     logs = hangs_in_logs(given.series, given.seed)
     told = {
@@ -276,9 +288,12 @@ def main():
         "steps": STEPS,
         "seed": given.seed,
         "detectors": rows,
+        "batches_alike": even,
     }
     print(f"{given.series} series of {STEPS} steps, seed {given.seed}; {machine}")
     print("\n".join(table(rows)))
+    print("batches that are all alike:")
+    print("\n".join(table(even)))
     print(log_line(logs))
     if given.json:
         Path(given.json).write_text(json.dumps(told, indent=2) + "\n")

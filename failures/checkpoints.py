@@ -21,6 +21,7 @@ LIGHTNING, HUGGING_FACE = "Lightning", "Hugging Face"
 
 TRACKER, LATEST = "latest_checkpointed_iteration.txt", "latest"
 STATE, METADATA = "trainer_state.json", ".metadata"
+ORDER = ".order"  # in a checkpoint of Acme's own checkpointer: its number in the order of saving
 STEP_DIRECTORY = re.compile(r"(?:iter_|global_step|checkpoint[-_]|step[-_=]?|ckpt[-_]?)?0*(\d{1,15})(?:\.ckpt)?")
 LIGHTNING_FILE = re.compile(r"(?:.*[-_])?step=0*(\d{1,15})(?:[-_].*)?\.ckpt")
 RANK = re.compile(r"(?:zero_pp|mp)_rank_(\d{1,9})")
@@ -56,6 +57,7 @@ class Found:
     size: int
     saved_at: datetime
     trouble: str = ""  # why it is not whole
+    order: int = 0  # the one saved last has the highest; 0: nobody has numbered them
 
     @property
     def is_whole(self) -> bool:
@@ -106,6 +108,7 @@ def as_saved(found: Sequence[Found], root: str, spike_at: int | None = None) -> 
             path=f"{root.rstrip('/')}/{one.path}",
             whole=one.is_whole,
             verdict="bad" if spike_at is not None and one.step >= spike_at else "",
+            order=one.order,
         )
         for one in found
     )
@@ -139,8 +142,13 @@ def _judged(group: Group) -> Found | None:
     files = group.files.values()
     return Found(
         step=group.step, path=group.path, kind=kind, size=sum(file.size for file in files),
-        saved_at=max(file.at for file in files), trouble=trouble,
+        saved_at=max(file.at for file in files), trouble=trouble, order=_order(group),
     )  # fmt: skip
+
+
+def _order(group: Group) -> int:
+    said = (group.text(ORDER) or "").strip()
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 16 else 0
 
 
 def _kind(group: Group) -> str | None:

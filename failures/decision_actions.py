@@ -18,7 +18,8 @@ from failures import actions as failure_actions
 from failures.actions import Moved, storable
 from failures.models import Course, Decision, Diagnosis, Order, Sign, Standing, Step
 from failures.models.decision import OPEN
-from failures.recovery.remedies import RESTARTING, Action, Mode
+from failures.recovery.remedies import Action, Mode
+from failures.recovery.resizing import MEMORY, Asked, Change, Differs, applied, taken_back
 from failures.recovery.stored import as_json
 from failures.recovery.values import Recovery
 from failures.situation import Situation
@@ -53,7 +54,8 @@ def _record(row: Diagnosis | Sign, situation: Situation, found: Recovery, now: d
         limits=storable([[mode.value, why] for mode, why in found.limits]), drain=sorted(found.drain),
         test=sorted(found.test), checkpoint_path=base.path[:1000] if base else "",
         checkpoint_step=base.step if base else None, skip=list(found.skip) if found.skip else None,
-        undo=found.undo, not_before=found.not_before, expires_at=found.expires_at, consumes=found.consumes,
+        change=storable(as_json(found.change)), undo=found.undo, not_before=found.not_before,
+        expires_at=found.expires_at, consumes=found.consumes,
         course=_course(found), due_at=now, **inputs, **{name: storable(list(one)) for name, one in words.items()},
     )  # fmt: skip
     _event("decision.made", RECOVERY, decision, why=sentence(decision), to_state=decision.course)
@@ -64,7 +66,7 @@ def _record(row: Diagnosis | Sign, situation: Situation, found: Recovery, now: d
 
 def _course(found: Recovery) -> str:
     """What nobody can say yes to is no proposal: an end, or advice."""
-    if found.action in RESTARTING or (found.action is Action.STOP and found.acts):
+    if found.restarts or (found.action is Action.STOP and found.acts):
         return COURSES[found.mode]
     return Course.OBSERVED
 
@@ -89,6 +91,8 @@ def _let_the_job_wait(decision: Decision, now: datetime) -> None:
 def sentence(decision: Decision) -> str:
     """What it is, in one line."""
     what = decision.action.capitalize()
+    if decision.change:
+        what += f": {' and '.join(_instead(one) for one in decision.changes)},"
     if decision.checkpoint_step is not None:
         what += f" from step {decision.checkpoint_step}"
     if decision.drain:
@@ -96,6 +100,34 @@ def sentence(decision: Decision) -> str:
     elif decision.test:
         what += f": {', '.join(decision.test)}"
     return f"{what}, because {decision.why}."
+
+
+def _instead(one: Change) -> str:
+    words = f"{one.what} {one.becomes}" if one.what == MEMORY else one.becomes
+    return f"{words} instead of {one.was}" if one.was else words
+
+
+def asks_instead(decision: Decision, *, back: bool = False) -> dict[str, Any]:
+    """The fields of its job as the change leaves them; with `back`, as they were before it. Raises Differs."""
+    if decision.attempt is None or not decision.change:
+        return {}
+    job = Job.objects.select_for_update(of=("self",)).get(pk=decision.attempt.job_id)
+    now = Asked(command=job.command, environment=job.environment, memory_mb=job.memory_per_node_mb)
+    new = applied(taken_back(decision.changes) if back else decision.changes, now)
+    return {"command": new.command, "environment": dict(new.environment), "memory_per_node_mb": new.memory_mb}
+
+
+def distrust(decision: Decision) -> None:
+    """What it went back behind stays bad: the next failure, of another cause, must not go on from there."""
+    if decision.action != Action.ROLL_BACK or decision.attempt is None or decision.checkpoint_step is None:
+        return
+    saved = [(one["path"][:500], one["step"]) for one in decision.facts["checkpoints"]]
+    spoiled = {path: step for path, step in saved if step > decision.checkpoint_step}
+    recovery_actions.distrust(decision.attempt, spoiled.items(), author=RECOVERY, why=_went_back(decision))
+
+
+def _went_back(decision: Decision) -> str:
+    return f"Recovery went back behind it, to step {decision.checkpoint_step}: incident {decision.incident_id}."
 
 
 def give_back(decision: Decision, author: Author, why: str = "", *, hold: bool = False) -> None:
@@ -120,7 +152,7 @@ def approve(decision: Decision, *, author: Author, now: datetime, why: str = "")
         raise Moved(f"it was right until {row.expires_at:%d %b %H:%M} UTC; what was right then may be wrong now")
     _say(row, Course.APPROVED, author, now, why, due_at=now)
     _event("decision.approved", author, row, why=why, to_state=Course.APPROVED)
-    if row.attempt is not None and row.action in RESTARTING:
+    if row.attempt is not None and row.restarts:
         _if_it_waits(lambda: recovery_actions.postpone(row.attempt, now + ACTING_TAKES, why="Recovery was approved."))
     decision.refresh_from_db()
 
@@ -172,12 +204,26 @@ def _held_again(row: Decision, author: Author, why: str, now: datetime) -> str:
     Order.objects.create(cluster_id=row.cluster_id, job=job, by=author.by, why=why, at=now)
     if job.state != State.PENDING:
         return f"{job} is {job.state}."
+    said = _asks_as_before(row, job, author, why)
+    if row.action == Action.ROLL_BACK:
+        recovery_actions.trust_again(row.attempt, author=author, why=why, judged=_went_back(row))
     if job.recover_by is not None:
         give_back(row, author, why, hold=True)
         job.refresh_from_db()
     elif job.hold == Hold.NONE:
         actions.hold(job, author=author, why=why)
-    return f"{job} is held." if job.state == State.PENDING else f"{job} is {job.state}, as its end says."
+    return f"{job} is held.{said}" if job.state == State.PENDING else f"{job} is {job.state}, as its end says.{said}"
+
+
+def _asks_as_before(row: Decision, job: Job, author: Author, why: str) -> str:
+    """What was changed for it is changed back, unless somebody has changed it since."""
+    if not row.steps.filter(kind=Step.Kind.RESTARTED).exists() or not row.change:
+        return ""
+    try:
+        recovery_actions.ask_for(job, asks_instead(row, back=True), author=author, why=why)
+    except Differs as changed:
+        return f" What it asks for stays: {changed}."
+    return " It asks for what it asked for before."
 
 
 @transaction.atomic

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
@@ -13,15 +14,20 @@ from django.views.decorators.http import require_POST, require_safe
 from failures import decision_actions, rights
 from failures import replay as replaying
 from failures.actions import Moved
-from failures.models import Decision, Incident, Order
-from jobs import clock
+from failures.models import Course, Decision, Incident, Order
+from failures.models.decision import OPEN
+from failures.recovery.resizing import Asked, Differs, applied
+from jobs import clock, forms, masking
 from jobs.journal import Author
+from jobs.models import Job, Role
 from jobs.node_actions import NodeError
 from jobs.pages import said
+from jobs.resuming import TEMPLATE, resuming
 from jobs.rights import Caller
 from jobs.wishes import want_turn
 
 MOST = 20
+UNDER_WAY = (*OPEN, Course.DONE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +45,14 @@ def shown(incident: Incident, caller: Caller) -> Shown:
     for one in found:
         one.may_decide = rights.may_decide(caller, one)
         one.sentence = decision_actions.sentence(one)
+        one.may_ask_anew = _may_ask_anew(one, caller)
     found.sort(key=lambda one: not one.is_open)
     return Shown(decisions=found[:MOST], hidden=max(0, len(found) - MOST), orders=_orders(found, caller))
+
+
+def _may_ask_anew(one: Decision, caller: Caller) -> bool:
+    known = one.attempt is not None and caller.has(Role.VIEWER, one.attempt.job.team_id)
+    return known and bool(one.change) and one.course not in UNDER_WAY
 
 
 def _orders(decisions: list[Decision], caller: Caller) -> list[Order]:
@@ -89,6 +101,38 @@ def replay(request: HttpRequest, number: int, decision: int) -> HttpResponse:
     row.sentence = decision_actions.sentence(row)
     context = {"decision": row, "differences": replaying.compared(row), "number": number}
     return render(request, "failures/replay.html", context)
+
+
+@require_safe
+def new_job(request: HttpRequest, number: int, decision: int) -> HttpResponse:
+    """The form of a new job that asks for what the decision says, filled in: for a job that does not wait any more."""
+    row = _decision(rights.of_user(request.user), number, decision)
+    if row.attempt is None or not row.change:
+        raise Http404("nothing would be asked for instead")
+    job = get_object_or_404(Job.objects.visible_to(request.user).select_related("cluster"), pk=row.attempt.job_id)
+    initial = forms.again(job, secrets=job.user_id == request.user.pk)
+    try:
+        initial |= _asked_instead(row, job, initial, request)
+    except Differs as other:
+        messages.info(request, f"The job is filled in as it was: {other}.")
+    form = forms.SubmitForm(user=request.user, initial=initial)
+    page = {"form": form, "may_submit": form.fields["team"].queryset.exists()}
+    return render(request, "jobs/submit.html", page)
+
+
+def _asked_instead(row: Decision, job: Job, initial: dict[str, Any], request: HttpRequest) -> dict[str, Any]:
+    """With the checkpoint that was chosen; secrets of others are left out, as wherever a job is asked for once more."""
+    own = job.user_id == request.user.pk
+    environment = job.environment if own else masking.without_secrets(job.environment)
+    asked = Asked(command=initial["command"], environment=environment, memory_mb=job.memory_per_node_mb)
+    new = applied(row.changes, asked)
+    resume = {"path": row.checkpoint_path, "step": row.checkpoint_step} if row.checkpoint_step is not None else {}
+    told = resuming(resume, job.environment.get(TEMPLATE, ""))
+    return {
+        "command": new.command,
+        "environment": forms.lines({**new.environment, **told}),
+        "memory_per_node": f"{new.memory_mb}M" if new.memory_mb else "",
+    }
 
 
 @require_POST

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from failures.models import Decision
 from failures.recovery import decide
+from failures.recovery.resizing import Change
 from failures.recovery.stored import from_json
 from failures.recovery.values import Facts, History, Policy, Recovery
 
@@ -38,9 +40,14 @@ def compared(decision: Decision) -> list[Difference]:
         ("test", ", ".join(decision.test), ", ".join(sorted(found.test))),
         ("from step", _step(decision.checkpoint_step), _step(base.step if base else None)),
         ("leaves out steps", _span(decision.skip), _span(found.skip)),
+        ("asks for", _asked(decision.changes), _asked(found.change)),
         ("held back by", "; ".join(why for _, why in decision.limits), "; ".join(why for _, why in found.limits)),
     )
     return [Difference(what=what, then=then or "nothing", today=today or "nothing") for what, then, today in rows]
+
+
+def _asked(changes: Iterable[Change]) -> str:
+    return "; ".join(f"{one.what} {one.becomes}" for one in changes)
 
 
 def _step(step: int | None) -> str:

@@ -1,8 +1,8 @@
 """Rows → how many spare nodes of each kind a cluster needs, and what that is reckoned from. Reads; changes nothing.
 
 A node is away from the moment its cluster calls it DOWN, or recovery closes it, until it takes work again. How often
-that happens and how long it takes is counted over thirty days; how many are away at once is then binomial
-(`nodetest.spares`).
+that happens and how long it takes is counted over thirty days, or for as long as the node has been there; how many are
+away at once is then binomial (`nodetest.spares`). Of what began earlier the part within that time counts.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db import connection
 from django.db.models import Exists, OuterRef, Q
 
 from failures import nodetest
 from jobs.lifecycle import USABLE_NODE
+from jobs.map_rows import BEFORE, joined
 from jobs.models import Allocation, Cluster, Event, Node
 
 WINDOW = timedelta(days=30)
@@ -58,22 +60,27 @@ def reserves(now: datetime) -> list[Reserve]:
 
 def _of(cluster: Cluster, now: datetime) -> list[Reserve]:
     since = max(now - WINDOW, cluster.created_at)
-    away = _away(cluster, since, now)
+    away, came = _away(cluster, since, now), joined(cluster)
     kinds: dict[str, list[Node]] = defaultdict(list)
     held = Allocation.objects.filter(node=OuterRef("pk"), released_at__isnull=True)
     for node in Node.objects.filter(cluster=cluster, gpus__gt=0).annotate(is_held=Exists(held)):
         kinds[f"{node.gpus} × {node.gpu_model or 'GPU'}"].append(node)
-    days = max((now - since) / DAY, 0.0)
-    found = [_reserve(cluster, kind, nodes, away, days) for kind, nodes in kinds.items()]
+    found = [
+        _reserve(cluster, kind, nodes, away, sum(_days(max(since, came.get(one.pk, since)), now) for one in nodes))
+        for kind, nodes in kinds.items()
+    ]
     return sorted(found, key=lambda one: (-one.nodes, one.kind))
 
 
+def _days(since: datetime, now: datetime) -> float:
+    return max((now - since) / DAY, 0.0)
+
+
 def _reserve(
-    cluster: Cluster, kind: str, nodes: Sequence[Node], away: Mapping[int, Sequence[timedelta]], days: float
+    cluster: Cluster, kind: str, nodes: Sequence[Node], away: Mapping[int, Sequence[timedelta]], node_days: float
 ) -> Reserve:
     spells = [spell for node in nodes for spell in away.get(node.pk, ())]
     mean = sum(spells, timedelta()) / DAY / len(spells) if spells else 0.0
-    node_days = len(nodes) * days
     rate = len(spells) / node_days if node_days else 0.0
     said = nodetest.spares(len(nodes), failures_per_node_day=rate, days_away=mean, confidence=CONFIDENCE)
     free = sum(not node.is_held and not node.drain_asked and node.state in USABLE_NODE for node in nodes)
@@ -89,10 +96,22 @@ def _away(cluster: Cluster, since: datetime, now: datetime) -> Mapping[int, list
     down = Q(what="node.moved", to_state__startswith="DOWN") | Q(what="node.moved", from_state__startswith="DOWN")
     closed = Q(what="node.drained", by__in=LOOPS) | Q(what="node.resumed")
     rows = Event.objects.filter(down | closed, node__cluster=cluster, at__gte=since).order_by("-id")
-    told: dict[int, list[tuple[datetime, str]]] = defaultdict(list)
-    for node, at, what, to in rows.values_list("node", "at", "what", "to_state")[:MOST_EVENTS]:
+    told = _away_before(cluster, since)
+    for node, at, what, to in reversed(rows.values_list("node", "at", "what", "to_state")[:MOST_EVENTS]):
         told[node].append((at, _sign(what, to)))
-    return {node: list(spells(reversed(events), now)) for node, events in told.items()}
+    return {node: list(spells(events, now)) for node, events in told.items()}
+
+
+def _away_before(cluster: Cluster, since: datetime) -> dict[int, list[tuple[datetime, str]]]:
+    """Who was away when the window began, as if it had begun then."""
+    told: dict[int, list[tuple[datetime, str]]] = defaultdict(list)
+    with connection.cursor() as cursor:
+        cursor.execute(BEFORE, [since, cluster.pk])
+        for node, what, to, _, by in cursor.fetchall():
+            sign = _sign(what, to)
+            if sign == GONE or (sign == CLOSED and by in LOOPS):
+                told[node].append((since, sign))
+    return told
 
 
 def _sign(what: str, to_state: str) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
-from failures.checkpoints import INDEXES, LATEST, STATE, TRACKER, File, Listing, is_sound
+from failures.checkpoints import INDEXES, LATEST, ORDER, STATE, TRACKER, File, Listing, is_sound
 
 MOST_FILES = 100_000
 MOST_DEPTH = 8
@@ -127,7 +127,7 @@ def _file(walk: Walk, here: int, leaf: str, name: str) -> None:
         sound = is_sound(leaf, seen.st_size, lambda offset, length: os.pread(fd, length, offset))
         at = datetime.fromtimestamp(seen.st_mtime, UTC)
         walk.files.append(File(path=name, size=seen.st_size, at=at, sound=sound))
-        if leaf in (TRACKER, LATEST, STATE) or leaf.endswith(INDEXES):
+        if leaf in (TRACKER, LATEST, STATE, ORDER) or leaf.endswith(INDEXES):
             _text(walk, fd, name, seen.st_size)
     finally:
         os.close(fd)

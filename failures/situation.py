@@ -21,13 +21,14 @@ from failures.diagnosis.labels import UNKNOWN
 from failures.diagnosis.values import Category, Restart
 from failures.models import Decision, Diagnosis, Order, Sign
 from failures.models.decision import CARRIED_OUT
+from failures.recovery import resizing
 from failures.recovery.remedies import Action, Mode
 from failures.recovery.values import ANY, Done, Facts, History, Policy, Saved
 from failures.recovery.values import Order as Said
 from jobs import actions
 from jobs.hostlist import expand
 from jobs.ledgers import Try
-from jobs.models import Attempt, Node, Progress, RecoveryMode
+from jobs.models import Attempt, Job, Node, Progress, RecoveryMode
 
 MOST_POINTS = 20_000
 MOST_DONE = 2_000
@@ -97,6 +98,7 @@ def facts_of(row: Diagnosis) -> Facts:
         checkpoints=_saved(attempt, spike_at),
         started_from=_started_from(attempt),
         spike_at=spike_at,
+        request=_request(job) if row.root_cause in resizing.CAUSES else None,
     )
 
 
@@ -113,6 +115,7 @@ def _saved(attempt: Attempt, spike_at: int | None) -> tuple[Saved, ...]:
             path=path,
             whole=known.whole if known else None,
             verdict=row.verdict or ("bad" if bad else known.verdict if known else ""),
+            order=known.order if known else 0,
         )
     return tuple(sorted(lying.values(), key=lambda one: (-one.step, one.path)))
 
@@ -126,6 +129,20 @@ def _lying(attempt: Attempt, spike_at: int | None) -> tuple[Saved, ...]:
     except shelves.NoShelf:
         return ()
     return checkpoints.as_saved(found, job.checkpoint_dir, spike_at)
+
+
+def _request(job: Job) -> resizing.Request:
+    """What it asks for, beside the largest of the nodes that could take it."""
+    nodes = Node.objects.filter(cluster=job.cluster_id, gpus__gte=job.gpus_per_node, cpus__gte=job.cpus_per_node)
+    wanted = {"gpu_model": job.gpu_model, "nic_type": job.nic_type, "name": job.on_node}
+    nodes = nodes.filter(**{name: value for name, value in wanted.items() if value})
+    sizes = sorted(nodes.values_list("memory_mb", "gpus"), reverse=True)
+    enough = sizes[min(job.nodes, len(sizes)) - 1] if sizes else (0, 0)  # as much as all of its nodes have
+    return resizing.request(
+        resizing.Asked(command=job.command, environment=job.environment, memory_mb=job.memory_per_node_mb),
+        most_memory_mb=enough[0],
+        whole_nodes=bool(job.gpus_per_node) and job.gpus_per_node == enough[1],
+    )
 
 
 def _started_from(attempt: Attempt) -> int | None:

@@ -16,6 +16,11 @@ urlpatterns = [
         name="decision-replay",
     ),
     path(
+        "failures/<incident_number:number>/decisions/<incident_number:decision>/new-job/",
+        decision_views.new_job,
+        name="decision-new-job",
+    ),
+    path(
         "failures/<incident_number:number>/decisions/<incident_number:decision>/<slug:verb>/",
         decision_views.verb,
         name="decision-verb",

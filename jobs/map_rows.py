@@ -21,6 +21,12 @@ from jobs.measures import interval
 from jobs.models import Allocation, Cluster, Event, Node, Resolution, Sample
 
 NODE_EVENTS = ("node.moved", "node.drained", "node.resumed")
+# When the cluster first told of each node, where that was seen: before it, the node was not there
+JOINED = """
+SELECT n.id, e.at FROM jobs_node n CROSS JOIN LATERAL (SELECT at, from_state FROM jobs_event
+  WHERE node_id = n.id AND what = 'node.moved' ORDER BY id LIMIT 1) AS e
+WHERE n.cluster_id = %s AND e.from_state LIKE 'UNKNOWN%%'
+"""
 # The newest of each node before a moment, by the index (node, id) from its end
 BEFORE = """
 SELECT n.id, e.what, e.to_state, e.why, e.by FROM jobs_node n CROSS JOIN (VALUES ('moved'), ('asked')) AS kind (name)
@@ -137,6 +143,13 @@ def _held(cluster: Cluster, at: datetime) -> Mapping[int, _Held]:
         elif foreign:
             found[node].unplaced += wide
     return found
+
+
+def joined(cluster: Cluster) -> Mapping[int, datetime]:
+    """By node, the moment since which it has been there; of who is not in it, since its cluster was added."""
+    with connection.cursor() as cursor:
+        cursor.execute(JOINED, [cluster.pk])
+        return dict(cursor.fetchall())
 
 
 def _told(cluster: Cluster, nodes: Iterable[Node], at: datetime) -> tuple[Mapping[int, str], set[int]]:

@@ -154,19 +154,20 @@ def note_stacks(noted: Noted, signal: str | None) -> None:
         Attempt.objects.filter(pk=noted.attempt_id).exclude(stacks_signal=signal).update(stacks_signal=signal)
 
 
-SAVE = """
+# The same step at the same place, saved by another attempt, is another checkpoint: that one went back and came again
+SAME = "(EXCLUDED.step, EXCLUDED.attempt_id) IS NOT DISTINCT FROM (c.step, c.attempt_id)"
+SAVE = f"""
 INSERT INTO jobs_checkpoint AS c (job_id, attempt_id, step, path, saved_at, durable_at, stall_s, verdict, verdict_why)
 VALUES (%s, %s, %s, %s, LEAST(COALESCE(%s, now()), now()), CASE WHEN %s THEN now() END, %s, '', '')
 ON CONFLICT (job_id, path) DO UPDATE SET
-    durable_at = CASE WHEN EXCLUDED.step = c.step THEN COALESCE(c.durable_at, EXCLUDED.durable_at)
-                      ELSE EXCLUDED.durable_at END,
-    saved_at = CASE WHEN EXCLUDED.step = c.step THEN c.saved_at ELSE EXCLUDED.saved_at END,
-    stall_s = CASE WHEN EXCLUDED.step = c.step THEN COALESCE(c.stall_s, EXCLUDED.stall_s) ELSE EXCLUDED.stall_s END,
-    verdict = CASE WHEN EXCLUDED.step = c.step THEN c.verdict ELSE '' END,
-    verdict_why = CASE WHEN EXCLUDED.step = c.step THEN c.verdict_why ELSE '' END,
+    durable_at = CASE WHEN {SAME} THEN COALESCE(c.durable_at, EXCLUDED.durable_at) ELSE EXCLUDED.durable_at END,
+    saved_at = CASE WHEN {SAME} THEN c.saved_at ELSE EXCLUDED.saved_at END,
+    stall_s = CASE WHEN {SAME} THEN COALESCE(c.stall_s, EXCLUDED.stall_s) ELSE EXCLUDED.stall_s END,
+    verdict = CASE WHEN {SAME} THEN c.verdict ELSE '' END,
+    verdict_why = CASE WHEN {SAME} THEN c.verdict_why ELSE '' END,
     step = EXCLUDED.step, attempt_id = EXCLUDED.attempt_id
-WHERE EXCLUDED.step <> c.step OR (c.durable_at IS NULL AND EXCLUDED.durable_at IS NOT NULL)
-"""
+WHERE NOT ({SAME}) OR (c.durable_at IS NULL AND EXCLUDED.durable_at IS NOT NULL)
+"""  # noqa: S608 - constants alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +180,8 @@ class Saved:
 
 
 def save_checkpoints(noted: Noted, saved: Sequence[Saved], author: Author) -> int:
-    """How many were news. A path that is written again at another step is another checkpoint: not durable yet, not
-    judged yet."""
+    """How many were news. A path that is written again at another step, or by another attempt, is another checkpoint:
+    not durable yet, not judged yet."""
     attempt = Attempt.objects.select_related("job").get(pk=noted.attempt_id)
     news = []
     with connection.cursor() as cursor:

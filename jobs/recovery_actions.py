@@ -6,7 +6,7 @@ Each is guarded by that wait: who released, cancelled or restarted the job meanw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -17,8 +17,10 @@ from jobs.actions import Moved, end_of, move, tries_of
 from jobs.journal import Author
 from jobs.ledgers import crash_loop
 from jobs.lifecycle import FINAL, Flag, State
-from jobs.models import Attempt, Cluster, Hold, Job, RecoveryMode
+from jobs.models import Attempt, Checkpoint, Cluster, Hold, Job, RecoveryMode, Verdict
 from jobs.stop_actions import tell
+
+CHANGEABLE = frozenset({"command", "environment", "memory_per_node_mb"})
 
 
 @transaction.atomic
@@ -37,21 +39,70 @@ def restart(
     why: str,
     resume: Mapping[str, Any] | None = None,
     begin_at: datetime | None = None,
-    memory_mb: int | None = None,
+    asks: Mapping[str, Any] | None = None,
 ) -> None:
-    """Back to its old place in the queue. What `resume` holds the next attempt is told in its environment."""
+    """Back to its old place in the queue. What `resume` holds the next attempt is told in its environment; `asks` are
+    fields of its request that become others."""
     job = _waiting(attempt)
     fields: dict[str, Any] = {"resume": dict(resume or {})}
     if begin_at is not None:
         fields["begin_at"] = begin_at
-    if memory_mb is not None:
-        fields["memory_per_node_mb"] = memory_mb
+    changed = _changed(job, asks or {})
     Job.objects.filter(pk=job.pk).update(
-        hold=Hold.NONE, flags=[Flag.REQUEUED], reason="None", why=why, recover_by=None, **fields
+        hold=Hold.NONE, flags=[Flag.REQUEUED], reason="None", why=why, recover_by=None, **fields, **changed
     )
-    told = {"resume": fields["resume"], "begin_at": begin_at.isoformat() if begin_at else None, "memory_mb": memory_mb}
+    told = {
+        "resume": fields["resume"],
+        "begin_at": begin_at.isoformat() if begin_at else None,
+        "changed": sorted(changed),
+    }
     journal.of_job("job.recovered", author, job, attempt=attempt, why=why, detail=told).save()
     tell(job)
+
+
+@transaction.atomic
+def distrust(attempt: Attempt, saved: Iterable[tuple[str, int]], *, author: Author, why: str) -> int:
+    """These checkpoints hold what went bad, also where only a listing had shown them: nobody goes on from them."""
+    rows = [
+        Checkpoint(job_id=attempt.job_id, step=step, path=path, verdict=Verdict.BAD, verdict_why=why)
+        for path, step in saved
+    ]
+    Checkpoint.objects.bulk_create(
+        rows, update_conflicts=True, unique_fields=["job", "path"], update_fields=["verdict", "verdict_why"]
+    )
+    if rows:
+        detail = {"steps": sorted({row.step for row in rows})[:100]}
+        journal.of_job("checkpoint.distrusted", author, attempt.job, attempt=attempt, why=why, detail=detail).save()
+    return len(rows)
+
+
+@transaction.atomic
+def trust_again(attempt: Attempt, *, author: Author, why: str, judged: str) -> int:
+    """What was distrusted with these words is not any more."""
+    rows = Checkpoint.objects.filter(job=attempt.job_id, verdict=Verdict.BAD, verdict_why=judged)
+    trusted = rows.update(verdict=Verdict.UNKNOWN, verdict_why="")
+    if trusted:
+        journal.of_job("checkpoint.trusted", author, attempt.job, attempt=attempt, why=why).save()
+    return trusted
+
+
+@transaction.atomic
+def ask_for(job: Job, asks: Mapping[str, Any], *, author: Author, why: str) -> None:
+    """A job that waits asks for something else from now on."""
+    row = Job.objects.select_for_update(of=("self",)).get(pk=job.pk)
+    if row.state != State.PENDING:
+        raise Moved(f"{row} is {row.state}; what it asks for is changed only while it waits")
+    changed = _changed(row, asks)
+    if changed:
+        Job.objects.filter(pk=row.pk).update(**changed)
+        journal.of_job("job.changed", author, row, why=why, detail={"changed": sorted(changed)}).save()
+        tell(row)
+
+
+def _changed(job: Job, asks: Mapping[str, Any]) -> dict[str, Any]:
+    if unknown := set(asks) - CHANGEABLE:
+        raise ValueError(f"{', '.join(sorted(unknown))}: recovery does not change that of a job")
+    return {name: value for name, value in asks.items() if getattr(job, name) != value}
 
 
 @transaction.atomic

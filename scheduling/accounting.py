@@ -24,7 +24,7 @@ from failures.grouping import NODE_CAUSES
 from failures.models import Diagnosis, Sign
 from jobs.lifecycle import CLOSED_NODE_FLAGS, FAILURES, FINAL, USABLE_NODE, Flag, NodeFlag, State
 from jobs.maintenance_actions import MAINTENANCE
-from jobs.map_rows import BEFORE, NODE_EVENTS
+from jobs.map_rows import BEFORE, NODE_EVENTS, joined
 from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Hold, Job, Node, Verdict
 from scheduling import ledger, worked
 from scheduling.ledger import Bucket, Facts, Holding, Machine, Piece, Spell, Wait
@@ -301,12 +301,12 @@ def _machines(
     cluster: Cluster, holdings: Mapping[int, Sequence[Holding]], since: datetime, until: datetime
 ) -> list[Machine]:
     nodes = list(Node.objects.filter(cluster=cluster, gpus__gt=0).order_by("name"))
-    told = _told(cluster, nodes, since, until)
+    told, came = _told(cluster, nodes, since, until), joined(cluster)
     return [
         Machine(
             name=node.name,
             model=node.gpu_model,
-            capacity=[(us(cluster.created_at), node.gpus)],
+            capacity=[(us(came.get(node.pk, cluster.created_at)), node.gpus)],
             spells=_spells(told[node.pk], us(since), us(until)),
             holdings=holdings.get(node.pk, ()),
         )

@@ -14,6 +14,7 @@ from failures import replay as replaying
 from failures.actions import Moved
 from failures.models import Course, Decision
 from failures.recovery.remedies import Action, Mode
+from failures.recovery.resizing import COMMAND, ENVIRONMENT, MEMORY
 from jobs import clock, readers, recovery_actions
 from jobs.api.shapes import WHY
 from jobs.door import query, versions
@@ -38,6 +39,16 @@ STEP = Shape(
     },
 )
 LIMIT = Shape("RecoveryLimit", {"mode": text(choices=MODES), "why": text()})
+CHANGE = Shape(
+    "RequestChange",
+    {
+        "what": text("Of the job's request.", choices=[MEMORY, COMMAND, ENVIRONMENT]),
+        "was": text("Empty: it asked for no amount."),
+        "becomes": text(),
+        "why": text(),
+        "keeps_batch": truth("Whether the batch between two updates stays as it was."),
+    },
+)
 DECISION = Shape(
     "Decision",
     {
@@ -69,6 +80,7 @@ DECISION = Shape(
         "skip": Field(
             schema={"type": ["array", "null"], "items": {"type": "integer"}, "description": "Steps left out."}
         ),
+        "change": many(CHANGE, "What the job asks for instead.", get=lambda row: row.change, needs=("change",)),
         "undo": text("What takes it back."),
         "not_before": moment(),
         "expires_at": moment("It is never carried out after that."),

@@ -1,6 +1,6 @@
 from django.urls import path, register_converter
 
-from failures.api import channels, decisions, diagnoses, figures, incidents, rules
+from failures.api import channels, decisions, diagnoses, figures, incidents, rules, stacks
 from jobs.api.urls import PublicId
 
 
@@ -25,6 +25,7 @@ urlpatterns = [
     path("jobs/<public_id:id>/diagnosis/", diagnoses.JobDiagnosis.as_view()),
     path("diagnoses/", diagnoses.Diagnoses.as_view()),
     path("diagnoses/<attempt_key:attempt>/", diagnoses.OneDiagnosis.as_view()),
+    path("attempts/<attempt_key:attempt>/stacks/", stacks.AttemptStacks.as_view()),
     path("diagnose/", diagnoses.Diagnose.as_view()),
     path("incidents/", incidents.Incidents.as_view()),
     path("incidents/<incident_number:incident>/", incidents.OneIncident.as_view()),

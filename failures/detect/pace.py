@@ -5,6 +5,11 @@ no alarm. Both are fitted on the job's own steps, in relative errors and without
 deviations by reweighting), over a window of steps that were as predicted: it follows slow drift, and never learns a
 slowdown as the new usual. A job that tells nothing of its batches is predicted by its median.
 
+Where the lengths are not told, a batch of longer sequences looks exactly like a slower machine. So of such a job
+something is said only while its batches are alike, by their tokens and by the time they take (`fits`): who trains on
+sequences of one length is judged, who packs documents and does not tell their squares is left to the comparison of his
+ranks. A smooth past proves nothing: of jobs whose tokens vary, one in eight met longer sequences later, and was blamed.
+
 Two ways to be slow, both of which a single pause (a save, a collection of garbage) leaves alone:
   loud   more than 25 % over the prediction, the median of the last 8 steps
   quiet  more than 12 % and far beyond the job's own noise, the median of the last 64
@@ -38,6 +43,8 @@ WINDOW = 256
 REFIT = 32
 PASSES = 12
 MAKE = 1.25  # how far outside of the known batches a prediction is trusted
+STEADY = 0.035  # noise of a job whose batches are alike
+ALIKE = 1.02  # the largest of them by the smallest, in tokens
 
 Columns = npt.NDArray[np.floating[Any]]
 
@@ -90,8 +97,16 @@ def _least_squares(work: Columns, weights: Columns) -> Columns:
 
 
 def _make(step: Step) -> float:
-    """The mean length of its sequences, by their tokens."""
-    return step.squares / step.tokens if step.tokens > 0 else 0.0
+    """The mean length of its sequences, by their tokens; where that is not told, its tokens."""
+    return step.squares / step.tokens if step.squares and step.tokens > 0 else step.tokens
+
+
+def fits(steps: Sequence[Step], baseline: Baseline) -> bool:
+    """Whether what a job tells of its batches is enough to tell a longer batch from a slower machine."""
+    if all(step.squares > 0 for step in steps):
+        return True
+    sizes, edge = sorted(step.tokens for step in steps), len(steps) // 20
+    return baseline.noise <= STEADY and sizes[-1 - edge] <= ALIKE * sizes[edge]
 
 
 class Watch:
@@ -105,6 +120,12 @@ class Watch:
         self._since_fit = 0
         self._makes = 0.0, 0.0
         self._told = False
+        self._fits = False
+
+    @property
+    def can_tell(self) -> bool:
+        """Its steps explain themselves well enough to be judged."""
+        return self._fits
 
     @property
     def is_slow(self) -> bool:
@@ -126,7 +147,7 @@ class Watch:
         predicted = self.baseline.predicted(step)
         if predicted <= 0:
             return None
-        if not self._known_make(step):
+        if not (self._fits and self._known_make(step)):
             if not self._told:
                 self._learn(step, REFIT)
             return None
@@ -144,7 +165,9 @@ class Watch:
         self._known.append(step)
         self._since_fit += 1
         if self._since_fit >= every:
-            self.baseline, self._since_fit = fit(list(self._known)), 0
+            known = list(self._known)
+            self.baseline, self._since_fit = fit(known), 0
+            self._fits = fits(known, self.baseline)
             makes = sorted(_make(one) for one in self._known)
             self._makes = makes[len(makes) // 20], makes[-1 - len(makes) // 20]
 
@@ -175,14 +198,21 @@ class Watch:
         return None
 
 
-def lasting(steps: Iterable[Step]) -> Finding | None:
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    finding: Finding | None
+    can_tell: bool  # False: its steps say nothing either way
+
+
+def judged(steps: Iterable[Step]) -> Judged:
     """The finding that still holds at the end of a series, since the first of the steps that showed it."""
     watch, found, recent = Watch(), None, deque[float](maxlen=LOUD_STEPS)
     for step in steps:
         recent.append(step.at)
         if one := watch.see(step):
             found = replace(one, since=recent[0])
-    return replace(found, why=_longer(watch.excess)) if found and watch.is_slow else None
+    lasts = replace(found, why=_longer(watch.excess)) if found and watch.is_slow else None
+    return Judged(finding=lasts, can_tell=watch.can_tell)
 
 
 def _longer(part: float) -> str:

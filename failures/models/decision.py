@@ -15,7 +15,9 @@ from django.db.models.functions import Now
 from failures.models.diagnosis import Diagnosis
 from failures.models.incident import Incident
 from failures.models.sign import Sign
-from failures.recovery.remedies import Action, Mode
+from failures.recovery.remedies import RESTARTING, Action, Mode
+from failures.recovery.resizing import Change
+from failures.recovery.stored import from_json
 from jobs.lifecycle import Badge
 from jobs.models import Attempt, Cluster, Job, Node
 
@@ -96,6 +98,7 @@ class Decision(models.Model):
     checkpoint_path = models.CharField(max_length=1000, blank=True)
     checkpoint_step = models.PositiveBigIntegerField(null=True)
     skip = models.JSONField(null=True, help_text="First and last step whose data are left out.")
+    change = models.JSONField(default=list, blank=True, help_text="What the job asks for instead.")
     undo = models.TextField(blank=True)
     not_before = models.DateTimeField()
     expires_at = models.DateTimeField()
@@ -149,6 +152,14 @@ class Decision(models.Model):
     @property
     def is_open(self) -> bool:
         return self.course in OPEN
+
+    @property
+    def restarts(self) -> bool:
+        return self.action in RESTARTING or bool(self.change)
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return tuple(from_json(Change, one) for one in self.change)
 
     @property
     def can_be_undone(self) -> bool:

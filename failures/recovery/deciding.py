@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from failures.diagnosis.values import Category, Restart
+from failures.recovery import resizing
 from failures.recovery.remedies import CORDONING, REMEDIES, RESTARTING, TERMS, Action, Remedy
 from failures.recovery.restraint import Case, limits
 from failures.recovery.values import Done, Facts, History, Policy, Recovery, Saved
@@ -22,18 +23,22 @@ AGAIN = timedelta(minutes=10)
 def decide(facts: Facts, history: History, policy: Policy, now: datetime) -> Recovery:
     _refuse_naive(facts.at, now)
     action, why = _action(facts, history, REMEDIES.get(facts.cause, REMEDIES["Unknown"]))
-    base, lack = _base(action, facts, history)
+    change = resizing.change(facts.cause, facts.request) if action is Action.RESIZE else ()
+    base, lack = _base(action, facts, history) if action in RESTARTING or change else (None, "")
     if lack:
         action, why = Action.STOP, lack
     drain, test, kept = _nodes(action, facts, history)
-    held = limits(Case(action=action, facts=facts, history=history, policy=policy, base=base, drain=drain, now=now))
+    case = Case(
+        action=action, facts=facts, history=history, policy=policy, base=base, drain=drain, now=now, change=change
+    )
+    held = limits(case)
     mode = min((policy.mode(facts.team, action), *(mode for mode, _ in held)), key=lambda one: one.rank)
-    pro, con = _evidence(action, facts, history, base)
+    pro, con = _evidence(case)
     return Recovery(
         action=action, mode=mode, why=why, pro=pro, con=(*con, *kept), limits=held, drain=drain, test=test,
         checkpoint=base, skip=_skip(action, facts, policy, base), undo=TERMS[action].undo,
         not_before=_not_before(action, facts, history, policy, now), expires_at=facts.at + TERMS[action].expires,
-        consumes=history.step is not None,
+        consumes=history.step is not None, change=change,
     )  # fmt: skip
 
 
@@ -77,8 +82,6 @@ def _came_back(facts: Facts, history: History) -> bool:
 
 def _base(action: Action, facts: Facts, history: History) -> tuple[Saved | None, str]:
     """The checkpoint to start from, and what is lacking where there must be one."""
-    if action not in RESTARTING:
-        return None, ""
     usable = [one for one in facts.checkpoints if one.is_usable]
     if action is Action.ROLL_BACK:
         bound = _bound(facts, history)
@@ -86,7 +89,8 @@ def _base(action: Action, facts: Facts, history: History) -> tuple[Saved | None,
         usable = [one for one in usable if (one.whole if bound is None else one.step < bound)]
         if not usable:
             return None, "it must go back behind the trouble, and no checkpoint from before it can be trusted"
-    return max(usable, key=lambda one: (one.step, one.path), default=None), ""
+    # Sent back once, a job has abandoned what it had saved further on, though it still lies there
+    return max(usable, key=lambda one: (one.order, one.step, one.path), default=None), ""
 
 
 def _bound(facts: Facts, history: History) -> int | None:
@@ -153,9 +157,8 @@ def _same(done: Done, facts: Facts) -> bool:
 # --- for and against
 
 
-def _evidence(
-    action: Action, facts: Facts, history: History, base: Saved | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _evidence(case: Case) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    action, facts = case.action, case.facts
     pro = [facts.sign] if facts.sign else [f"The diagnosis is {facts.cause}, {facts.confidence:.0%} sure."]
     con = []
     if facts.named:
@@ -168,8 +171,9 @@ def _evidence(
         (pro if (facts.restart_helps is Restart.YES) == (action in RESTARTING) else con).append(
             f"Restarting helps against this: {facts.restart_helps}."
         )
-    if action in RESTARTING and facts.job:
-        _weigh_restart(pro, con, facts, history, base)
+    pro += [one.sentence for one in case.change]
+    if case.restarts and facts.job:
+        _weigh_restart(pro, con, facts, case.history, case.base)
     return tuple(pro), tuple(con)
 
 

@@ -37,6 +37,7 @@ class Mode(StrEnum):
 
 # Each of them makes the job run again, now or later
 RESTARTING = frozenset({Action.RESTART, Action.ELSEWHERE, Action.TEST, Action.ROLL_BACK, Action.WAIT})
+RUNNING_AGAIN = RESTARTING | {Action.RESIZE}  # the last of them where it is known what to ask for instead
 CORDONING = frozenset({Action.ELSEWHERE, Action.TEST})
 
 
@@ -138,6 +139,6 @@ TERMS: dict[Action, Terms] = {
     TEST:      _terms("Cancel the tests and resume the nodes; hold or cancel the job while it waits.", HALF_HOUR, 2, HOUR),
     ROLL_BACK: _terms("Hold the job and requeue it from its newest checkpoint, with no data left out.", HALF_HOUR, 3, DAY),
     WAIT:      _terms("Release the job; it starts without the wait.", 4 * HOUR, 30, DAY),
-    RESIZE:    _terms("Requeue it as it was.", DAY, 1, DAY),
+    RESIZE:    _terms("Hold the job while it waits; it asks for what it asked for before.", DAY, 1, DAY),
     STOP:      _terms("Requeue it.", DAY, 1_000_000, DAY),
 }  # fmt: skip

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from failures.recovery.remedies import CORDONING, RESTARTING, TERMS, Action, Mode
-from failures.recovery.values import OPT_OUT, Breaker, Facts, History, Limit, Policy, Saved
+from failures.recovery.remedies import CORDONING, RESTARTING, RUNNING_AGAIN, TERMS, Action, Mode
+from failures.recovery.resizing import Change
+from failures.recovery.values import OPT_IN, OPT_OUT, Breaker, Facts, History, Limit, Policy, Saved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,11 @@ class Case:
     base: Saved | None
     drain: frozenset[str]
     now: datetime
+    change: tuple[Change, ...] = ()
+
+    @property
+    def restarts(self) -> bool:
+        return self.action in RESTARTING or bool(self.change)
 
 
 def limits(case: Case) -> tuple[Limit, ...]:
@@ -65,13 +71,25 @@ def _too_often(case: Case) -> Limit | None:
 
 def _loses_all(case: Case) -> Limit | None:
     step = max((one.step or 0 for one in case.history.tries), default=0)
-    if case.action not in RESTARTING or case.base is not None or not step:
+    if not case.restarts or case.base is not None or not step:
         return None
     return Mode.PROPOSE, f"it had come to step {step}, and no checkpoint is known to start from"
 
 
+def _not_opted_in(case: Case) -> Limit | None:
+    if not case.change or case.facts.labels.get(OPT_IN) == "on":
+        return None
+    return Mode.PROPOSE, f"what a job asks for is changed by itself only where its label says {OPT_IN}=on"
+
+
+def _other_batch(case: Case) -> Limit | None:
+    if all(one.keeps_batch for one in case.change):
+        return None
+    return Mode.PROPOSE, "its global batch may become smaller, and what it learns with it, which is its owner's to say"
+
+
 def _broken(case: Case) -> Limit | None:
-    if case.action not in RESTARTING:
+    if not case.restarts:
         return None
     why = tripped(case.history, case.policy.breaker, case.now, case.drain)
     return (Mode.PROPOSE, why) if why else None
@@ -84,6 +102,8 @@ RULES: tuple[Callable[[Case], Limit | None], ...] = (
     _unsure,
     _too_often,
     _loses_all,
+    _not_opted_in,
+    _other_batch,
     _broken,
 )
 
@@ -97,7 +117,7 @@ def tripped(history: History, breaker: Breaker, now: datetime, adding: frozenset
         share = f"{len(nodes)} of {history.cluster_nodes} nodes would be taken out within {minutes} minutes"
         return f"{share}; {breaker.cordoned_share:.0%} are allowed"
     since = now - breaker.restart_window
-    restarts = sum(one.action in RESTARTING and one.at > since for one in history.done)
+    restarts = sum(one.action in RUNNING_AGAIN and one.at > since for one in history.done)
     if restarts >= breaker.restarts:
         minutes = breaker.restart_window // timedelta(minutes=1)
         return f"{restarts} jobs were restarted within {minutes} minutes; {breaker.restarts} are allowed"

@@ -8,12 +8,14 @@ from datetime import datetime, timedelta
 
 from failures.diagnosis.values import Category, Restart
 from failures.grouping import SERVICE_CAUSES
-from failures.recovery.remedies import CORDONING, Action, Mode
+from failures.recovery.remedies import CORDONING, RESTARTING, Action, Mode
+from failures.recovery.resizing import Change, Request
 from jobs.ledgers import Try
 
 Limit = tuple[Mode, str]  # what a mode was taken down to, and why
 
 OPT_OUT = "acme-recovery"  # a label of the job; its value `off` opts out
+OPT_IN = "acme-resize"  # `on`: what it asks for may be changed without a person's yes
 ANY = "*"
 
 
@@ -25,6 +27,7 @@ class Saved:
     path: str
     whole: bool | None = None
     verdict: str = ""  # good, bad, or not judged
+    order: int = 0  # in which they were saved, where that was written down
 
     @property
     def is_usable(self) -> bool:
@@ -52,6 +55,7 @@ class Facts:
     started_from: int | None = None  # the step of the checkpoint that it had loaded
     spike_at: int | None = None  # the step at which the loss went up
     sign: str = ""  # what a detector saw
+    request: Request | None = None  # where it may have asked for too little
 
     @property
     def named(self) -> frozenset[str]:
@@ -154,7 +158,12 @@ class Recovery:
     expires_at: datetime
     undo: str
     consumes: bool  # whether this failure counts in the ledgers of retries
+    change: tuple[Change, ...] = ()  # what the job asks for instead
 
     @property
     def acts(self) -> bool:
         return self.mode is Mode.ACT
+
+    @property
+    def restarts(self) -> bool:
+        return self.action in RESTARTING or bool(self.change)

@@ -36,7 +36,8 @@ from failures.detect.findings import Severity
 from failures.models import Course, Decision, Diagnosis, Sign, StackDump, Step
 from failures.models.decision import OPEN
 from failures.recovery import decide
-from failures.recovery.remedies import RESTARTING, Action, Mode
+from failures.recovery.remedies import Action, Mode
+from failures.recovery.resizing import Differs
 from failures.recovery.values import Recovery
 from jobs import node_actions, recovery_actions, stop_actions
 from jobs.actions import JobError
@@ -123,7 +124,7 @@ def _decided(row: Diagnosis | Sign, now: datetime) -> bool:
 def _within_reach(attempt: Attempt, found: Recovery) -> Recovery:
     """What cannot be done any more is not proposed: a job that has ended for good, or goes on by itself."""
     waits = attempt.job.recover_by is not None or attempt.ended_at is None
-    if waits or found.drain or found.test or found.mode is Mode.OBSERVE or found.action not in RESTARTING:
+    if waits or found.drain or found.test or found.mode is Mode.OBSERVE or not found.restarts:
         return found
     why = f"the job is {attempt.job.state} and does not wait for recovery"
     return replace(found, mode=Mode.OBSERVE, limits=(*found.limits, (Mode.OBSERVE, why)))
@@ -243,8 +244,8 @@ def _act_on_job(decision: Decision, now: datetime) -> str:
         return decision.outcome
     try:
         with transaction.atomic():
-            return _restart(decision, now) if decision.action in RESTARTING else _end(decision)
-    except JobError as moved:
+            return _restart(decision, now) if decision.restarts else _end(decision)
+    except (JobError, Differs) as moved:
         return f"The job was left alone: {moved}."
 
 
@@ -252,8 +253,14 @@ def _restart(decision: Decision, now: datetime) -> str:
     said = decision_actions.sentence(decision)
     begin_at = decision.not_before if decision.action == Action.WAIT and decision.not_before > now else None
     recovery_actions.restart(
-        decision.attempt, author=RECOVERY, why=f"Recovery: {said}", resume=resume_of(decision), begin_at=begin_at
+        decision.attempt,
+        author=RECOVERY,
+        why=f"Recovery: {said}",
+        resume=resume_of(decision),
+        begin_at=begin_at,
+        asks=decision_actions.asks_instead(decision),
     )
+    decision_actions.distrust(decision)
     decision_actions.step(decision, Step.Kind.RESTARTED, said)
     transaction.on_commit(lambda: want_turn(decision.cluster_id))
     return "The job is back at its place in the queue" + (f", not before {begin_at:%H:%M:%S} UTC." if begin_at else ".")

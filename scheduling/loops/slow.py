@@ -3,8 +3,10 @@
 Who is eligible   the attempts that `watch` looks after, heard of within the last minutes; and signs of attempts that
                   have ended.
 What a turn does  asks the pure detector about the newest steps of each, beside those from before its sign began, so
-                  that a long slowdown is never taken for the usual. What it finds is a sign; it names the node where
-                  the ranks' own times, or the node's own health, tell which one it is. What passed is closed.
+                  that a long slowdown is never taken for the usual. Where the steps say nothing, because their batches
+                  vary in what nobody tells, the ranks are compared with each other instead. What it finds is a sign; it
+                  names the node where the ranks' own times, or the node's own health, tell which one it is. What passed
+                  is closed.
 Failure story     The detector sees rows alone and keeps nothing between turns; a sign is one row for as long as it
                   lasts. Killed anywhere, run twice or late, the next turn says the same. An attempt that ended closes
                   its sign at its end, so no ledger counts slow steps of the dead.
@@ -17,10 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
+
+from django.db.models import QuerySet
 
 from failures import sign_actions
 from failures.detect import pace, ranks
@@ -66,7 +71,8 @@ def _closed(sign: Sign) -> bool:
 
 def _looked_at(attempt: Attempt, sign: Sign | None, now: datetime) -> bool:
     steps = steps_of(_told(attempt, sign.since if sign else None))
-    found = pace.lasting(steps)
+    told = pace.judged(steps)
+    found = told.finding if told.can_tell else _compared(attempt, now)
     if sign is None:
         return found is not None and _say(attempt, found, now)
     if found is None:
@@ -162,13 +168,31 @@ def _localised(attempt: Attempt, sign: Sign, now: datetime) -> bool:
     return _by_health(attempt, sign, now)
 
 
+def _compared(attempt: Attempt, now: datetime) -> Finding | None:
+    """All wait for one of them, whatever their batches are: who does the same work in the same steps is faster."""
+    same = _measured(attempt.rank_times.all())
+    found = _stragglers(same, now)
+    if not found or found[0].observed <= 1 + pace.LOUD:
+        return None
+    return replace(found[0], symptom=Symptom.SLOW, since=same[-1].at.timestamp())
+
+
+def _measured(rows: QuerySet[RankTimes]) -> list[RankTimes]:
+    """The newest, as far as they are of one placement."""
+    newest = list(rows.order_by("-pk")[:RANKED])
+    return [row for row in newest if (row.nodes, row.groups) == (newest[0].nodes, newest[0].groups)]
+
+
+def _stragglers(same: Sequence[RankTimes], now: datetime) -> list[Finding]:
+    found = ranks.slow_ranks(_ranks(same), now.timestamp()) if same else []
+    return found if len(found) <= MOST_SLOW else []  # so many at once are no node's fault
+
+
 def _by_ranks(attempt: Attempt, sign: Sign, now: datetime) -> tuple[str, str] | None:
     """The node, and why, as those who do the same work show it; from what was measured since it became slow."""
-    rows = list(attempt.rank_times.filter(at__gte=sign.since).order_by("-pk")[:RANKED])
-    same = [row for row in rows if (row.nodes, row.groups) == (rows[0].nodes, rows[0].groups)]
-    found = ranks.slow_ranks(_ranks(same), now.timestamp()) if same else []
-    if not found or len(found) > MOST_SLOW:
-        return None  # so many at once are no node's fault
+    same = _measured(attempt.rank_times.filter(at__gte=sign.since))
+    if not (found := _stragglers(same, now)):
+        return None
     number = found[0].subject.removeprefix("rank ")
     node = same[0].nodes[int(number)] if found[0].symptom is Symptom.SLOW_RANK else found[0].subject
     return (node, found[0].why) if node in expand(attempt.nodelist) else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -17,6 +16,7 @@ from django.db import transaction
 from jobs import actions, progress, stack_actions
 from jobs.journal import SCHEDULER, SYNC
 from jobs.models import Allocation, Attempt, Deed
+from jobs.resuming import TEMPLATE, resuming
 from scheduling.backends.base import Backend, BackendError, Doubtful, Misplaced, Refused, Submission
 from scheduling.loops.deeds import put_off, put_off_all, settle, settle_all
 from scheduling.loops.rows import one_row
@@ -123,24 +123,6 @@ def _submission(attempt: Attempt, nodes: Mapping[str, str]) -> Submission:
         time_limit=job.time_limit,
         stdout=attempt.log_path,
     )
-
-
-TEMPLATE = "ACME_CHECKPOINT_TEMPLATE"  # in a job's own environment: --load {path} --iteration {step}
-
-
-def resuming(resume: Mapping[str, Any], template: str) -> dict[str, str]:
-    """Where recovery wants it to go on, as variables, and as arguments after the job's own template: `train.py
-    $ACME_CHECKPOINT_ARGS`. A shell does not look into the value of a variable, so a path is no command."""
-    if not resume:
-        return {}
-    path, step, skip = str(resume.get("path", "")), str(resume.get("step", "")), resume.get("skip")
-    told = {"ACME_CHECKPOINT": path, "ACME_CHECKPOINT_STEP": step}
-    if skip:
-        told["ACME_SKIP_STEPS"] = f"{skip[0]}-{skip[1]}"
-    if template and path:
-        filled = template.replace("{step}", step).replace("{path}", path)
-        told["ACME_CHECKPOINT_ARGS"] = filled
-    return told
 
 
 def _about(attempt: Attempt) -> dict[str, str]:

@@ -182,6 +182,15 @@ def test_other_directories_are_no_checkpoints(shelf):
     assert found(shelf) == ()
 
 
+def test_the_order_in_which_they_were_saved_is_read_where_it_was_written_down(shelf):
+    for step, order in ((900, "3"), (1000, "2"), (1100, "many")):
+        dcp(shelf, step)
+        write(shelf, f"step-{step}/.order", order.encode())
+
+    assert [(one.step, one.order) for one in found(shelf)] == [(1100, 0), (1000, 2), (900, 3)]
+    assert [one.order for one in checkpoints.as_saved(found(shelf), "/ckpt")] == [0, 2, 3]
+
+
 def test_what_was_saved_behind_a_spike_is_bad(shelf):
     for step in (90, 100):
         dcp(shelf, step)

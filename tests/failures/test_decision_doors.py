@@ -139,7 +139,7 @@ def test_the_replay_says_what_todays_rules_would_do(proposed):
     shown = client("ada").get(f"{page(proposed)}decisions/{proposed.pk}/replay/").content.decode()
 
     assert "Nothing is carried out" in shown
-    assert shown.count(">same<") == 8
+    assert shown.count(">same<") == 9
 
 
 def test_an_order_is_lifted_from_the_page(proposed):

@@ -136,6 +136,24 @@ def test_a_job_that_says_nothing_of_its_batches_is_held_to_its_median():
     assert [one.expected for one in pace.slow(even)] == [pytest.approx(2.0)]
 
 
+def uneven(kind, count=300, slow_from=200):
+    """Steps that get slower by half, of batches of which something is not told."""
+    dice = Random(5)
+    for n in range(count):
+        tokens = dice.uniform(5e4, 5e5) if kind != "equal" else 2e5
+        seconds = (8e-6 * tokens + 6e-10 * tokens * dice.uniform(1e3, 9e3)) * (1.5 if n >= slow_from else 1.0)
+        if kind == "equal":
+            seconds = 2.0 * math.exp(dice.gauss(0, 0.02)) * (1.5 if n >= slow_from else 1.0)
+        yield pace.Step(at=float(n), seconds=seconds, tokens=tokens if kind == "tokens" else 1.0)
+
+
+@pytest.mark.parametrize(("kind", "tells"), [("equal", True), ("tokens", False), ("times", False)])
+def test_a_job_whose_batches_vary_in_what_it_does_not_tell_is_not_judged_by_its_steps(kind, tells):
+    found = pace.judged(uneven(kind))
+
+    assert (found.can_tell, found.finding is not None) == (tells, tells)
+
+
 def test_a_second_slowdown_is_found_after_the_first_was_over():
     fast, slow = steps(400), steps(400, slow_from=0, factor=2)
 
@@ -280,11 +298,19 @@ def bench():
 
 
 def test_on_generated_series_the_predictor_beats_change_points(bench):
-    ours, by_tokens, points = bench.compare(20, seed=3)
+    ours, by_tokens, by_time, points = bench.compare(20, seed=3)
 
     assert ours["precision"] >= 0.99
     assert ours["recall"] >= 0.95
-    assert max(by_tokens["precision"], points["precision"]) < ours["precision"]
+    assert points["precision"] < ours["precision"]
+    assert by_tokens["false_alarms"] == by_time["false_alarms"] == 0  # they cannot tell, and say nothing
+
+
+def test_where_there_is_nothing_to_tell_the_steps_alone_are_enough(bench):
+    _, by_tokens, by_time, _ = bench.compare(20, seed=3, packed=False)
+
+    assert min(by_tokens["precision"], by_time["precision"]) >= 0.99
+    assert min(by_tokens["recall"], by_time["recall"]) >= 0.95
 
 
 def test_the_bench_counts_what_came_too_early_as_false(bench):

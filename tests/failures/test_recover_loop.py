@@ -15,10 +15,10 @@ from failures.situation import policy_of
 from jobs import actions, clock, node_actions, recovery_actions
 from jobs.lifecycle import Flag, State
 from jobs.models import Deed, Event, Job, Node, RecoveryMode
+from jobs.resuming import resuming
 from scheduling.loops import recover
 from scheduling.loops.limits import limits_once
 from scheduling.loops.recover import recover_once
-from scheduling.loops.submitting import resuming
 from tests import make as rows
 from tests.failures import make
 

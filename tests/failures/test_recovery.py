@@ -127,6 +127,14 @@ def test_the_newest_checkpoint_that_nobody_speaks_against(newest, step):
     assert decided(failed(checkpoints=(*SAVED, newest))).checkpoint.step == step
 
 
+def test_one_that_was_saved_later_counts_before_one_of_a_higher_step():
+    """Sent back to step 900 once, it has abandoned what it had saved further on."""
+    abandoned = Saved(step=1000, path="/c/1000", whole=True, order=2)
+    went_on = Saved(step=900, path="/c/900", whole=True, order=3)
+
+    assert decided(failed(checkpoints=(abandoned, went_on)), past(950)).checkpoint.step == 900
+
+
 def test_a_spike_goes_back_behind_it_and_leaves_the_data_out():
     policy = replace(EVERYTHING, skip_before=5, skip_after=20)
 

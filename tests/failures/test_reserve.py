@@ -68,6 +68,40 @@ def test_what_happened_is_what_spares_are_reckoned_from(home):
     assert one.lacks == max(0, one.wanted - 4)
 
 
+def test_of_an_outage_that_began_before_the_window_the_part_within_it_counts(home):
+    now = clock.now()
+    died("seren-001", now - 40 * DAY, 12 * 24)  # came back 28 days ago
+    died("seren-002", now - 50 * DAY, 24)  # over before
+
+    [one] = reserves(now)
+
+    assert (one.outages, one.days_away) == (1, pytest.approx(2, abs=0.01))
+
+
+def test_who_has_been_away_all_the_time_counts_all_the_time(home):
+    now = clock.now()
+    Event.objects.create(
+        what="node.moved", cluster=home, node=Node.objects.get(name="seren-001"), by="sync", at=now - 40 * DAY,
+        from_state="IDLE", to_state="DOWN",
+    )  # fmt: skip
+
+    [one] = reserves(now)
+
+    assert (one.outages, one.days_away) == (1, pytest.approx(30, abs=0.01))
+
+
+def test_a_node_counts_since_it_joined(home):
+    now = clock.now()
+    node = Node.objects.get(name="seren-004")
+    Event.objects.create(
+        what="node.moved", cluster=home, node=node, by="sync", at=now - 3 * DAY, from_state="UNKNOWN", to_state="IDLE"
+    )
+
+    [one] = reserves(now)
+
+    assert one.node_days == pytest.approx(3 * 30 + 3)
+
+
 def test_who_never_was_away_says_nothing(home):
     [one] = reserves(clock.now())
 

@@ -227,14 +227,14 @@ def unpacked(now, lengths):
 
 
 @pytest.mark.parametrize("squares", [True, False])
-def test_long_sequences_are_no_slow_steps_to_one_that_knows_the_squares_of_their_lengths(squares):
+def test_long_sequences_are_no_slow_steps_and_without_their_squares_nobody_can_tell(squares):
     """Two ways to fill the same number of tokens; only the squares tell them apart."""
     mixed = [512, 2048, 1024, 4096, 768, 3072] * 30
     told = [row if squares else row._replace(sum_sq=None) for row in unpacked(clock.now(), mixed + [8192] * 40)]
 
-    found = pace.lasting(steps_of(told))
+    found = pace.judged(steps_of(told))
 
-    assert (found is None) == squares
+    assert (found.finding, found.can_tell) == (None, squares)
 
 
 def test_squares_that_only_some_steps_tell_are_not_used():
@@ -551,6 +551,47 @@ def ranked(attempt, now, *, slow=(), groups=(), times=6):
     seconds = [1.5 if number in slow else 1.0 for number in range(24)]
     for _ in range(times):
         attempt.rank_times.create(at=now, seconds=seconds, nodes=nodes, groups=list(groups))
+
+
+def varied(attempt, now):
+    """Batches whose lengths nobody tells, so that their steps say nothing."""
+    reports(attempt, now, *[(1, seconds) for seconds in (2.0, 3.1, 2.4, 3.8)] * 30, tokens=False)
+
+
+def test_where_the_steps_say_nothing_a_rank_that_holds_the_others_up_is_seen_all_the_same(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    varied(attempt, now)
+    ranked(attempt, now, slow=range(8, 16))
+
+    slow_once(now)
+
+    sign = Sign.objects.get()
+    assert (sign.symptom, sign.node.name) == ("slow", "seren-002") and "computes 50% longer" in sign.why
+
+
+def test_where_the_steps_say_nothing_and_the_ranks_keep_pace_nothing_is_said(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    varied(attempt, now)
+    ranked(attempt, now, slow=())
+
+    slow_once(now)
+
+    assert not Sign.objects.exists()
+
+
+def test_a_rank_that_has_caught_up_is_slow_no_more_whatever_the_batches_are(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    varied(attempt, now)
+    ranked(attempt, now, slow=range(8, 16))
+    slow_once(now)
+    ranked(attempt, now, slow=(), times=8)
+
+    slow_once(now + MINUTE)
+
+    assert Sign.objects.get().ended_at is not None
 
 
 @pytest.mark.parametrize(

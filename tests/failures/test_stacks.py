@@ -245,6 +245,23 @@ def test_one_log_that_cannot_be_read_leaves_the_others_alone(tmp_path):
     assert [row.attempt for row in StackDump.objects.filter(ranks=1)] == [second]
 
 
+def test_a_program_reads_them_by_the_attempt_and_strangers_find_none(tmp_path):
+    attempt, now = hanging(tmp_path)
+    says(tmp_path, attempt, dump(0, *REDUCES))
+    stacks_once(now)
+    stacks_once(now)
+    where = f"/api/v1/attempts/{attempt.key}/stacks/"
+    mine, stranger = Client(), Client()
+    mine.force_login(attempt.job.user)
+    stranger.force_login(rows.user("mallory"))
+
+    [shown] = mine.get(where).json()["results"]
+
+    assert "distributed_c10d.py" in shown["text"] and shown["ranks"] == 1
+    assert "Rank 0 waits in all_reduce" in shown["sentences"][0]
+    assert stranger.get(where).status_code == 404
+
+
 def test_the_page_shows_what_they_say_and_the_stacks_to_their_team_alone(tmp_path):
     attempt, now = hanging(tmp_path)
     says(tmp_path, attempt, dump(0, *REDUCES))

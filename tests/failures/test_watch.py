@@ -14,6 +14,7 @@ from jobs import actions, clock, recovery_actions
 from jobs.ending import Ended
 from jobs.lifecycle import Flag, State
 from jobs.models import Attempt, Deed, Event, Job, Progress, Pulse
+from jobs.progress import Noted, Saved, save_checkpoints
 from scheduling.loops import recover, watch
 from scheduling.loops.recover import recover_once
 from scheduling.loops.watch import watch_once
@@ -262,3 +263,47 @@ def test_a_section_that_never_ends_is_a_hang_of_its_own(tmp_path):
 
     assert watch_once(now) == 1
     assert "Its section evaluation lasts for 2400 s" in Diagnosis.objects.get().notes[0]
+
+
+def gone_back(root):
+    """Its loss jumped at step 101, and it went back to step 30; 120 was saved with the weights that went bad."""
+    recovery_actions.set_mode("act", author=rows.LOOP)
+    now = clock.now()
+    attempt = training(root)
+    attempt.job.checkpoints.create(attempt=attempt, step=120, path="/ckpt/run/120")
+    reports(attempt, now, losses=[*[2.0 + (step % 7) / 100 for step in range(100)], *[9.0] * 60])
+    watch_once(now)
+    recover_once(now)
+    Attempt.objects.filter(pk=attempt.pk).update(stop_as=State.FAILED)
+    actions.finish(attempt, Ended(state=State.FAILED, at=now, exit_code=1), author=rows.LOOP)
+    recover_once(now + timedelta(seconds=10))
+    return attempt.job
+
+
+def verdicts(job):
+    return dict(job.checkpoints.values_list("step", "verdict"))
+
+
+def test_what_it_went_back_behind_stays_bad_for_the_next_failure_of_another_cause(tmp_path):
+    job = gone_back(tmp_path)
+
+    assert verdicts(job) == {30: "", 120: "bad"}
+    assert "went back behind it" in job.checkpoints.get(step=120).verdict_why
+
+
+def test_who_takes_the_step_back_trusts_them_again(tmp_path):
+    job = gone_back(tmp_path)
+
+    decision_actions.undo(Decision.objects.get(), author=rows.author(), now=clock.now())
+
+    assert verdicts(job) == {30: "", 120: ""}
+
+
+def test_the_same_step_saved_anew_by_the_next_attempt_is_another_checkpoint(tmp_path):
+    job = gone_back(tmp_path)
+    attempt = rows.attempt(job, on=("seren-003", "seren-004"))
+    noted = Noted(attempt_id=attempt.pk, job_id=job.pk, stop_as="", rows=1)
+
+    save_checkpoints(noted, [Saved(path="/ckpt/run/120", step=120, durable=True)], rows.author())
+
+    assert verdicts(job) == {30: "", 120: ""}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from datetime import timedelta
 
 import pytest
@@ -97,6 +98,9 @@ def test_what_failures_answer_is_as_described(schema, olga, tmp_path):
     attempt = failures.failed(tmp_path, by="olga")
     failures.diagnose_once(failures.clock.now())
     number = failures.of(attempt).incident_id
+    attempt.stack_dumps.create(
+        incident_id=number, until=failures.clock.now(), ranks=1, packed=zlib.compress(b"at main")
+    )
 
     for described, path in {
         "jobs/{id}/diagnosis/": f"jobs/{attempt.job}/diagnosis/",
@@ -107,6 +111,7 @@ def test_what_failures_answer_is_as_described(schema, olga, tmp_path):
         "failures/statistics/": "failures/statistics/",
         "diagnoses/{attempt}/similar/": f"diagnoses/{attempt.key}/similar/",
         "rules/": "rules/",
+        "attempts/{attempt}/stacks/": f"attempts/{attempt.key}/stacks/",
     }.items():
         answer = olga.get(path)
         assert answer.status_code == 200, answer.content

@@ -62,7 +62,11 @@ def there(tmp_path):
     campaign = make.campaign(user)
     names |= {"campaigns": {"id": str(campaign)}, "suites": {"id": campaign.suite_id}}
     names |= {"clusters": {"name": "seren"}, "teams": {"name": "vision"}}
-    names |= {"diagnoses": {"attempt": f"{died}.1"}, "incidents": {"incident": Incident.objects.get().pk}}
+    names |= {
+        "attempts": {"attempt": f"{died}.1"},
+        "diagnoses": {"attempt": f"{died}.1"},
+        "incidents": {"incident": Incident.objects.get().pk},
+    }
     names |= {"diagnosis": {"id": str(died)}}
     yield {"all": make.token(user), "run": progress.token_of(job.attempts.get().key), "names": names}
     for signal in (request_started, request_finished):

@@ -1,0 +1,154 @@
+"""What a job asks for instead where it was too large for its memory: what is found, what is changed, what is left."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from failures.recovery.resizing import Asked, Differs, applied, change, request, taken_back
+
+GIB = 1024
+MEGATRON = "torchrun pretrain_gpt.py --micro-batch-size 8 --global-batch-size 1024 --num-layers 32"
+
+
+def asked(command="python train.py", memory_mb=0, **environment):
+    return Asked(command=command, environment=environment, memory_mb=memory_mb)
+
+
+def changes(cause, given, *, most=512 * GIB, whole=False):
+    return change(cause, request(given, most_memory_mb=most, whole_nodes=whole))
+
+
+def instead(cause, given, **room):
+    return applied(changes(cause, given, **room), given)
+
+
+# --- a smaller batch
+
+
+@pytest.mark.parametrize(
+    ("command", "becomes"),
+    [
+        (MEGATRON, MEGATRON.replace("size 8", "size 4")),
+        ("lit.py --batch_size 64 --micro_batch_size 4", "lit.py --batch_size 64 --micro_batch_size 2"),
+        (
+            "run.py --micro-batch-size=9 --global-batch-size=1008",
+            "run.py --micro-batch-size=3 --global-batch-size=1008",
+        ),
+        (
+            "run_clm.py --per_device_train_batch_size 8 --gradient_accumulation_steps 2",
+            "run_clm.py --per_device_train_batch_size 4 --gradient_accumulation_steps 4",
+        ),
+        (
+            "run_clm.py --per_device_train_batch_size 8 --bf16",
+            "run_clm.py --per_device_train_batch_size 4 --gradient_accumulation_steps 2 --bf16",
+        ),
+        (
+            "tune run full --config c.yaml batch_size=6 gradient_accumulation_steps=5",
+            "tune run full --config c.yaml batch_size=3 gradient_accumulation_steps=10",
+        ),
+        (
+            "python t.py data.micro_batch_size=2 trainer.accumulate_grad_batches=8",
+            "python t.py data.micro_batch_size=1 trainer.accumulate_grad_batches=16",
+        ),
+        ("#!/bin/sh\nexport MBS=4\nexport GAS=8\nsh run.sh\n", "#!/bin/sh\nexport MBS=2\nexport GAS=16\nsh run.sh\n"),
+    ],
+)
+def test_the_batch_of_a_gpu_becomes_smaller_and_the_one_between_two_updates_stays(command, becomes):
+    assert instead("OutOfMemoryError", asked(command)).command == becomes
+    assert all(one.keeps_batch for one in changes("OutOfMemoryError", asked(command)))
+
+
+def test_what_stands_in_the_environment_is_changed_there():
+    given = asked("sh run.sh", MICRO_BATCH_SIZE="8", GRADIENT_ACCUMULATION_STEPS="1", HF_TOKEN="abc")
+
+    new = instead("OutOfMemoryError", given)
+
+    assert new.environment == {"MICRO_BATCH_SIZE": "4", "GRADIENT_ACCUMULATION_STEPS": "2", "HF_TOKEN": "abc"}
+    assert new.command == given.command
+
+
+def test_a_program_that_names_nothing_to_make_up_for_it_learns_by_a_smaller_batch_and_that_is_said():
+    (only,) = changes("OutOfMemoryError", asked("train.py --batch-size 64"))
+
+    assert only.becomes == "--batch-size 32" and not only.keeps_batch
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train.py",
+        "train.py --micro-batch-size 1 --global-batch-size 64",
+        "train.py --micro-batch-size $MBS --global-batch-size 64",
+        "train.py --micro-batch-size 8 && train.py --micro-batch-size 4",
+        "train.py --eval-batch-size 64 --batch-size-schedule 8",
+        "train.py --micro-batch-size 8x2",
+        "train.py --micro-batch-size 8 --mbs 4 --batch-size 64",
+    ],
+)
+def test_what_nobody_here_can_read_is_left_to_its_owner(command):
+    assert changes("OutOfMemoryError", asked(command)) == ()
+
+
+def test_of_a_command_only_the_numbers_that_count_are_kept():
+    kept = request(asked("t.py --api-key 12345 --port 6000 --mbs 2", PIN="777"), most_memory_mb=0, whole_nodes=False)
+
+    assert [one.text for one in kept.options] == ["--mbs 2"]
+
+
+# --- more memory
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "most_gib", "whole", "becomes"),
+    [(64, 512, False, "96G"), (400, 512, False, "512G"), (1, 512, False, "2G"), (0, 512, True, "512G")],
+)
+def test_host_memory_grows_by_half_and_never_beyond_the_nodes(memory_gib, most_gib, whole, becomes):
+    (only,) = changes("HostOOMKilled", asked(memory_mb=memory_gib * GIB), most=most_gib * GIB, whole=whole)
+
+    assert (only.what, only.becomes) == ("memory_per_node", becomes)
+
+
+def test_memory_that_is_no_whole_number_of_gib_survives_the_way_there_and_back():
+    given = asked(memory_mb=1000)
+    made = changes("HostOOMKilled", given, most=1500)
+
+    assert applied(made, given).memory_mb == 1500
+    assert applied(taken_back(made), applied(made, given)) == given
+
+
+@pytest.mark.parametrize("cause", ["HostOOMKilled", "DataloaderKilled"])
+def test_where_there_is_no_more_memory_the_data_loader_gets_fewer_workers(cause):
+    full = asked("train.py --dataloader_num_workers 12", memory_mb=512 * GIB)
+
+    assert instead(cause, full).command == "train.py --dataloader_num_workers 6"
+
+
+def test_a_part_of_a_node_without_a_wish_of_its_own_is_left_to_its_owner():
+    assert changes("HostOOMKilled", asked(memory_mb=0)) == ()
+
+
+# --- made, and taken back
+
+
+@pytest.mark.parametrize(
+    "by_now",
+    [asked(MEGATRON.replace("size 8", "size 2")), asked(MEGATRON.replace("size 8", "size 80")), asked("other.py")],
+)
+def test_who_has_changed_it_meanwhile_was_first(by_now):
+    with pytest.raises(Differs, match="--micro-batch-size 8"):
+        applied(changes("OutOfMemoryError", asked(MEGATRON)), by_now)
+
+
+@given(st.text(max_size=80), st.integers(0, 2**20), st.sampled_from(["OutOfMemoryError", "HostOOMKilled"]))
+def test_whatever_a_command_says_a_change_can_be_made_and_taken_back(text, memory_mb, cause):
+    given_ = asked(f"{text} --micro-batch-size 8 --num-workers 4", memory_mb=memory_mb)
+    made = changes(cause, given_)
+
+    try:
+        there = applied(made, given_)
+    except Differs:
+        return  # it says the same twice
+    assert applied(taken_back(made), there) == given_
+    assert there != given_ or not made
