@@ -72,7 +72,7 @@ def _outcome(ahead: Ahead, nodes: int) -> Outcome:
 
 
 def _told(ahead: Ahead, nodes: int, outcome: Outcome, within_s: float | None = None) -> dict[str, Any]:
-    costs = [(samples, ahead.costs[dataset]) for _, dataset, samples, _ in ahead.work]
+    costs = [(min(samples, parts), ahead.costs[dataset]) for _, dataset, samples, parts in ahead.work]
     checkpoints = len({one[0] for one in ahead.work})
     bound_s = lower_bound_s(ahead.site(nodes), ahead.phases, costs, checkpoints=checkpoints)
     return {

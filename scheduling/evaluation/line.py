@@ -2,7 +2,7 @@
 
 Nothing is assigned beforehand. A GPU that is free takes a slice of the dataset with the most work left, and slices
 shrink as the whole does (guided self-scheduling: a share of what is left over twice the GPUs), so the last ones are
-short and all GPUs end together, however wrong the priors were. Four things change that order:
+short and all GPUs end together, however wrong the priors were. Five things change that order:
 
 - A dataset that was never measured is probed before everything else: a few samples of it tell what the rest takes.
   Until they have, slices of it are the shortest there are. So a prior that is wrong by twenty costs minutes at the
@@ -11,6 +11,8 @@ short and all GPUs end together, however wrong the priors were. Four things chan
   are short enough for the longest metric not to outlast the rest.
 - A node goes on with the checkpoint that it has staged, until nothing is left of it. Then it stages the first that
   nobody has begun, or helps the one with the most work left for each node on it.
+- Of a checkpoint whose datasets may none of them be cut, nothing fits the gaps at the end: their order is searched for
+  (`whole`).
 - What a slice took is remembered for its dataset and checkpoint, and the next is cut by that; it also stands in for
   the dataset of other checkpoints, where nothing was measured.
 
@@ -23,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from scheduling.evaluation import whole
 from scheduling.evaluation.work import Cost, Site
 
 PROBE_S = 10.0  # as believed: long enough to be a measure if it takes a twentieth, short enough if it takes 20 times
@@ -64,6 +67,7 @@ class _Rest:
     factor: float = 1.0  # how much longer than its prior it takes
     known: bool = False  # it was measured, or is as a dataset that was
     probed: bool = False  # somebody is finding out
+    turn: int | None = None  # its place in an order that was searched for
 
     @property
     def share(self) -> float:
@@ -83,6 +87,8 @@ class _Rest:
         return not (self.known or self.probed)
 
     def place(self) -> tuple[bool, bool, float]:
+        if self.turn is not None:
+            return not self.wants_probe, False, self.turn
         return not self.wants_probe, self.tail < LONG_TAIL, -self.left_s
 
 
@@ -91,6 +97,7 @@ class _Begun:
     """A checkpoint: its tasks in order, and who works on it."""
 
     heap: list[tuple[bool, bool, float, int, int]] = field(default_factory=list)
+    tasks: list[int] = field(default_factory=list)
     open: int = 0  # tasks of which something is left
     left_s: float = 0.0
     nodes: set[int] = field(default_factory=set)
@@ -108,9 +115,13 @@ class Line:
         self._checkpoints: dict[int, _Begun] = {}
         for number, task in enumerate(tasks):
             begun = self._checkpoints.setdefault(task.checkpoint, _Begun())
+            begun.tasks.append(number)
             begun.open += 1
             begun.left_s += task.prior.on_gpu
-            self._enter(begun, number)
+        self._order_whole()
+        for begun in self._checkpoints.values():
+            for number in begun.tasks:
+                self._enter(begun, number)
         self._left_s = sum(begun.left_s for begun in self._checkpoints.values())
         self._whole_s = self._left_s / self._gpus
         self._unbegun = list(reversed(self._checkpoints))
@@ -201,6 +212,16 @@ class Line:
         begun.open += 1
         self._enter(begun, len(self._rests) - 1)
         self._lighten(begun, -self._rests[-1].left_s)
+
+    def _order_whole(self) -> None:
+        """Checkpoints share the nodes; where there are more of them than nodes, each gets about one."""
+        gpus = max(self._per_node, self._gpus // max(len(self._checkpoints), 1))
+        for begun in self._checkpoints.values():
+            tasks = [self._rests[number].task for number in begun.tasks]
+            if all(task.parts < 2 for task in tasks):
+                work = tuple((task.prior.on_gpu, task.prior.score) for task in tasks)
+                for turn, place in enumerate(whole.order(work, gpus)):
+                    self._rests[begun.tasks[place]].turn = turn
 
     def _enter(self, begun: _Begun, number: int) -> None:
         rest = self._rests[number]

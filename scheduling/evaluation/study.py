@@ -12,7 +12,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from scheduling.evaluation.bound import lower_bound_s, whole_bound_s
+from scheduling.evaluation.bound import lower_bound_s
 from scheduling.evaluation.methods import METHODS, Setting
 from scheduling.evaluation.work import Phases, Site, datasets
 
@@ -100,7 +100,7 @@ def _compared(site: Site, phases: Phases, errors: Sequence[float], seeds: int) -
         longest_dataset_s=max(cost.on_gpu for cost in costs),
         published_speedup=PUBLISHED.get(site.nodes),
         rows=rows,
-        whole_bound_s=max(bound_s, whole_bound_s(site, phases, costs)),
+        whole_bound_s=lower_bound_s(site, phases, [(1, cost) for cost in costs]),
         wrong_priors=tuple(_wrong(setting, error, seeds, base_s, bound_s) for error in errors if seeds),
         far_off=tuple(_far_off(setting, factor, base_s, bound_s) for factor in FAR_OFF if seeds),
     )
