@@ -6,11 +6,14 @@ import re
 from functools import lru_cache
 
 from . import lines
+from .table.exceptions import NAME
 from .values import Line
 
 IGNORED = "(ignored)"
 OVERLOOKED = re.compile(r"Exception ignored in|Error in atexit|Error in sys\.excepthook")
-FRAME = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
+FRAME = re.compile(r'File \\?"([^"\\]+)\\?", line \d+(?:, in (\S+))?')
+NUMBER = re.compile(r"\d+")
+LONGEST_PREFIX = 120
 
 
 @lru_cache(maxsize=512)
@@ -26,15 +29,32 @@ def traceback_above(rows: list[str], line: Line) -> list[str]:
     """
     frames: list[str] = []
     header = False
+    strange = _strange_prefix(line.message)
     for row in reversed(rows[-200:]):
         above = _above(row)
         if above.rank != line.rank and line.rank is not None and above.rank is not None:
             continue
+        message = _above(strange.sub("", above.message, count=1)).message if strange else above.message
         if header:
-            return [*([IGNORED] if OVERLOOKED.search(above.message) else []), *frames[::-1]]
-        if match := FRAME.search(above.message):
+            return [*([IGNORED] if OVERLOOKED.search(message) else []), *frames[::-1]]
+        if match := FRAME.search(message):
             frames.append(f"{match[1]}:{match[2]}")
-        header = "Traceback (most recent" in above.message
-        if not header and (not above.message.startswith((" ", "\t")) or len(frames) > 60):
+        header = "Traceback (most recent" in message
+        if not header and (not message.startswith((" ", "\t")) or len(frames) > 60):
             break
     return frames[::-1]
+
+
+def _strange_prefix(message: str) -> re.Pattern[str] | None:
+    """What stands before an exception's name, numbers aside: if it stands before its frames too, it is a prefix.
+
+    There are more launchers and collectors of logs than anybody can list.
+    """
+    name = NAME.search(message)
+    before = message[: name.start(1)] if name else ""
+    return _any_numbers(before) if before.strip() and len(before) <= LONGEST_PREFIX else None
+
+
+@lru_cache(maxsize=64)
+def _any_numbers(before: str) -> re.Pattern[str]:
+    return re.compile(r"\d+".join(re.escape(part) for part in NUMBER.split(before)))

@@ -25,11 +25,11 @@ PREFIXES: tuple[tuple[str, str], ...] = (
     ("@", r"@\d+(?: x\d+)? \| "),  # a row of our own bundle
     ("[", r"\[rank:? ?(?P<rank>\d+)\](?::| |$)"),
     ("[", r"\[[a-zA-Z_]\w*?(?P<local>\d+)\]:"),  # elastic's [default3]:
-    ("[", r"\[\d+,(?P<rank>\d+)\](?:<std(?:out|err)>)?:"),  # mpirun --tag-output
+    ("[", r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[\w.-]+)?\](?:<std(?:out|err)>)?:"),  # mpirun --tag-output, SageMaker
     ("Rr", r"[Rr]ank ?(?P<rank>\d+)(?:/\d+)? ?[:|]"),
     ("[", r"\[[Rr]ank (?P<rank>\d+)\]"),
     ("[", r"\[PG [^\]]*?Rank (?P<rank>\d+)\]"),
-    (DIGITS, r"(?P<rank>\d{1,5}): (?=\S)"),  # srun --label
+    (DIGITS, r"(?P<rank>\d{1,5}):(?= +\S)"),  # srun --label
     (
         "(" + LETTERS,
         r"\(?(?P<tag>[A-Za-z]\w*) (?:rank=(?P<rank>\d+),? ?)?pid=\d+(?:, ?ip=(?P<host>[\w.:-]+))?\)?",
@@ -39,10 +39,17 @@ PREFIXES: tuple[tuple[str, str], ...] = (
     ("[", r"\[(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?)\]"),
     (DIGITS, r"(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?) (?=\S)"),
     (LETTERS, rf"(?:[\w.]{{1,60}} - )?{LEVELS} - (?=\S)"),  # logging's name and level between dashes
-    (LOWER, r"[a-z][\w.-]{1,80} +\| (?=\S)"),  # docker compose
+    (LOWER, r"[a-z][\w.-]{1,80} +\|(?= +\S)"),  # docker compose
+    ("s", r"std(?:out|err) [FP]\b"),  # a container's log file, after its time
+    ("{", r'\{"(?:log|message|msg|line|textPayload)": ?"'),  # one JSON object a line
+    ("[", r"\[pod/[\w./-]+\]"),  # kubectl logs --prefix
+    ("[", r"\[local_rank:? ?(?P<local>\d+)\]"),
+    ("[", r"\[[\w/.-]+ \(pid \d+\)\]"),  # Metaflow
+    (DIGITS, r"\d{13}(?= )"),  # milliseconds of a log service
     (UPPER, r"(?P<time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.-]+) (?=[\w./-]+(?:\[\d+\])?:)"),  # syslog
     ("[", r"\[ *(?P<uptime>\d+\.\d{3,6})\]"),  # dmesg
     ("ksnj", r"(?P<tag>kernel|systemd|slurmd|slurmctld|slurmstepd|srun|nvidia-persistenced|journal)(?:\[\d+\])?:"),
+    (LETTERS, r"[A-Za-z][\w./-]{0,60}\[\d+\]:"),  # any other program in the journal
     ("k", r"kern: *"),
     (
         "[IWEF",
@@ -55,7 +62,7 @@ PREFIXES: tuple[tuple[str, str], ...] = (
         rf"\[?{LEVELS}\]?(?=[\s:\]|])(?: \d\d-\d\d (?P<time>\d\d:\d\d:\d\d))?(?: \[[^\]]{{0,60}}\])?:?",
     ),
     ("[", r"\[(?:[\w./-]+:\d+:?\w*|[\w.]+)\]"),
-    (DIGITS + LOWER, r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}|[a-z][\w-]*-\d[\w.-]*): (?=\S)"),  # pdsh, DeepSpeed
+    (DIGITS + LOWER, r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}|[a-z][\w-]*-\d[\w.-]*):(?= +\S)"),  # pdsh, DeepSpeed
     ("|", r"\| ?"),
     ("N", r"NCCL (?P<level>WARN|INFO)"),
     ("-", r"-+ "),

@@ -427,3 +427,36 @@ def test_a_users_error_suspects_nobody() -> None:
     diagnosis = suspects("tern-4: KeyError: 'x'\n")
 
     assert (diagnosis.suspect_nodes, diagnosis.suspect_gpus) == ((), ())
+
+
+CRASH = (
+    "Traceback (most recent call last):",
+    '  File "train.py", line 31, in <module>',
+    "    main()",
+    "ZeroDivisionError: division by zero",
+)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    (
+        "run9-worker-3 trainer ",
+        "(4242) ",
+        "<gpu 3 of 8> ",
+        "collector|{n}|tern-3|",
+        "2025-03-01T04:00:1{n}.123456789Z stdout F ",
+        "Mar  1 04:00:1{n} tern-3 python3[4242]: ",
+        "[pod/run9-worker-3/trainer] ",
+        '{{"stream":"stderr","log":"',
+    ),
+)
+def test_an_exception_is_found_behind_whatever_a_collector_of_logs_puts_before_each_line(prefix: str) -> None:
+    log = "\n".join(prefix.format(n=number) + row for number, row in enumerate(CRASH))
+
+    assert diagnose_text(log).root_cause == "ZeroDivisionError"
+
+
+def test_a_name_in_the_middle_of_a_sentence_is_still_only_mentioned() -> None:
+    log = "step 1 loss 2.1\nthe loop skips a ZeroDivisionError: it is expected\nstep 2 loss 2.0\nstep 3 loss 1.9\n"
+
+    assert diagnose_text(log).root_cause == "None"

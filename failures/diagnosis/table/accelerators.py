@@ -63,6 +63,7 @@ ROWS: tuple[Signature, ...] = (
             r"amdgpu: (?:\[?drm\]? ?)?.{0,60}ring \S+ timeout",
             r"amdgpu: GPU (?:reset begin|mode[12] reset|recovery)",
             r"amdgpu: (?:MODE[12] reset|\w+ queue reset failed|MES failed to respond)",
+            r"Memory access fault by GPU node|\bHW Exception by GPU node|\bHSA_STATUS_ERROR_\w+",
             r"amdgpu.{0,60}\b(?:page fault|no-retry page fault)\b",
             r"amdgpu.{0,60}\buncorrectable hardware errors?\b|ERREVENT_ATHUB_INTERRUPT",
         ),

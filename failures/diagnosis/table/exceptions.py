@@ -104,7 +104,8 @@ WEAK = {"Exception": 30, "RuntimeError": 40, "NotImplementedError": 46, "StopIte
         "RendezvousConnectionError": 44, "RendezvousTimeoutError": 44}  # fmt: skip
 
 NAME = re.compile(
-    r"(?:^|[\s\"'(\[:>|=])((?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupted|Failure|Fault)|Exception|gaierror|StopIteration|ArrowInvalid|DistributionNotFound))"
+    r"(?:^|[\s\"'(\[:>|=])((?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupted|Failure|Fault)|Exception|gaierror|StopIteration|ArrowInvalid|DistributionNotFound|"
+    r"VersionConflict|BackendCompilerFailed))"
     r"(?=$|[:\s('\"\\,.\])])"
 )
 # `package.Name: words` without a telling ending, as in zmq.error.Again: an exception only where a traceback stands above

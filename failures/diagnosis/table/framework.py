@@ -89,6 +89,8 @@ ROWS: tuple[Signature, ...] = (
             r"DatasetNotFound|load_dataset\(.{0,80}failed",
             r"Couldn't infer the same data file format",
             r"Loading a dataset cached in",
+            r"is neither a .Dataset. directory nor a",
+            r"Couldn't cast (?:array of type )?\S|\bNot an Arrow file\b|Checksum failed: .{0,200}\.mds\b",
             (
                 r"\b(?:DatasetGenerationError|DatasetNotFoundError|DataFilesNotFoundError|SchemaInferenceError|"
                 r"DatasetBuildError|ManualDownloadError|NonMatchingSplitsSizesError|NonMatchingChecksumError|"
@@ -150,7 +152,7 @@ ROWS: tuple[Signature, ...] = (
             r"loss (?:diverged|exploded|spike (?:detected|did not))",
             r"loss spike",
             r"unexpected result .{0,40}(?:nan|inf|spiky)",
-            r"""['\"]?(?:lm[ _])?(?:train[_ ]|total[_ ])?loss['\"]?[ =:]{1,8}(?:nan|-?inf)\b""",
+            r"""['\"]?(?:lm[ _])?(?:train[_ ]|total[_ ])?loss(?:_\w+)?['\"]?[ =:]{1,8}['\"]?(?:nan|-?inf)\b""",
             r"number of nan iterations: +[1-9]",
             r"got nan",
             r"contains? (?:nan|inf)\b",
@@ -286,7 +288,7 @@ ROWS: tuple[Signature, ...] = (
                 r"error: (?:unrecognized arguments|the following arguments are required|argument \S+: |"
                 r"ambiguous option|invalid choice|one of the arguments|too few arguments|unrecognized option)"
             ),
-            r"argparse\.ArgumentError",
+            r"argparse\.ArgumentError|error: Parser key \"|ERROR: Could not consume arg",
             (
                 r"(?:^|: )(?:Error: )?(?:No such option|Missing option|Missing argument|Invalid value for|"
                 r"Got unexpected extra argument)"

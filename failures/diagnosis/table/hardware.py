@@ -75,7 +75,8 @@ ROWS: tuple[Signature, ...] = (
         "driver-error",
         "XidOther",
         46,
-        r"NVRM: .{0,160}\bNV_ERR_(?:RESET_REQUIRED|TIMEOUT|GPU_IN_FULLCHIP_RESET|RISCV_ERROR|ECC_ERROR|RC_ERROR)\b",
+        r"NVRM: .{0,160}\bNV_ERR_(?:RESET_REQUIRED|TIMEOUT|GPU_IN_FULLCHIP_RESET|RISCV_ERROR|ECC_ERROR|RC_ERROR)\b|"
+        r"NVRM: .{0,40}(?:_issueRpcAndWait|rpcSendMessage failed|_kgspIsHeartbeatTimedOut|_kgspRpcRecvPoll)",
         "NVRM: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned from kernel_channel.c:27",
         blame=Blame.GPU,
     ),
@@ -120,6 +121,7 @@ ROWS: tuple[Signature, ...] = (
         "NVLinkError",
         84,
         (
+            r"in the multicast team request setup|\bmulticast team\b.{0,60}fail",
             (
                 r"fabricmanager(?:\.service)?: .{0,60}(?:status=[0-9]+/FAILURE|code=(?:exited|killed|dumped)|"
                 r"result 'exit-code')"
@@ -142,7 +144,9 @@ ROWS: tuple[Signature, ...] = (
             r"SRAM (?:uncorrectable|threshold) (?:errors? )?exceeded",
             r"remapping failure occurred *: *yes",
             r"uncontained (?:ECC|memory) error",
-            r"uncorrectable ECC",
+            r"uncorrectable ECC|uncorrectable volatile .{0,20}ECC errors?:? [1-9]",
+            r"volatile uncorr\w*\.? ECC\w*:? (?:errors?:? )?[1-9]",
+            r"amdgpu.{0,60}uncorrectable hardware errors detected in umc",
             r"double[- ]bit ECC",
             r"ECC error encountered",
             r"cudaErrorECCUncorrectable",
@@ -175,7 +179,7 @@ ROWS: tuple[Signature, ...] = (
         88,
         (
             r"\[Hardware Error\]: .{0,40}(?:Machine Check|fatal|uncorrected)",
-            r"BUG: unable to handle (?:kernel|page fault)",
+            r"BUG: unable to handle (?:kernel|page fault)|BUG: kernel NULL pointer dereference",
             r"general protection fault: 0000",
             r"Oops: 0[0-9]{3} \[#",
             r"not syncing: ",
@@ -198,6 +202,10 @@ ROWS: tuple[Signature, ...] = (
         86,
         (
             r"remote daemon on node",
+            r"job killed: node [0-9]+ \(.{1,60}\) requested job (?:die|terminate)",
+            r"\bnode \S{1,60} (?:heartbeat .{1,40})?is (?:unhealthy|breakdown|broken)\b|\bnode check (?:has )?failed",
+            r"\bexit(?:ed)?[_ ]reason\b.{0,10}hardware_error",
+            r"th(?:is|at|e) node (?:manager )?has be(?:en|em) (?:mistakenly )?marked (?:as )?dead",
             r"[Kk]ubelet stopped posting node status",
             r"node \S{1,60} (?:has )?(?:left the rendezvous|lost (?:its )?(?:connection|power|heartbeat))",
             r"(?:node|host) .{0,60}marked (?:as )?(?:lost|dead|offline|unhealthy)",
@@ -208,7 +216,7 @@ ROWS: tuple[Signature, ...] = (
             r"TERM_ZOMBIE",
             r"LSF daemon on the execution host was unavailable",
             r"(?:execution )?host \S{1,60} is (?:down|unreachable|unavail\w*)\b",
-            r"instance (?:reachability|status) checks? failed|failed status checks?",
+            r"(?:reachability|status) checks? failed|failed (?:\w+ ){0,3}status checks?",
             r"compute\.instances\.hostError|\bhostError\b",
             r"NodeHasUnknownStatus|NodeStatusNeverUpdated",
             r"(?:node|host) \S{1,60} (?:rebooted unexpectedly|lost power|is not pingable)",
@@ -264,7 +272,7 @@ ROWS: tuple[Signature, ...] = (
         "NodeFailure",
         58,
         (
-            r"raylet (?:died|process died|terminated)",
+            r"raylet (?:died|process died|terminated|exited immediately)",
             r"[Tt]he actor (?:died|is dead) because its node",
             r"worker node .{0,40}(?:unreachable|lost)",
             r"Node .{0,40}(?:has been|was) (?:removed|terminated)",
@@ -314,6 +322,7 @@ ROWS: tuple[Signature, ...] = (
         "CUDAError",
         82,
         (
+            r"unsupported display driver|Unexpected error from cudaGetDeviceCount",
             r"Failed to query NVIDIA devices",
             r"Unable to initialize backend '(?:cuda|gpu|rocm)'|No visible GPU devices",
             r"nvml error: |libnvidia-ml\.so\S* (?:not found|cannot open)",
@@ -384,7 +393,8 @@ ROWS: tuple[Signature, ...] = (
             r"(?i:\bCUresult\b.{0,40}error|hipErrorNoBinaryForGpu)",
             r"CUDA (?:driver|call|kernel) (?:error|failed)",
             r"CUDA error:",
-            r"(?i:\bcuda (?:runtime )?error\b ?(?:\([0-9]+\)|code|[0-9]{1,3}|:|/))",
+            r"(?i:\bcuda (?:runtime )?error\b ?(?:\((?:[\w./-]{1,200}:)?[0-9]+\)|code|[0-9]{1,3}|:|/))",
+            r"\bTHCudaCheck FAIL\b",
             r"\bcudaError[A-Z]\w+",
             r"\bCUDA_ERROR_[A-Z]",
             r"(?i:\bHIP error:|hipError[A-Z]|cuda failure)",

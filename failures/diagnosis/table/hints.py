@@ -82,7 +82,7 @@ ROWS: tuple[Signature, ...] = (
         "copier: object store said unavailable while shard 7 was written",
         caseless=True,
         blame=Blame.STORAGE,
-        unless=CALM,
+        unless=rf"{CALM}|bucket[_ ](?:size|cap|view)|(?:reduce|gather)[_ ]bucket|\bray\b|gcs_\w+|(?:from|to) gcs\b",
     ),
     symptom(
         "hint-ended-from-outside",

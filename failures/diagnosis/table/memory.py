@@ -13,7 +13,8 @@ ROWS: tuple[Signature, ...] = (
         (
             r"Not enough memory\. Please try to increase --mem-fraction",
             r"KV cache pool is full",
-            r"insufficient (?:GPU|device) memory",
+            r"insufficient (?:GPU|device) memory|[Cc]annot allocate GPU memory",
+            r"Failed to CUDA (?:host )?(?:c|m)alloc",
             r"exceeds .{0,40}GPU memory (?:limit|capacity)",
             r"Memory limit exceeded on (?:GPU|device)",
             r"larger than the available KV cache memory",
@@ -141,7 +142,7 @@ ROWS: tuple[Signature, ...] = (
             r"\b[0-9]+ Killed +\S",
             r"exitcode *: *-9\b",
             r"\(signal: 9\)",
-            r"Signal 9 \(SIGKILL\)",
+            r"(?i:signal 9 \(SIGKILL\)|terminated with signal SIGKILL)",
             r"Signals\.SIGKILL",
             (
                 r"(?i:killed by signal 9|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)?:? *(?:137|-9)\b|"

@@ -26,6 +26,8 @@ ROWS: tuple[Signature, ...] = (
         85,
         (
             r"Completion with error at (?:client|server)",
+            r"NET/OFI .{0,60}(?:completed with error|failed)",
+            r"ib_mlx5_log\.c:[0-9]+ .{0,60}(?:operation on|exceeded on|error on)",
             r"Failed status (?:[5-9]|1[0-9]): wr_id",
             r"Endpoint timeout|UCX send failed|ucp_\w+.{0,40}(?:unreachable|fail)",
             r"NET/IB ?: .{0,60}(?:Got completion|unable to|fail)",
@@ -54,7 +56,7 @@ ROWS: tuple[Signature, ...] = (
             r"NETDEV WATCHDOG:",
             r"Cable error|port module event.{0,60}(?:unplugged|error)",
             r"link status (?:definitely )?down",
-            r"NIC Link is Down",
+            r"NIC Link is Down|\bhfi1_[0-9]+: Link down",
             (
                 r"\b(?:mlx[45]_core|bnxt_en|ib[0-9]+|enp\w+|eth[0-9]+|bond[0-9]+|roce\w*|"
                 r"irdma)\b.{0,80}(?:link (?:is )?down|port (?:is )?down|health compromised|device's health|"
@@ -76,7 +78,7 @@ ROWS: tuple[Signature, ...] = (
         "NetworkError",
         76,
         (
-            r"can't open UMAD port",
+            r"can't open UMAD port|Couldn't find any optimal provider|\bOFI NCCL failure",
             r"initializing an OpenFabrics device",
             r"(?:PFC|pause) (?:storm|watchdog)",
             r"ibpanic|ibwarn: .{0,80}(?:fail|error)",
@@ -122,7 +124,10 @@ ROWS: tuple[Signature, ...] = (
         "heron-5:20:61 [1] misc/ibvwrap.cc:160 NCCL WARN Call to ibv_reg_mr failed",
         caseless=True,
         blame=Blame.NETWORK,
-        unless=r"(?i)huggingface|https?://|NET/IB : No device found|libibverbs\.so|urllib3|requests\.",
+        unless=(
+            r"(?i)huggingface|https?://|NET/IB : No device found|libibverbs\.so|urllib3|requests\.|httpx|aiohttp|"
+            r"\burlopen\b|\bssh\b|\[c10d\]|gloo"
+        ),
     ),
     symptom(
         "nccl-system-error",
@@ -155,7 +160,7 @@ ROWS: tuple[Signature, ...] = (
         60,
         (
             r"ncclRemoteError",
-            r"remote process exited or there was a network error",
+            r"\bremote process exited\b",
             r"NCCL WARN .{0,80}(?:Connection closed by remote peer|Connection reset by peer|Call to recv from)",
             r"[Cc]onnection closed by remote peer",
             r"received errors while waiting for send/recv from rank",
@@ -236,7 +241,7 @@ ROWS: tuple[Signature, ...] = (
             r"NCCL[ _]timeout",
             r"exceeded the timeout.{0,40}collective",
             r"monitoredBarrier.{0,80}(?:timed out|did not pass|failed to pass)",
-            r"Rank [0-9]+ failed to pass monitoredBarrier",
+            r"Ranks? [0-9, ]+ failed to pass monitoredBarrier",
         ),
         (
             "[rank2]:[E ProcessGroupNCCL.cpp:607] [Rank 2] Watchdog caught collective operation timeout: "
@@ -248,8 +253,11 @@ ROWS: tuple[Signature, ...] = (
     symptom(  # by its own words it may be either
         "nccl-failed-or-late",
         "NCCLTimeoutError",
-        40,
-        r"[Ss]ome NCCL operations have failed or timed out",
+        42,
+        (
+            r"[Ss]ome NCCL operations have failed or timed out|failure detected by watchdog at work sequence",
+            r"NCCL communicator was aborted on rank",
+        ),
         "[E ProcessGroupNCCL.cpp:455] Some NCCL operations have failed or timed out.",
         blame=Blame.NODE,
     ),
@@ -259,7 +267,7 @@ ROWS: tuple[Signature, ...] = (
         20,
         (
             r"watchdog thread terminated with exception",
-            r"NCCL watchdog thread",
+            r"NCCL watchdog thread terminated with",
             r"taking the entire process down",
         ),
         ("[rank2]:[E ProcessGroupNCCL.cpp:916] To avoid data inconsistency, we are taking the entire process down."),
@@ -271,6 +279,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"(?i:\b(?:training|job|rank|collective|NCCL) (?:hang|stall)\b)",
             r"(?i:has been (?:stuck|hanging|hung|stalled) for)",
+            r"(?i:\b(?:is|are|was|were) hanged\b|\ball (?:the )?(?:workers|ranks) (?:hang|hung|are stuck)\b)",
             r"(?i:\bstep [0-9]+ .{0,40}(?:stalled|stuck|has not finished))",
             (
                 r"(?i:no (?:training |log |forward )?(?:progress|output|"
@@ -346,7 +355,7 @@ ROWS: tuple[Signature, ...] = (
         "ConnectionError",
         48,
         (
-            r"DistStoreError",
+            r"DistStoreError|Stop_waiting response is expected|\betcd\.Etcd\w+",
             r"DistNetworkError",
             r"TCPStore.{0,80}(?:fail|timed out|timeout|closed|reset|Broken pipe|unexpected)",
             r"client socket has (?:failed to connect|timed out)",
@@ -395,6 +404,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"RateLimitError|APIConnectionError|APITimeoutError|InternalServerError: Error code: 5",
             r"ServerSelectionTimeoutError",
+            r"[Ee]rror while calling W&B API",
             r"\bssl\.SSL\w*Error|SSLZeroReturnError|SSLWantReadError",
             r"GcsUnavailable|RpcError: RPC error",
             r"Unable to connect to (?:GCS|the Ray|head)",
@@ -456,7 +466,7 @@ ROWS: tuple[Signature, ...] = (
         58,
         (
             r"ssh: connect to host",
-            r"ssh_exchange_identification",
+            r"ssh_exchange_identification|Permission denied \(publickey",
             r"Host key verification failed",
             r"kex_exchange_identification",
             r"Connection (?:to \S+ )?closed by remote host",

@@ -61,7 +61,7 @@ ROWS: tuple[Signature, ...] = (
         "Preempted/TimeLimit",
         95,
         (
-            r"\bEvicted\b|TaintManagerEviction",
+            r"\bEvicted\b|TaintManagerEviction|Node is shutting down",
             (
                 r"(?i:pod .{0,60}\bevict(?:ed|ion)|The node was low on resource|"
                 r"evicting pod|"
@@ -104,6 +104,8 @@ ROWS: tuple[Signature, ...] = (
         (
             r"(?:marked|set|going) DOWN[:,] .{0,20}[Nn]ot responding",
             r"slurmctld: (?:error: )?[Nn]odes? \S+ not resp",
+            r"\b[Nn]ode \S+ (?:now|is) (?:down|DOWN): not responding|not resp\w*[;,] setting (?:state to )?DOWN",
+            r"slurmd: (?:error: )?.{0,20}health_check failed",
             r"Killing JobId=\S+ on failed node",
             r"requeue job \S+ due to failure of node",
             r"Node \S+ (?:unexpectedly rebooted|has low real_memory)",
@@ -137,7 +139,8 @@ ROWS: tuple[Signature, ...] = (
             r"Prolog error",
             r"Batch JobId=\S+ missing from (?:batch )?node",
             r"slurmd.{0,40}(?:not responding|unresponsive)",
-            r"error: Job credential",
+            r"error: Job credential|Task launch for \S+ failed on node",
+            r"slurmd error running JobId|timeout waiting for task launch|resolve_ctls_from_dns_srv",
             r"BOOT_FAIL",
             r"Unable to create TMPDIR",
             r"requeued due to failure of node",

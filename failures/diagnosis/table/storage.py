@@ -69,7 +69,7 @@ ROWS: tuple[Signature, ...] = (
             r"Unable to locate credentials",
             r"x-(?:oss|amz|goog|ms|cos)-request-id|x-amz-content-sha256|XAmz\w+",
             (
-                r"\b(?:gsutil|gcloud storage|ossutil\w*|s3cmd|s5cmd|azcopy|obsutil|coscli)\b.{0,300}"
+                r"\b(?:gsutil|gcloud[ .]storage|ossutil\w*|s3cmd|s5cmd|azcopy|obsutil|coscli)\b.{0,300}"
                 r"(?:exit (?:code |status )?[1-9]|[Ff]ail|[Ee]rror|timed out)"
             ),
             r"google\.auth\.exceptions",
@@ -111,6 +111,7 @@ ROWS: tuple[Signature, ...] = (
         70,
         (
             r"PytorchStreamWriter failed writing",
+            r"\bwrite error: wrote [0-9]+ blocks instead of [0-9]+",
             r"unexpected pos [0-9]+ vs [0-9]+",
             r"enforce fail at inline_container\.cc.{0,80}(?:unexpected pos|fwrite|write)",
             r"write\(\): fd [0-9]+ failed",
