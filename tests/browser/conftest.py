@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -18,6 +21,7 @@ from playwright.sync_api import expect, sync_playwright
 from jobs.models import Role
 from tests import make
 from tests.browser.chromium import CHROMIUM, FLAGS
+from tests.cluster.running import is_alive
 from tests.patience import PATIENCE_S, until
 
 expect.set_options(timeout=PATIENCE_S * 1000)
@@ -38,63 +42,66 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def until_ready(url: str, server: subprocess.Popen, log: Path) -> None:
-    def answers() -> bool:
-        assert server.poll() is None, log.read_text()
-        try:
-            with urlopen(f"{url}/healthz", timeout=PATIENCE_S):
-                return True
-        except OSError:
-            return False
+def environment(home: Path) -> dict[str, str]:
+    return os.environ | {
+        "DATABASE_URL": database_url(),
+        "SECRET_KEY": settings.SECRET_KEY,
+        "VALKEY_URL": settings.VALKEY_URL,
+        "ACME_VAR": str(home),
+        "ACME_DEBUG": "0",
+        "ACME_TESTING": "0",
+        "ACME_LOG_LEVEL": "WARNING",
+    }
 
-    until(answers, what=f"the server does not answer; {log}")
+
+@pytest.fixture(scope="session")
+def serving(django_db_setup, tmp_path_factory) -> Iterator[subprocess.Popen[str]]:
+    """Everything that servers have in common: collected static files, and a process with all of it imported."""
+    if not settings.VALKEY_URL:
+        pytest.skip("VALKEY_URL is not set: nothing would carry live messages")
+    known = environment(tmp_path_factory.mktemp("serving"))
+    subprocess.run([sys.executable, "manage.py", "collectstatic", "--noinput", "-v0"], cwd=ROOT, env=known, check=True)
+    words = [sys.executable, "-m", "tests.browser.serving"]
+    with subprocess.Popen(
+        words, cwd=ROOT, env=known, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
 
 
 class Server:
     """The web server as users meet it: collected static files, several threads, its own process."""
 
-    def __init__(self, home: Path) -> None:
-        self.home, self.port = home, free_port()
+    def __init__(self, serving: subprocess.Popen[str], log: Path) -> None:
+        self.serving, self.log, self.port, self.pid = serving, log, free_port(), 0
         self.url = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen | None = None
-        self.environment = os.environ | {
-            "DATABASE_URL": database_url(),
-            "SECRET_KEY": settings.SECRET_KEY,
-            "VALKEY_URL": settings.VALKEY_URL,
-            "ACME_VAR": str(home),
-            "ACME_DEBUG": "0",
-            "ACME_TESTING": "0",
-            "ACME_LOG_LEVEL": "WARNING",
-        }
-        self._run("manage.py", "collectstatic", "--noinput", "-v0").check_returncode()
-
-    def _run(self, *words: str) -> subprocess.CompletedProcess:
-        return subprocess.run([sys.executable, *words], cwd=ROOT, env=self.environment, check=False)
 
     def start(self) -> None:
-        log = self.home / "web.log"
-        words = ["-m", "uvicorn", "acmeweb.asgi:application", "--port", str(self.port), "--lifespan", "off"]
-        with log.open("ab") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, *words], cwd=ROOT, env=self.environment, stdout=out, stderr=out
-            )
-        until_ready(self.url, self.process, log)
+        print("start", self.port, self.log, file=self.serving.stdin, flush=True)
+        self.pid = int(self.serving.stdout.readline())
+        until(self.answers, what=f"the server does not answer; {self.log}")
+
+    def answers(self) -> bool:
+        assert is_alive(self.pid), self.log.read_text()
+        try:
+            with urlopen(f"{self.url}/healthz", timeout=PATIENCE_S):
+                return True
+        except OSError:
+            return False
 
     def kill(self) -> None:
-        if self.process:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        until(lambda: not is_alive(self.pid), what=f"the server {self.pid} does not end")
 
 
 @pytest.fixture
-def server(transactional_db, tmp_path):
-    if not settings.VALKEY_URL:
-        pytest.skip("VALKEY_URL is not set: nothing would carry live messages")
-    found = Server(tmp_path)
-    found.start()
-    yield found
-    found.kill()
+def server(serving, transactional_db, tmp_path):
+    found = Server(serving, tmp_path / "web.log")
+    try:
+        found.start()
+        yield found
+    finally:
+        found.kill()
 
 
 # Not for the whole session: while Playwright is open its loop counts as running, and no asynchronous test could run
