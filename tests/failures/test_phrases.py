@@ -1015,6 +1015,14 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("DiskFull", "torch/File.lua:210: write error: wrote 397 blocks instead of 412 at THDiskFile.c:340"),
     ("None", "[ERROR] 04:00:12 [stage.py:99:__init__] Reduce bucket size 500000000"),
     ("None", "ERROR - [I ProcessGroup.cpp:99] [Rank 0] NCCL watchdog thread terminated normally"),
+    ("ModelLoadingError", "ValueError: Size mismatch between saved torch.Size([8, 4]) and current: torch.Size([32]) for w"),
+    ("RuntimeError", "tern-3: Test NCCL failure common.cu:99 'internal error'"),
+    ("RuntimeError", 'watchdog ended: seq == 3 INTERNAL ASSERT FAILED at "TraceUtils.h":99, please report'),
+    ("CUDAError", "ERROR: The NVIDIA Driver is present, but CUDA failed to initialize."),
+    ("S3StorageError", "tensorflow.errors_impl.InternalError: Could not append to the internal temporary file."),
+    ("FileNotFoundError", "/bin/sh: 1: scontrol: not found"),
+    ("ConnectionError", "wandb: ERROR Run initialization has timed out after 60.0 sec."),
+    ("ConnectionError", "socket.timeout: timed out"),
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ ROWS: tuple[Signature, ...] = (
         86,
         (
             r"Cannot find any of \[.{0,80}adapter",
-            r"size mismatch for \S*(?:weight|bias)",
+            r"size mismatch for \S*(?:weight|bias)|[Ss]ize mismatch between saved\b",
             r"could not parse ModelProto",
             r"sentencepiece_processor\.cc",
             r"loaded state dict (?:contains|has) a",
@@ -245,9 +245,16 @@ ROWS: tuple[Signature, ...] = (
         42,
         (
             r"ncclInternalError",
-            r"NCCL .{0,60}internal error - please report",
+            r"NCCL .{0,60}internal error - please report|Test NCCL failure .{0,60}'internal error",
         ),
         "ncclInternalError: Internal check failed.",
+    ),
+    cause(
+        "internal-assert",
+        "RuntimeError",
+        46,
+        r"\bINTERNAL ASSERT FAILED at\b",
+        'watchdog thread ended: seq == 3 INTERNAL ASSERT FAILED at "TraceUtils.h":99, please report it',
     ),
     symptom(
         "segfault",

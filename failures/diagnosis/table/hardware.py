@@ -323,7 +323,7 @@ ROWS: tuple[Signature, ...] = (
         82,
         (
             r"unsupported display driver|Unexpected error from cudaGetDeviceCount",
-            r"Failed to query NVIDIA devices",
+            r"Failed to query NVIDIA devices|\bCUDA failed to initiali[sz]e\b",
             r"Unable to initialize backend '(?:cuda|gpu|rocm)'|No visible GPU devices",
             r"nvml error: |libnvidia-ml\.so\S* (?:not found|cannot open)",
             r"CUDA Setup failed",

@@ -79,7 +79,6 @@ ROWS: tuple[Signature, ...] = (
         76,
         (
             r"can't open UMAD port|Couldn't find any optimal provider|\bOFI NCCL failure",
-            r"initializing an OpenFabrics device",
             r"(?:PFC|pause) (?:storm|watchdog)",
             r"ibpanic|ibwarn: .{0,80}(?:fail|error)",
             r"SM lost|SM is down",
@@ -111,6 +110,7 @@ ROWS: tuple[Signature, ...] = (
         68,
         (
             r"Call to ibv_\w+ failed",
+            r"initializing an OpenFabrics device",
             r"NET/\w+ ?: .{0,60}(?:errno|failed)",
             r"nv_peer_mem.{0,40}(?:fail|error)",
             r"GPU ?Direct RDMA.{0,40}(?:fail|error)",
@@ -404,7 +404,8 @@ ROWS: tuple[Signature, ...] = (
         (
             r"RateLimitError|APIConnectionError|APITimeoutError|InternalServerError: Error code: 5",
             r"ServerSelectionTimeoutError",
-            r"[Ee]rror while calling W&B API",
+            r"[Ee]rror while calling W&B API|wandb: ERROR Run initialization has timed out",
+            r"\bsocket\.timeout\b",
             r"\bssl\.SSL\w*Error|SSLZeroReturnError|SSLWantReadError",
             r"GcsUnavailable|RpcError: RPC error",
             r"Unable to connect to (?:GCS|the Ray|head)",

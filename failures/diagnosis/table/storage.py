@@ -15,7 +15,7 @@ ROWS: tuple[Signature, ...] = (
                 r"HdfsError|HDFS .{0,60}(?:fail|error)|Could not obtain block|"
                 r"BlockMissingException|org\.apache\.hadoop\.\S*(?:Exception|Error)"
             ),
-            r"hdfsOpenFile|hdfsExists|hdfsConnect",
+            r"hdfsOpenFile|hdfsExists|hdfsConnect|Could not append to the internal temporary file",
             r"(?:resuming|starting|finishing|during) (?:up|down)load \w{2,6}://",
             r"NoCredentialProviders",
             r"SignatureDoesNotMatch|InvalidAccessKeyId|RequestTimeTooSkewed|ExpiredToken\b",
@@ -188,7 +188,7 @@ ROWS: tuple[Signature, ...] = (
         "FileNotFoundError",
         47,
         (
-            r"(?:^|: )(?:sh|bash|dash|zsh): (?:line )?[0-9]+: \S+: (?:command )?not found",
+            r"(?:^|: |bin/)(?:sh|bash|dash|zsh): (?:line )?[0-9]+: \S+: (?:command )?not found",
             r"executable file not found in \$PATH",
             (
                 r"(?:[Cc]ould not|[Cc]annot|[Ff]ailed to|[Uu]nable to) (?:find|open|"
