@@ -32,6 +32,7 @@ AUDIBLE = 40  # symptoms at least this specific say that something else had gone
 MOST_LINES = 8
 MOST_TEXT = 2000
 BOSS_LABELS = frozenset({"slurm-time-limit", "slurm-preempted", "pod-evicted"})
+LASTING = frozenset({"loss-scale-floor"})  # steps go on, and train nothing
 RECORDED = frozenset({"xid-63", "xid-92"})  # memory noted for repair; the job's own data was corrected
 RETRIED = re.compile(
     r"(?i)\bretrying\b|\bwill (?:re)?try\b|\btrying again\b|\b(?:attempt|try|retry) #?\d+ ?(?:/|of) ?\d+"
@@ -119,9 +120,19 @@ def _seen_in_context(finding: Finding, others: list[Finding]) -> Finding:
         return replace(finding, role=Role.CASCADE)
     if finding.signature == GENERIC and finding.specificity in WEAK_POINTS and _symptom_before(at, others):
         return replace(finding, role=Role.CASCADE)
+    if finding.signature == DAEMON_LOST and _killed_before(at, others):
+        return replace(finding, specificity=AUDIBLE - 2)
     if finding.signature in SWEPT and finding.line.text.startswith(SLURM) and _task_ended_before(at, others):
         return replace(finding, role=Role.TEARDOWN, label="")
     return relabelled(finding)
+
+
+DAEMON_LOST = "daemon-lost"
+
+
+def _killed_before(at: int, others: list[Finding]) -> bool:
+    """A launcher misses the daemon that somebody has just killed."""
+    return any(other.signature == "sigkill" and 0 < other.line.number < at for other in others)
 
 
 SWEPT = frozenset({"sigkill", "slurm-cancelled"})  # what Slurm does to the rest of a step when one task has ended
@@ -200,6 +211,8 @@ def _label(root: Finding | None, case: Case, reading: Reading) -> str:
 
 def _outlived(root: Finding) -> bool:
     """Work that goes on disproves a vague line, a mere record, and what is tried again by its own words."""
+    if root.signature in LASTING:
+        return False
     vague = root.role is not Role.INITIATING or root.specificity < SURE
     recorded = root.signature in RECORDED or root.line.level in ("DEBUG", "INFO", "NOTICE")
     return vague or recorded or RETRIED.search(root.line.text) is not None

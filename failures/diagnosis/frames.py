@@ -38,7 +38,7 @@ def traceback_above(rows: list[str], line: Line) -> list[str]:
         if header:
             return [*([IGNORED] if OVERLOOKED.search(message) else []), *frames[::-1]]
         if match := FRAME.search(message):
-            frames.append(f"{match[1]}:{match[2]}")
+            frames.append(f"{match[1]}:{match[2] or '?'}")
         header = "Traceback (most recent" in message
         if not header and (not message.startswith((" ", "\t")) or len(frames) > 60):
             break
@@ -57,4 +57,4 @@ def _strange_prefix(message: str) -> re.Pattern[str] | None:
 
 @lru_cache(maxsize=64)
 def _any_numbers(before: str) -> re.Pattern[str]:
-    return re.compile(r"\d+".join(re.escape(part) for part in NUMBER.split(before)))
+    return re.compile(r"\A" + r"\d+".join(re.escape(part) for part in NUMBER.split(before)))

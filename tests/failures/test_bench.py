@@ -63,3 +63,16 @@ def test_the_generated_log_ends_in_its_failure(bench: ModuleType) -> None:
     assert 250_000 < len(text) < 400_000
     assert "[rank39]" in text
     assert "uncorrectable ECC" in text[-12_000:]
+
+
+def test_every_variant_of_a_log_keeps_its_label_or_is_counted() -> None:
+    from bench import variants
+
+    row = {"id": "one", "root_cause": "KeyError", "evidence_line": "KeyError: 'loss'"}
+    row["log"] = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nKeyError: 'loss'"
+
+    assert [variants.tried(name, change, [row]) for name, change in variants.changes().items()] == [
+        [] for _ in variants.changes()
+    ]
+    assert variants.tried("emptied", lambda row, lines: [""], [row]) == [("emptied", row, "Unknown")]
+    assert variants.tried("not possible", lambda row, lines: None, [row]) == []

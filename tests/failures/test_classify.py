@@ -460,3 +460,32 @@ def test_a_name_in_the_middle_of_a_sentence_is_still_only_mentioned() -> None:
     log = "step 1 loss 2.1\nthe loop skips a ZeroDivisionError: it is expected\nstep 2 loss 2.0\nstep 3 loss 1.9\n"
 
     assert diagnose_text(log).root_cause == "None"
+
+
+def test_a_launcher_that_misses_a_daemon_after_a_kill_says_what_followed() -> None:
+    lost = "ORTE has lost communication with a remote daemon.\n"
+
+    assert diagnose_text(lost).root_cause == "NodeFailure"
+    assert diagnose_text("command terminated with exit code 137\n" + lost).root_cause == "HostOOMKilled"
+
+
+def test_steps_that_go_on_at_the_lowest_loss_scale_prove_no_health() -> None:
+    floor = "[INFO] [stage2.py:9:step] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 1, reducing to 1\n"
+    log = "".join(f"{floor} 1%| | {step}/900 [00:40<2:40, 2.5it/s]\n" for step in range(90, 94))
+
+    assert diagnose_text(log).root_cause == "LossNaNOrSpike"
+
+
+@pytest.mark.parametrize(
+    "warning",
+    (
+        "WARNING: There was an error initializing an OpenFabrics device.",
+        "ERROR: ld.so: object 'libtern.so' from LD_PRELOAD cannot be preloaded (cannot open file): ignored.",
+        "slurmstepd: error: couldn't chdir to `/home/ada': No such file or directory: going to /tmp instead",
+        "(raylet) The autoscaler failed with the following error:",
+        "NVRM: Xid (PCI:0000:3b:00): 63, pid=9, name=python, Row Remapper: New row marked for remapping",
+        "wandb: Network error (ConnectionError), entering retry loop.",
+    ),
+)
+def test_a_warning_that_work_outlives_is_no_failure(warning: str) -> None:
+    assert diagnose_text(f"{warning}\nstep 1 loss 2.1 lr 0.1\nstep 2 loss 2.0 lr 0.1\n").root_cause == NONE

@@ -57,7 +57,7 @@ NAMES: dict[str, str] = {
     "InternalTorchDynamoError": "RuntimeError", "TorchRuntimeError": "RuntimeError", "InductorError": "RuntimeError",
     "Unsupported": "RuntimeError", "OverflowError": "ValueError", "FloatingPointError": "LossNaNOrSpike", "EOFError": "RuntimeError",
     "UnpicklingError": "CheckpointCorrupt", "PicklingError": "RuntimeError", "SafetensorError": "CheckpointCorrupt",
-    "NodeDiedError": "NodeFailure", "ProxyError": "ConnectionError", "DataLossError": "CheckpointCorrupt", "DistNetworkError": "ConnectionError", "DistStoreError": "ConnectionError",
+    "NodeDiedError": "NodeFailure", "ProxyError": "ConnectionError", "DataLossError": "CheckpointCorrupt", "DistNetworkError": "ConnectionError", "Again": "ConnectionError", "DistStoreError": "ConnectionError",
 }  # fmt: skip
 
 # Wrappers: they report somebody else's end.

@@ -10,8 +10,9 @@ ROWS: tuple[Signature, ...] = (
         "ModelLoadingError",
         86,
         (
-            r"Cannot find any of \[.{0,80}adapter",
-            r"size mismatch for \S*(?:weight|bias)",
+            r"Cannot find any of \[.{0,80}adapter|Can't find 'adapter_config\.json'",
+            r"Incorrect path_or_model_id|Repo id must be in the form",
+            r"size mismatch for \S*(?:weight|bias)|[Ss]ize mismatch between saved\b",
             r"could not parse ModelProto",
             r"sentencepiece_processor\.cc",
             r"loaded state dict (?:contains|has) a",
@@ -88,7 +89,7 @@ ROWS: tuple[Signature, ...] = (
             r"Shard .{0,60}(?:failed|missing|corrupt)",
             r"DatasetNotFound|load_dataset\(.{0,80}failed",
             r"Couldn't infer the same data file format",
-            r"Loading a dataset cached in",
+            r"Loading a dataset cached in|corresponds to no data!|image file is truncated",
             r"is neither a .Dataset. directory nor a",
             r"Couldn't cast (?:array of type )?\S|\bNot an Arrow file\b|Checksum failed: .{0,200}\.mds\b",
             (
@@ -140,6 +141,7 @@ ROWS: tuple[Signature, ...] = (
             r"(?:nan|inf)(?:s)? in (?:the )?(?:loss|gradients?|parameters?|weights|logits|activations)",
             r"non-?finite (?:values?|params?|weights|logits)",
             r"\bloss (?:is|was|became|becomes|turned|=|:) ?(?:nan|inf)\b",
+            r"\bloss (?:at|on|in|of|for) \w+ [0-9]+ ?[:=] ?(?:nan|inf)\b",
             r"found (?:nan|inf)\w* in (?:local )?(?:grad|loss|the loss|gradient)",
             r"\b(?:nan|inf)\b (?:grad(?:ient)?s?|(?:lm )?loss)(?:[ _]norm)?\b.{0,20}\b(?:occur|found|detect|seen)",
             r"nan (?:or inf )?(?:loss|detected|encountered|found)",
@@ -245,9 +247,23 @@ ROWS: tuple[Signature, ...] = (
         42,
         (
             r"ncclInternalError",
-            r"NCCL .{0,60}internal error - please report",
+            r"NCCL .{0,60}internal error - please report|Test NCCL failure .{0,60}'internal error",
         ),
         "ncclInternalError: Internal check failed.",
+    ),
+    cause(
+        "internal-assert",
+        "RuntimeError",
+        46,
+        r"\bINTERNAL ASSERT FAILED at\b",
+        'watchdog thread ended: seq == 3 INTERNAL ASSERT FAILED at "TraceUtils.h":99, please report it',
+    ),
+    cause(  # modules that call their exception plainly `error`
+        "library-error",
+        "RuntimeError",
+        41,
+        r"\b(?:struct|re|copy|locale|select|getopt|binascii|audioop)\.error: ",
+        "struct.error: unpack requires a buffer of 8 bytes",
     ),
     symptom(
         "segfault",

@@ -201,7 +201,7 @@ ROWS: tuple[Signature, ...] = (
         "NodeFailure",
         86,
         (
-            r"remote daemon on node",
+            r"remote daemon on node|\bHost EC2 \(instance \S+\) terminated",
             r"job killed: node [0-9]+ \(.{1,60}\) requested job (?:die|terminate)",
             r"\bnode \S{1,60} (?:heartbeat .{1,40})?is (?:unhealthy|breakdown|broken)\b|\bnode check (?:has )?failed",
             r"\bexit(?:ed)?[_ ]reason\b.{0,10}hardware_error",
@@ -323,7 +323,7 @@ ROWS: tuple[Signature, ...] = (
         82,
         (
             r"unsupported display driver|Unexpected error from cudaGetDeviceCount",
-            r"Failed to query NVIDIA devices",
+            r"Failed to query NVIDIA devices|\bCUDA failed to initiali[sz]e\b",
             r"Unable to initialize backend '(?:cuda|gpu|rocm)'|No visible GPU devices",
             r"nvml error: |libnvidia-ml\.so\S* (?:not found|cannot open)",
             r"CUDA Setup failed",
@@ -338,7 +338,7 @@ ROWS: tuple[Signature, ...] = (
             r"failed to initialize .{0,20}NVML",
             r"could not select device driver",
             r"device >= 0 && device < num_gpus",
-            r"Attempting to deserialize object on a CUDA device",
+            r"Attempting to deserialize object on (?:a )?CUDA device",
             r"no CUDA-capable device",
             r"CUDA-capable device\(s\) is/are busy",
             r"No CUDA GPUs are available",

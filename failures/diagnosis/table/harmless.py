@@ -61,7 +61,7 @@ ROWS: tuple[Signature, ...] = (
             r"libnccl-net\.so",
             r"No plugin found",
             r"Failed to load image Python extension",
-            r"Could not load dynamic library",
+            r"Could not load dynamic library|from LD_PRELOAD cannot be preloaded",
             r"cuda drivers on your machine",
             r"Unable to register cu",
             r"Cannot dlopen some GPU libraries",

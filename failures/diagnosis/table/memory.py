@@ -22,7 +22,8 @@ ROWS: tuple[Signature, ...] = (
             r"CUDA out of memory",
             r"HIP out of memory",
             r"torch(?:\.cuda)?\.OutOfMemoryError",
-            r"(?i:CUDA error:? (?:\(?2\)?:? )?out of memory|CUDA(?: runtime)? error.{0,40}out of memory)",
+            r"(?i:CUDA error:? (?:\(?2\)?:? )?out of memory|CUDA(?: runtime| driver)? error.{0,40}out of memory)",
+            r"MPS backend out of memory|Allocator \(GPU_[0-9]+_bfc\) ran out of memory|c10::OutOfMemoryError",
             r"cudaErrorMemoryAllocation",
             r"CUDA_ERROR_OUT_OF_MEMORY",
             r"CUBLAS_STATUS_ALLOC_FAILED",
@@ -51,7 +52,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"job killed: (?:mem|vmem|pmem) [0-9]+\w* exceeded limit",
             r"earlyoom: sending SIG",
-            r"\bOUT_OF_ME\w*\+? +[0-9]+:[0-9]+",
+            r"\bOUT_OF_ME\w*\+? +[0-9]+:[0-9]+|\b(?:Job)?State[:=] ?OUT_OF_MEMORY",
             r"systemd-oomd.{0,20}[Kk]illed",
             r"killed by (?:the )?(?:cgroup|memory|host).{0,20}(?:limit|oom|killer)",
             r"memory limit.{0,30}(?:exceeded|reached).{0,40}kill",
@@ -146,7 +147,7 @@ ROWS: tuple[Signature, ...] = (
             r"Signals\.SIGKILL",
             (
                 r"(?i:killed by signal 9|exit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)?:? *(?:137|-9)\b|"
-                r"signal 9 \(Killed\)|return code[ =:]+-9\b|exits with return code = -9|received SIGKILL|"
+                r"signal 9 \(Killed\)|return ?code[ =:]+-9\b|exits with return code = -9|received SIGKILL|"
                 r"Terminated by signal 9|exited on signal 9\b|exit code.{0,6}137)"
             ),
             r"\bcode[ =:]+137\b",

@@ -34,12 +34,13 @@ ROWS: tuple[Signature, ...] = (
             r"completion (?:from peer .{0,60})?with (?:status|error)[ =]?(?:[1-9]|\w+ err)",
             r"IBV_WC_(?:RETRY_EXC|RNR_RETRY|REM_|LOC_|WR_FLUSH)",
             r"transport retry count(?:er)? exceeded|_completion_with_err\b",
-            (
-                r"\bibv_(?:modify_qp|reg_mr|reg_mr_iova2|create_qp|create_cq|poll_cq|open_device|post_send|"
-                r"query_port|alloc_pd)\w*.{0,30}\bfailed"
-            ),
+            r"\bibv_\w{2,30}.{0,30}\bfailed",
+            r"\bUCC error: Network",
             r"vendor err(?:or)? [0-9]+",
-            r"(?:could not|failed to|unable to|cannot) create (?:a |an |loopback |extended )*(?:queue pair|QP)\b",
+            (
+                r"(?:could not|failed to|unable to|cannot) (?:create|modify) "
+                r"(?:a |an |loopback |extended )*(?:queue pair|QP)\b"
+            ),
         ),
         (
             "heron-2:81:95 [3] transport/net_ib.cc:1301 NCCL WARN NET/IB : Got completion from peer 10.9.0.4 "
@@ -79,7 +80,6 @@ ROWS: tuple[Signature, ...] = (
         76,
         (
             r"can't open UMAD port|Couldn't find any optimal provider|\bOFI NCCL failure",
-            r"initializing an OpenFabrics device",
             r"(?:PFC|pause) (?:storm|watchdog)",
             r"ibpanic|ibwarn: .{0,80}(?:fail|error)",
             r"SM lost|SM is down",
@@ -111,6 +111,7 @@ ROWS: tuple[Signature, ...] = (
         68,
         (
             r"Call to ibv_\w+ failed",
+            r"initializing an OpenFabrics device",
             r"NET/\w+ ?: .{0,60}(?:errno|failed)",
             r"nv_peer_mem.{0,40}(?:fail|error)",
             r"GPU ?Direct RDMA.{0,40}(?:fail|error)",
@@ -178,7 +179,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"NCCL WARN .{0,60}[Tt]imeout waiting for connection",
             r"[Ss]ocket (?:recv|send) failed\b",
-            r"NCCL WARN .{0,60}[Cc]onnect\w* returned .{0,60}exceeded error retry",
+            r"NCCL WARN .{0,60}[Cc]onnect\w*(?: to \S+)? returned .{0,60}exceeded error retry",
             r"NCCL WARN .{0,60}Failed to execute operation \w+ from rank",
         ),
         "heron-5:20:61 [1] proxy.cc:1201 NCCL WARN [Service thread] Socket recv failed while polling for opId=0x7a",
@@ -228,7 +229,7 @@ ROWS: tuple[Signature, ...] = (
             r"\bHccl\w+ timeout",
             r"OpType=\w+.{0,300}ran for [0-9]+ milliseconds",
             r"RCCL.{0,60}timed? ?out",
-            r"NCCL error.{0,40}timed? ?out",
+            r"(?i:NCCL error.{0,40}timed? ?out)|[Cc]ollective operation timeout",
             r"[Tt]imed out (?:in monitoredBarrier|waiting for ranks)",
             r"Timeout at NCCL work",
             r"Watchdog caught collective operation timeout",
@@ -368,7 +369,7 @@ ROWS: tuple[Signature, ...] = (
             r"\bstore->get\b",
             r"failed to recv, got 0 bytes",
             r"EADDRINUSE",
-            r"connect\(\) timed out",
+            r"connect\(\) timed out|Timed out after [0-9]+ seconds waiting for clients",
             r"[Ff]ailed to meet rendezvous|\bUNAVAILABLE: Socket closed|\bSocket closed \(14\)",
             r"Failed to check the \"should dump\" flag on TCPStore",
             r"Socket Timeout",
@@ -403,8 +404,9 @@ ROWS: tuple[Signature, ...] = (
         58,
         (
             r"RateLimitError|APIConnectionError|APITimeoutError|InternalServerError: Error code: 5",
-            r"ServerSelectionTimeoutError",
-            r"[Ee]rror while calling W&B API",
+            r"ServerSelectionTimeoutError|Tunnel connection failed: ",
+            r"[Ee]rror while calling W&B API|wandb: ERROR Run initialization has timed out",
+            r"\bsocket\.timeout\b",
             r"\bssl\.SSL\w*Error|SSLZeroReturnError|SSLWantReadError",
             r"GcsUnavailable|RpcError: RPC error",
             r"Unable to connect to (?:GCS|the Ray|head)",

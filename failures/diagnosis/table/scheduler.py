@@ -105,7 +105,7 @@ ROWS: tuple[Signature, ...] = (
             r"(?:marked|set|going) DOWN[:,] .{0,20}[Nn]ot responding",
             r"slurmctld: (?:error: )?[Nn]odes? \S+ not resp",
             r"\b[Nn]ode \S+ (?:now|is) (?:down|DOWN): not responding|not resp\w*[;,] setting (?:state to )?DOWN",
-            r"slurmd: (?:error: )?.{0,20}health_check failed",
+            r"slurmd: (?:error: )?.{0,20}health_check failed|[Ss]etting failing health check nodes to",
             r"Killing JobId=\S+ on failed node",
             r"requeue job \S+ due to failure of node",
             r"Node \S+ (?:unexpectedly rebooted|has low real_memory)",

@@ -15,7 +15,7 @@ ROWS: tuple[Signature, ...] = (
                 r"HdfsError|HDFS .{0,60}(?:fail|error)|Could not obtain block|"
                 r"BlockMissingException|org\.apache\.hadoop\.\S*(?:Exception|Error)"
             ),
-            r"hdfsOpenFile|hdfsExists|hdfsConnect",
+            r"hdfsOpenFile|hdfsExists|hdfsConnect|Could not append to the internal temporary file",
             r"(?:resuming|starting|finishing|during) (?:up|down)load \w{2,6}://",
             r"NoCredentialProviders",
             r"SignatureDoesNotMatch|InvalidAccessKeyId|RequestTimeTooSkewed|ExpiredToken\b",
@@ -147,7 +147,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"file not found: archive/data\.pkl",
             r"file in archive|filename 'storages' not found",
-            r"BadGzipFile|CRC check failed|CRC32? mismatch",
+            r"BadGzipFile|CRC check failed|CRC32? mismatch|\bzlib\.error: ",
             r"Invalid magic number; corrupt file",
             r"[Uu]nable to load weights from pytorch checkpoint file",
             r"zarr\.errors\.\w+|missing chunk",
@@ -188,7 +188,7 @@ ROWS: tuple[Signature, ...] = (
         "FileNotFoundError",
         47,
         (
-            r"(?:^|: )(?:sh|bash|dash|zsh): (?:line )?[0-9]+: \S+: (?:command )?not found",
+            r"(?:^|: |bin/)(?:sh|bash|dash|zsh): (?:line )?[0-9]+: \S+: (?:command )?not found",
             r"executable file not found in \$PATH",
             (
                 r"(?:[Cc]ould not|[Cc]annot|[Ff]ailed to|[Uu]nable to) (?:find|open|"
@@ -232,7 +232,7 @@ ROWS: tuple[Signature, ...] = (
                 r"nvme\w*: (?:I/O|Abort|controller is down|Device not ready)|"
                 r"nvme nvme[0-9]+: .{0,60}(?:timeout|down|failed)"
             ),
-            r"Buffer I/O error",
+            r"Buffer I/O error|ptlrpc_\w+\(\)\) @@@",
             r"beegfs.{0,60}(?:error|unreachable|timeout)",
             r"mmfs.{0,40}(?:error|unmount|stale)|GPFS.{0,60}(?:unmount|stale|error)",
             r"Remounting filesystem read-only",

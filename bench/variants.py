@@ -1,0 +1,126 @@
+"""How often the diagnosis changes its answer when a log changes and its meaning does not.
+
+    python bench/variants.py LABELLED.jsonl...
+
+Each log that gets a right answer is read again behind the prefixes of launchers and collectors, between the lines of
+other ranks, before and after what launchers say, and cut to the evidence. An answer that is then neither the label nor
+one that a careful reader could also give is a flip: it is counted, and listed below the table. Nothing here is drawn
+by chance. Labelled logs are never part of this repository; `bench/diagnosis.py` says what a line of the JSONL has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.diagnosis import fits, rows_of
+from failures.diagnosis.engine import diagnose_text
+from failures.diagnosis.labels import NONE, UNKNOWN
+
+Row = dict[str, Any]
+Lines = list[str]
+Change = Callable[[Row, Lines], Lines | None]  # None where the change would change the meaning
+
+PREFIXES = {
+    "srun --label": "3: ",
+    "elastic": "[default3]:",
+    "rank": "[rank5]: ",
+    "local rank": "[local_rank 3] ",
+    "mpirun": "[1,3]<stderr>:",
+    "SageMaker": "[1,mpirank:3,algo-1]<stderr>:",
+    "Ray": "(RayTrainWorker pid=4312, ip=10.1.2.3) ",
+    "vLLM": "(EngineCore_0 pid=128) ERROR 03-16 08:31:22 [core.py:1090] ",
+    "pdsh": "tern-3: ",
+    "a host": "tern-3.cluster.invalid: ",
+    "compose": "trainer-1  | ",
+    "container": "2025-03-01T04:00:12.123456789Z stderr F ",
+    "kubectl --prefix": "[pod/run9-worker-3/trainer] ",
+    "stern": "run9-worker-3 trainer ",
+    "journal": "Mar 01 04:00:12 tern-3 python3[4242]: ",
+    "time": "[2025-03-01 04:00:12,345] ",
+    "loguru": "2025-03-01 04:00:12.345 | ERROR    | __main__:main:88 - ",
+    "Metaflow": "2025-03-01 04:00:12.977 [177/train/578 (pid 28936)] ",
+    "a log service": "1740801612345 ",
+    "a process": "(4242) ",
+    "indented": "    ",
+    "quoted": "> ",
+}
+BEFORE = [
+    "lib/x.py:8: FutureWarning: tern is deprecated, please use heron instead.",
+    "tern-3:42:42 [0] NCCL INFO NET/Plugin: No plugin found (libnccl-net.so)",
+    "tern-3:42:90 [0] NCCL INFO comm 0x55d0 rank 0 nranks 16 cudaDev 0 nvmlDev 0 busId 7000 - Init COMPLETE",
+    *(f" iteration {step}/ 5000 | lm loss: 2.{step} | grad norm: 0.31 | loss scale: 1.0 |" for step in range(100, 130)),
+]
+ELASTIC = [
+    "W0301 04:00:12.345000 88 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 91 closing signal",
+    "E0301 04:00:13.345000 88 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 3",
+    "Traceback (most recent call last):",
+    '  File "torch/distributed/launcher/api.py", line 269, in launch_agent',
+    "    raise ChildFailedError(",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+]
+SRUN = [
+    "srun: error: tern-3: task 3: Exited with exit code 1",
+    "srun: Terminating StepId=7003.0",
+    "slurmstepd: error: *** STEP 7003.0 ON tern-3 CANCELLED AT 2025-03-01T04:00:12 ***",
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", type=Path, nargs="+", metavar="LABELLED.jsonl")
+    rows = [row for path in parser.parse_args().paths for row in rows_of(path)]
+    right = [row for row in rows if diagnose_text(row["log"]).root_cause in fits(row)]
+    print(f"{len(rows)} logs, {len(right)} of them answered rightly as they stand")
+    flips = [flip for name, change in changes().items() for flip in tried(name, change, right)]
+    print(f"{len(flips)} flips")
+    for name, row, told in flips:
+        print(f"  {name}: {row.get('id', '?')} {row['root_cause']} → {told}")
+
+
+def tried(name: str, change: Change, rows: list[Row]) -> list[tuple[str, Row, str]]:
+    changed = [(row, lines) for row in rows if (lines := change(row, row["log"].split("\n"))) is not None]
+    told = [(name, row, diagnose_text("\n".join(lines)).root_cause) for row, lines in changed]
+    flips = [flip for flip in told if flip[2] not in fits(flip[1])]
+    print(f"  {name:18s} {len(changed):5d}  flips {len(flips)}", flush=True)
+    return flips
+
+
+def changes() -> dict[str, Change]:
+    behind: dict[str, Change] = {name: _behind(prefix) for name, prefix in PREFIXES.items()}
+    return behind | {
+        "JSON lines": lambda row, lines: [json.dumps({"log": line + "\n", "stream": "stderr"}) for line in lines],
+        "two ranks mixed": lambda row, lines: [f"[rank{rank}]: {line}" for line in lines for rank in (0, 1)],
+        "two ranks in turn": lambda row, lines: [f"[rank{rank}]: {line}" for rank in (0, 1) for line in lines],
+        "CRLF": lambda row, lines: [line + "\r" for line in lines],
+        "coloured": lambda row, lines: [f"\x1b[31m{line}\x1b[0m" for line in lines],
+        "after work": lambda row, lines: BEFORE + lines,
+        "launcher's end": lambda row, lines: lines + ELASTIC if _failed_itself(row) else None,
+        "Slurm's end": lambda row, lines: lines + SRUN if _failed_itself(row) else None,
+        "ends at evidence": lambda row, lines: _cut(row, lines, lambda at: slice(0, at + 1)),
+        "begins at evidence": lambda row, lines: _cut(row, lines, lambda at: slice(at, None)),
+    }
+
+
+def _behind(prefix: str) -> Change:
+    return lambda row, lines: [prefix + line for line in lines]
+
+
+def _failed_itself(row: Row) -> bool:
+    return row["root_cause"] not in (NONE, UNKNOWN, "Preempted/TimeLimit")
+
+
+def _cut(row: Row, lines: Lines, where: Callable[[int], slice]) -> Lines | None:
+    evidence = str(row.get("evidence_line", "")).strip()
+    bare = [line.strip() for line in lines]
+    return lines[where(bare.index(evidence))] if _failed_itself(row) and evidence in bare else None
+
+
+if __name__ == "__main__":
+    main()
