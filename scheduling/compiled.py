@@ -20,7 +20,7 @@ from types import ModuleType
 
 from acmeweb.env import ROOT, Env
 
-TURNS = ("strict", "skipping", "sharing", "easy", "preempting", "claiming", "conservative")
+TURNS = ("strict", "skipping", "sharing", "easy", "preempting", "claiming", "plan", "conservative")
 MODULES = (
     *("scheduling.engine.line", "scheduling.engine.room", "scheduling.engine.engine", "scheduling.engine.placement"),
     *(f"scheduling.engine.turns.{name}" for name in TURNS),

@@ -90,6 +90,8 @@ def _build(home: Path) -> None:
         made_home, work = f"{made}/home", f"{made}/work"
         _run("-c", BUILD, made_home, work, LIBRARY.removesuffix("__mypyc"), *files)
         _run("-c", TRY, made_home)
+        if key() != home.name:
+            raise CannotBuild("its sources were edited while it was built.")
         Path(made_home).rename(home)
 
 
