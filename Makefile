@@ -1,6 +1,7 @@
 # The two commands are `make up` and `make test`; each sets the machine up first, which costs nothing the second time.
 #   make up        start everything; DEMO=0 starts it empty, ACME_PORT=9000 elsewhere (every variable: .env.example)
 #   make test      ARGS="-k leash -x" goes to pytest
+#   make compiled  build the engine's hot modules as machine code and wait for it; `make up` does it in the background
 #   PYTHON=/path/to/python3.12 chooses the interpreter that .venv is built from
 
 PYTHON =
@@ -8,14 +9,18 @@ ARGS =
 SEED =
 UPGRADE =
 
-.PHONY: setup up test chaos lint lock secrets clean
+.PHONY: setup up compiled test chaos lint lock secrets clean
 .NOTPARALLEL:
 
 setup:
 	@PYTHON='$(PYTHON)' sh acmeweb/services/setup.sh
 
 up: setup
+	@nice .venv/bin/python -m acmeweb.services.compile_engine >.venv/acme-engine.log 2>&1 </dev/null &
 	@.venv/bin/python manage.py up
+
+compiled: setup
+	@.venv/bin/python -m acmeweb.services.compile_engine
 
 test: setup
 	@.venv/bin/python -m pytest -n auto --dist worksteal $(ARGS)

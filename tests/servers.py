@@ -43,6 +43,14 @@ def pytest_load_initial_conftests() -> Generator[None, None, None]:
         raise
 
 
+def pytest_configure() -> None:
+    """No property measures time: a busy machine is no reason to fail."""
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("acme", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("acme")
+
+
 def pytest_unconfigure() -> None:
     running.close()
 

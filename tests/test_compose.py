@@ -123,7 +123,9 @@ def test_every_variable_is_explained():
     assert read | used <= explained
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock", "requirements-uv.lock"])
+@pytest.mark.parametrize(
+    "name", ["requirements.lock", "requirements-dev.lock", "requirements-compile.lock", "requirements-uv.lock"]
+)
 def test_a_lock_names_no_host_and_hashes_everything(name):
     written = (ROOT / name).read_text()
 

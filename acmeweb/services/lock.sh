@@ -17,3 +17,5 @@ compile requirements.lock pyproject.toml
 extras="--extra embedded --extra traces --extra exact --extra plots --extra prediction --extra dev"
 compile requirements-dev.lock $extras pyproject.toml client/pyproject.toml
 echo uv | compile requirements-uv.lock -
+# for the image, where the engine is compiled without everything else that developers have
+sed -n 's/^ *"\(mypy\[mypyc\].*\)",/\1/p' pyproject.toml | compile requirements-compile.lock -c requirements-dev.lock -

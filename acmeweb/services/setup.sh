@@ -135,3 +135,6 @@ install
 inputs .venv/bin/python >"$STAMP.new"
 mv "$STAMP.new" "$STAMP"
 say "done"
+# Half a minute of a core, for which nobody waits: what starts meanwhile interprets the engine, as is always done where
+# there is no C compiler. The log then says why.
+nice .venv/bin/python -m acmeweb.services.compile_engine >.venv/acme-engine.log 2>&1 </dev/null &

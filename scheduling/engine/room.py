@@ -48,10 +48,18 @@ class Room:
             groups[key] = groups.get(key, 0) | 1 << number
         return tuple(groups[key] for key in sorted(groups))
 
+    def _twin(self) -> Room:
+        """The same nodes; what is free on them is to be said yet."""
+        other = Room(())
+        other.nodes, other.most, other.whole = self.nodes, self.most, self.whole
+        other.leaves, other.nearness = self.leaves, self.nearness
+        other.levels, other.usable, other.free_gpus = self.levels, self.usable, self.free_gpus
+        other.bound, other._jobs_of, other._ample = self.bound, self._jobs_of, self._ample
+        return other
+
     def copy(self) -> Room:
         """Another room to try things in."""
-        other = Room.__new__(Room)
-        other.__dict__.update(self.__dict__)
+        other = self._twin()
         other.free, other.cpus, other.memory_mb = list(self.free), list(self.cpus), list(self.memory_mb)
         other.by_free = list(self.by_free)
         other._ample = dict(self._ample)
@@ -70,8 +78,7 @@ class Room:
 
     def outlined(self, at_least: Sequence[Nodes]) -> Room:
         """The same nodes with other GPUs free, given as sets, for placements that look at nothing else."""
-        other = Room.__new__(Room)
-        other.__dict__.update(self.__dict__)
+        other = self._twin()
         other.free, other.cpus, other.memory_mb, other._ample = [], [], [], {}
         other.by_free = [nodes & ~more for nodes, more in zip(at_least, (*at_least[1:], 0), strict=True)]
         other.levels = sum(1 << free for free, nodes in enumerate(other.by_free) if nodes)

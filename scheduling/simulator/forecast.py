@@ -4,9 +4,10 @@ How long jobs take is drawn (`durations`); several draws give a median and a lat
 the meantime, so under a policy that lets newcomers go first an estimate is early; under `fifo` and `easy` newcomers
 change nothing for those before them.
 
-Three things keep it fast where many wait:
+Four things keep it fast where many wait:
   * Time goes in steps, a few hundred to the end of the queue, because turns are what a replay costs. Run times are
     rounded to steps up or down by chance, so that on average nothing is lost.
+  * A quota that nobody can come up against is none, so the jobs of its team need no lines of their own.
   * Where no job takes more CPUs or memory for a GPU than every node has, those cannot be what is short.
   * Where gangs would be placed on very many nodes, the GPUs of each make are counted instead, as one node that has all.
     Then an estimate is early for a gang that waits for whole nodes; its past error says by how much.
@@ -15,15 +16,26 @@ Three things keep it fast where many wait:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jobs.lifecycle import Kind
 from scheduling.engine.books import Owner
-from scheduling.engine.cluster import MAINTENANCE, ClosedNode, Need, NodeView, Picture, RunningJob, WaitingJob
+from scheduling.engine.cluster import (
+    MAINTENANCE,
+    ClosedNode,
+    Need,
+    NodeView,
+    Picture,
+    QuotaView,
+    RunningJob,
+    WaitingJob,
+)
 from scheduling.engine.live import Opened
 from scheduling.engine.rules import Rules
 from scheduling.simulator.durations import STEPS, Durations
@@ -85,6 +97,8 @@ class _Forward:
     """What is the same in every draw is worked out once."""
 
     def __init__(self, picture: Picture, rules: Callable[[], Rules], durations: Durations) -> None:
+        if picture.placement != "cells":  # which gives each quota nodes, met or not
+            picture = replace(picture, quotas=quotas_to_meet(picture, rules().reserves))
         opened = Opened(picture, rules())
         self._opened = opened
         self._rules = rules
@@ -147,6 +161,25 @@ class _Forward:
             drawn = np.floor(drawn / self._grid + dice(len(table))) * self._grid
         rounded: list[float] = drawn.tolist()
         return rounded
+
+
+def quotas_to_meet(picture: Picture, reserves: Container[Kind]) -> tuple[QuotaView, ...]:
+    """Those that keep something free for their owners, and those that somebody can come up against: no team can hold
+    more than it holds and waits for, nor more than there is."""
+    nodes = {node.id: node.gpus for node in (*picture.nodes, *picture.shut)}
+    elsewhere = sum(gpus for job in picture.running for node, gpus in job.places.items() if node not in nodes)
+    there_is = sum(nodes.values()) + elsewhere
+    most: Counter[tuple[str, Kind | None]] = Counter()
+    owned = [(job.team, job.kind, job.gpus) for job in picture.running if not job.preemptible]
+    owned += [(job.team, job.kind, job.need.total_gpus) for job in picture.waiting if not job.preemptible]
+    for team, kind, gpus in owned:
+        most[team, kind] += gpus
+        most[team, None] += gpus
+    return tuple(
+        quota
+        for quota in picture.quotas
+        if quota.kind in reserves or quota.gpus < min(most[quota.team, quota.kind], there_is)
+    )
 
 
 def _places(picture: Picture) -> int:

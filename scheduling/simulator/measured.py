@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from jobs.traces.trace import Trace
+from scheduling.compiled import runs
 from scheduling.simulator import report
 from scheduling.simulator.run import Run, Setting, Watch, run
 
@@ -24,7 +25,12 @@ def measured(history: Trace, policy: str, setting: Setting, watch: Watch | None 
         done = run(history, policy, setting, watch)
         told = report.summary(done, wall_s=0, peak_rss_mb=0)
         wall = time.perf_counter() - began
-    return done, told | {"wall_s": wall, "events_per_s": done.events / wall, "peak_rss_mb": peak_rss_mb()}
+    return done, told | {
+        "wall_s": wall,
+        "events_per_s": done.events / wall,
+        "peak_rss_mb": peak_rss_mb(),
+        "engine": runs(),
+    }
 
 
 @contextmanager

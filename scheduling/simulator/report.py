@@ -129,4 +129,5 @@ def _rows(summaries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     yield "Jain over users", *(f"{one['fairness']['jain']:.3f}" for one in summaries)
     yield "wall s", *(f"{one['wall_s']:.3f}" for one in summaries)
     yield "events/s", *(f"{one['events_per_s']:,.0f}" for one in summaries)
+    yield "engine", *(one["engine"] for one in summaries)
     yield "peak RSS MB", *(f"{one['peak_rss_mb']:,.0f}" for one in summaries)

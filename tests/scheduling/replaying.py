@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from jobs.traces.trace import made_of
@@ -26,8 +26,7 @@ job_lists = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.intege
 
 
 def examples(count):
-    """A busy machine is no reason to fail."""
-    return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    return settings(max_examples=count)
 
 
 def outcome(history, policy, setting=SMALL):

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from jobs.lifecycle import Kind
 from scheduling.engine.cluster import Need, NodeView, Picture, QuotaView, RunningJob, WaitingJob
-from scheduling.engine.engine import Job
+from scheduling.engine.engine import Ask, Job
 from scheduling.engine.line import Line
 from scheduling.engine.placement import consolidate, pack, spread
 from scheduling.engine.policies import POLICIES
-from scheduling.engine.room import Room, members
+from scheduling.engine.room import EVERYWHERE, Room, members
 from tests.make import NOON
 from tests.scheduling.replaying import examples
 
@@ -359,6 +359,8 @@ def test_the_rest_of_a_gang_goes_to_the_emptiest_node_that_fits():
 
 # lines
 
+ONE_GPU = Ask(Need(gpus=1), EVERYWHERE, None, None, 0)
+
 
 @examples(100)
 @given(st.lists(st.tuples(st.sampled_from(["add", "take", "back", "tidy"]), st.integers(0, 400), st.integers(0, 9))))
@@ -366,7 +368,7 @@ def test_a_line_is_a_sorted_list_however_it_is_used(steps):
     line, there, gone = Line(), {}, {}
     for verb, number, long in steps:
         if verb == "add" and number not in there and number not in gone:
-            there[number] = Job(number, None, 0.0, long, float(long))
+            there[number] = Job(number, ONE_GPU, 0.0, long, float(long))
             line.add((0, 0.0, number, there[number]))
         elif verb == "take" and there:
             number = sorted(there)[number % len(there)]
@@ -389,7 +391,7 @@ def test_a_line_is_a_sorted_list_however_it_is_used(steps):
 
 def test_a_long_line_forgets_its_front():
     line = Line()
-    jobs = [Job(n, None, 0.0, 1.0, float(n % 1000)) for n in range(10_000)]
+    jobs = [Job(n, ONE_GPU, 0.0, 1.0, float(n % 1000)) for n in range(10_000)]
     for job in jobs:
         line.add((0, 0.0, job.number, job))
 

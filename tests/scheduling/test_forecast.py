@@ -43,6 +43,32 @@ def test_the_late_estimate_is_not_before_the_median():
     assert told[8][0] < told[8][1]
 
 
+def test_quotas_that_nobody_comes_up_against_are_left_out():
+    running, jobs = (held(9, 1, 4, team="a"),), tuple(waiting(n, gpus=4, team="a") for n in (1, 2))
+    quotas = tuple(QuotaView(team=team, kind=None, gpus=gpus) for team, gpus in (("a", 11), ("a", 12), ("b", 0)))
+    kept = QuotaView(team="b", kind=Kind.PRETRAIN, gpus=8)
+
+    def met(*nodes):
+        picture = Picture(now=NOON, nodes=nodes, waiting=jobs, running=running, quotas=(*quotas, kept))
+        return forecast.quotas_to_meet(picture, {Kind.PRETRAIN})
+
+    assert met(node(1, free=4), node(2)) == (quotas[0], kept)  # 4 held and 8 wanted
+    assert met(node(1, free=4)) == (kept,)  # 8 GPUs in all
+    assert met(node(2)) == (quotas[0], kept)  # 8, and 4 on a node that takes no more work
+
+
+@pytest.mark.parametrize("policy", ["fifo-skip", "easy", "acme"])
+def test_a_quota_that_nobody_comes_up_against_changes_no_estimate(policy):
+    jobs = [waiting(n, gpus=n % 7 + 1, team="ab"[n % 2], time_limit=hours(n % 5 + 1)) for n in range(30)]
+    loose, tight = (tuple(QuotaView(team=team, kind=None, gpus=gpus) for team in "ab") for gpus in (16, 7))
+    nodes = [node(1), node(2)]
+
+    without = estimates(nodes, *jobs, policy=policy, parts=(0.2, 0.5, 1.0))
+
+    assert estimates(nodes, *jobs, policy=policy, parts=(0.2, 0.5, 1.0), quotas=loose) == without
+    assert estimates(nodes, *jobs, policy=policy, parts=(0.2, 0.5, 1.0), quotas=tight) != without
+
+
 def test_a_quota_frees_itself_when_its_holder_ends():
     holder = RunningJob(
         id=9,

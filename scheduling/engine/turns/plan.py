@@ -1,0 +1,365 @@
+"""The plan of the future behind `conservative`: who has been promised which nodes, from when until when.
+
+It is a row of rooms, one from each expected end or planned start to the next. A job gets the first stretch in which
+enough nodes have what it asks all the time; there its share is taken from the rooms, and so on in order. Where CPUs and
+memory cannot be what is short, a room is a few sets of nodes (`Outline`), so that a gang costs no more than one node;
+elsewhere it is a `Room` (`Stretch`).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from operator import itemgetter
+
+from scheduling.engine.cluster import Need
+from scheduling.engine.engine import Ask, Engine, Entry, Job
+from scheduling.engine.placement import BY_SHARE
+from scheduling.engine.room import Nodes, Places, Room
+
+MOST_ROOMS = 256  # more ends than this are taken together, each at the latest of its group
+FEW_GPUS = 16  # on a node, up to which there is a set for each number
+SHORTEST_S = 1e-3  # even who is expected to take no time needs a place
+LATE_S = 60.0  # whoever has passed his expected end is expected to take so much more
+
+Group = tuple[float, list[Job]]  # when, and who ends then
+
+
+class Future:
+    """The room from one time of the plan to the next."""
+
+    __slots__ = ()
+
+    def whole(self) -> Room:
+        """As placements look at it."""
+        raise NotImplementedError
+
+    def usable(self) -> Nodes:
+        raise NotImplementedError
+
+    def fitting(self, number: int) -> Nodes:
+        """The nodes that fit this wish."""
+        raise NotImplementedError
+
+    def take(self, share: Share) -> None:
+        raise NotImplementedError
+
+    def copy(self) -> Future:
+        raise NotImplementedError
+
+    def becomes(self, room: Room, back: list[Share]) -> bool:
+        """Whether it is that room once these have given back what they took."""
+        raise NotImplementedError
+
+
+class Stretch(Future):
+    """The room from one time of the plan to the next, and the nodes that fit what was asked for before: by the number
+    of the wish in `wishes`, which all stretches share.
+
+    What is taken can only narrow them, and only on the nodes that are taken: so nobody looks at all nodes again."""
+
+    __slots__ = ("_fitting", "_room", "_wishes")
+
+    def __init__(self, room: Room, wishes: list[Need], fitting: list[Nodes]) -> None:
+        self._room = room
+        self._wishes = wishes
+        self._fitting = fitting  # as far as anybody asked
+
+    def whole(self) -> Room:
+        return self._room
+
+    def usable(self) -> Nodes:
+        return self._room.usable
+
+    def fitting(self, number: int) -> Nodes:
+        known = self._fitting
+        while len(known) <= number:
+            known.append(self._room.fitting(self._wishes[len(known)]))
+        return known[number]
+
+    def take(self, share: Share) -> None:
+        room, known = self._room, self._fitting
+        room.take(share.places, share.need)
+        for node, _ in share.places:
+            free, cpus, memory_mb = room.free[node], room.cpus[node], room.memory_mb[node]
+            bit = 1 << node
+            for number, nodes in enumerate(known):
+                if nodes & bit:
+                    wish = self._wishes[number]
+                    if free < wish.gpus or cpus < wish.cpus or memory_mb < wish.memory_mb:
+                        known[number] = nodes ^ bit
+
+    def copy(self) -> Stretch:
+        return Stretch(self._room.copy(), self._wishes, list(self._fitting))
+
+    def becomes(self, room: Room, back: list[Share]) -> bool:
+        mine = self._room.copy()
+        for share in back:
+            mine.give(share.places, share.need)
+        return mine.free == room.free and mine.usable == room.usable
+
+
+class Outline(Future):
+    """A stretch where only GPUs can be short: for each number of GPUs, the nodes that have as many free or more."""
+
+    __slots__ = ("_at_least", "_like", "_wishes")
+
+    def __init__(self, like: Room, wishes: list[Need], at_least: list[Nodes]) -> None:
+        self._like = like
+        self._wishes = wishes
+        self._at_least = at_least
+
+    def whole(self) -> Room:
+        return self._like.outlined(self._at_least)
+
+    def usable(self) -> Nodes:
+        return self._at_least[0]
+
+    def fitting(self, number: int) -> Nodes:
+        gpus = self._wishes[number].gpus
+        return self._at_least[gpus] if gpus < len(self._at_least) else 0
+
+    def take(self, share: Share) -> None:
+        at_least = self._at_least
+        for gpus, nodes in share.sets:
+            others = ~nodes
+            if nodes & (nodes - 1):
+                for free in range(1, len(at_least)):
+                    kept = others | at_least[free + gpus] if free + gpus < len(at_least) else others
+                    at_least[free] &= kept
+            else:
+                free = len(at_least) - 1
+                while not at_least[free] & nodes:
+                    free -= 1
+                for lost in range(free, max(0, free - gpus), -1):
+                    at_least[lost] &= others
+
+    def copy(self) -> Outline:
+        return Outline(self._like, self._wishes, list(self._at_least))
+
+    def becomes(self, room: Room, back: list[Share]) -> bool:
+        mine = list(self._at_least)
+        for share in back:
+            for gpus, nodes in share.sets:
+                for free in range(len(mine) - 1, 0, -1):
+                    mine[free] |= nodes & mine[max(0, free - gpus)]
+        return mine == room.at_least()
+
+
+class Share:
+    """What a job takes of a room: its places, and the same as sets of nodes by how many GPUs it has on each."""
+
+    __slots__ = ("need", "places", "sets")
+
+    def __init__(self, places: Places, need: Need) -> None:
+        self.places = places
+        self.need = need
+        sets: dict[int, Nodes] = {}
+        for node, gpus in places:
+            sets[gpus] = sets.get(gpus, 0) | 1 << node
+        self.sets = list(sets.items())
+
+
+class Plan:
+    def __init__(self, engine: Engine, now: float) -> None:
+        self._place = engine.place
+        self._engine = engine
+        self.starts: dict[Job, tuple[float, Share]] = {}
+        self.soonest = math.inf  # of these
+        self.last: Entry | None = None  # who stands furthest back of those with a promise
+        self.later: Iterator[Entry] = iter(())  # who is still to be looked at, of those who waited when it was made
+        self.made = 0  # promises to those
+        self._wishes: list[Need] = []
+        self._numbers: dict[Need, int] = {}
+        self._never_before: dict[int, list[tuple[float, float]]] = {}  # by wish
+        groups = list(_with_reopenings(engine, _groups(engine, now)))
+        self.times = [now, *(at for at, _ in groups)]
+        outlines = self._outlines(groups)
+        self._outlined = outlines is not None
+        self.rooms: list[Future] = [*(outlines or self._stretches(groups))]
+        self._known: dict[int, tuple[Need, int]] = {}
+
+    def _stretches(self, groups: list[Group]) -> list[Stretch]:
+        rooms = [self._engine.firm.copy()]
+        for at, ended in groups:
+            room = rooms[-1].copy()
+            if not ended:
+                self._engine.reopen(room, at)
+            for job in ended:
+                room.give(job.places or (), job.ask.need)
+            rooms.append(room)
+        return [Stretch(room, self._wishes, []) for room in rooms]
+
+    def _outlines(self, groups: list[Group]) -> list[Outline] | None:
+        """None where more than GPUs may be short, or somebody must look closer."""
+        engine, room = self._engine, self._engine.firm.copy()
+        a_gpu = _most_beside_a_gpu(engine)
+        if engine.place not in BY_SHARE or engine.bars or room.most > FEW_GPUS or a_gpu is None:
+            return None
+        if not _has_beside(room, a_gpu, range(len(room.nodes))):
+            return None
+        rooms = [Outline(engine.firm, self._wishes, room.at_least())]
+        for _, ended in groups:
+            for job in ended:
+                places = job.places or ()
+                room.give(places, job.ask.need)
+                if not _has_beside(room, a_gpu, [node for node, _ in places]):
+                    return None
+            rooms.append(Outline(engine.firm, self._wishes, room.at_least()))
+        return rooms
+
+    @property
+    def job(self) -> Job:
+        """The first who has a promise; there must be one."""
+        return next(iter(self.starts))
+
+    @property
+    def at(self) -> float:
+        return self.starts[self.job][0]
+
+    def forward(self, now: float) -> None:
+        """What is past is forgotten; the first room begins now."""
+        past = bisect_right(self.times, now) - 1
+        if past > 0:
+            del self.times[:past], self.rooms[:past]
+        self.times[0] = now
+
+    def fits_now(self, ask: Ask) -> bool:
+        """Whether the first room has what is asked for; how long it will have it is another matter."""
+        need, wish = self._wish(ask)
+        return (self.rooms[0].fitting(wish) & ask.able).bit_count() >= need.nodes
+
+    def promise(self, job: Job) -> float | None:
+        """The earliest start that delays nobody who has one; None if it never fits."""
+        need, wish = self._wish(job.ask)
+        rest = replace(need, nodes=1, gpus=need.rest, rest=0) if need.rest else None
+        beside_wish = self._number(rest) if rest else 0
+        times, rooms, wide = self.times, self.rooms, need.nodes
+        first, count = bisect_left(times, self._not_before(job)), len(times)
+        while first < count:
+            begins = times[first]
+            until = begins + max(job.expected_s, SHORTEST_S)
+            among = beside = self._engine.able(job.ask, begins) & rooms[first].usable()
+            following = first + 1
+            for at in range(first, count):
+                if times[at] >= until or among.bit_count() < wide:
+                    break
+                fitting = rooms[at].fitting(wish)
+                among &= fitting
+                if rest:
+                    beside &= rooms[at].fitting(beside_wish)
+                if fitting.bit_count() < wide:
+                    following = at + 1  # nobody so wide is there at that time, whenever he began
+            if among.bit_count() >= wide and (places := self._places(rooms[first].whole(), need, rest, among, beside)):
+                share = Share(places, need)
+                self._take(first, until, share)
+                self.starts[job] = begins, share
+                self.soonest = min(self.soonest, begins)
+                self._note(job, begins)
+                return begins
+            first = following
+        self._note(job, math.inf)
+        return None
+
+    def _wish(self, ask: Ask) -> tuple[Need, int]:
+        """What is asked for, as far as it matters here, and its number."""
+        if (known := self._known.get(ask.shape)) is None:
+            need = replace(ask.need, cpus=0, memory_mb=0) if self._outlined else ask.need
+            known = self._known[ask.shape] = need, self._number(need)
+        return known
+
+    def _number(self, wish: Need) -> int:
+        if (known := self._numbers.get(wish)) is None:
+            known = self._numbers[wish] = len(self._wishes)
+            self._wishes.append(wish)
+        return known
+
+    def _places(self, room: Room, need: Need, rest: Need | None, among: Nodes, beside: Nodes) -> Places | None:
+        whole = self._place(room, replace(need, rest=0) if rest else need, among)
+        if whole is None or rest is None:
+            return whole
+        last = self._place(room, rest, beside & ~sum(1 << node for node, _ in whole))
+        return (*whole, *last) if last is not None else None
+
+    def _take(self, first: int, until: float, share: Share) -> None:
+        last = len(self.times)
+        if until < math.inf:
+            last = bisect_left(self.times, until, first + 1)
+            if last == len(self.times) or self.times[last] != until:
+                self.times.insert(last, until)
+                self.rooms.insert(last, self.rooms[last - 1].copy())
+        for room in self.rooms[first:last]:
+            room.take(share)
+
+    def _note(self, job: Job, begins: float) -> None:
+        """Kept: for each time that one may take, the latest start of those who take no longer."""
+        _, wish = self._wish(job.ask)
+        known = self._never_before.get(wish, ())
+        kept = [one for one in known if one[0] < job.expected_s or one[1] > begins]
+        self._never_before[wish] = [*kept, (job.expected_s, begins)]
+
+    def _not_before(self, job: Job) -> float:
+        """The plan only fills up, so what asks for the same and takes as long or longer starts no earlier."""
+        known = self._never_before.get(self._wish(job.ask)[1], ())
+        return max((begins for expected_s, begins in known if expected_s <= job.expected_s), default=-math.inf)
+
+    def matches(self, room: Room, now: float) -> bool:
+        """Whether it is as was planned, apart from those who are to start by now."""
+        at = max(0, bisect_right(self.times, now) - 1)
+        return self.rooms[at].becomes(room, [self.starts[job][1] for job in self.due(now)])
+
+    def due(self, now: float) -> list[Job]:
+        """Who is to start by now."""
+        return [job for job, (at, _) in self.starts.items() if at <= now] if self.soonest <= now else []
+
+    def start(self, due: list[Job]) -> list[tuple[Job, Places]]:
+        """They have no promise any more."""
+        starting = [(job, self.starts.pop(job)[1].places) for job in due]
+        if starting:
+            self.soonest = min((at for at, _ in self.starts.values()), default=math.inf)
+        return starting
+
+
+def _most_beside_a_gpu(engine: Engine) -> tuple[float, float] | None:
+    """CPUs and memory that anybody asks for a GPU; None if somebody asks for them alone."""
+    cpus = memory_mb = 0.0
+    for ask in engine.asks.values():
+        if not ask.need.bare:
+            if not ask.share:
+                return None
+            cpus, memory_mb = max(cpus, ask.need.cpus / ask.share), max(memory_mb, ask.need.memory_mb / ask.share)
+    return cpus, memory_mb
+
+
+def _has_beside(room: Room, a_gpu: tuple[float, float], nodes: Iterable[int]) -> bool:
+    """Whether each of the nodes has so much beside every GPU that is free there; it stays so whoever takes GPUs."""
+    cpus, memory_mb = a_gpu
+    return all(room.cpus[n] >= cpus * room.free[n] and room.memory_mb[n] >= memory_mb * room.free[n] for n in nodes)
+
+
+def _groups(engine: Engine, now: float) -> Iterator[Group]:
+    """Who ends when."""
+    ends = [(max(end, now + LATE_S) if end <= now else end, job) for end, _, job in engine.ending]
+    ends = sorted(((at, job) for at, job in ends if at < math.inf and not _yields(engine, job)), key=lambda one: one[0])
+    size = max(1, len(ends) // MOST_ROOMS)
+    group: list[Job] = []
+    for index, (at, job) in enumerate(ends):
+        group.append(job)
+        following = ends[index + 1][0] if index + 1 < len(ends) else None
+        if following != at and (len(group) >= size or following is None):
+            yield at, group
+            group = []
+
+
+def _with_reopenings(engine: Engine, groups: Iterable[Group]) -> Iterable[Group]:
+    """Also when a maintenance is over, with nobody who ends."""
+    if not engine.bars:
+        return groups
+    over: list[Group] = [(bar.end, []) for bar in engine.bars]
+    return sorted([*groups, *over], key=itemgetter(0))
+
+
+def _yields(engine: Engine, job: Job) -> bool:
+    return engine.rules.claims and job.yields
