@@ -71,7 +71,9 @@ class Arrival:
 
     held_gpus: int  # by evaluation, when pretraining came
     started_s: float  # pretraining, since it was submitted
+    alone_s: float  # the same on the empty cluster, after the campaign
     attempts: int
+    asked_s: float  # until the first trial was asked to give way
     gave_way: int  # trials
     longest_wait_s: float  # from being asked to the end of the last of them
     begun_s: float  # GPU-seconds since they had last finished a slice: to be done again
@@ -130,7 +132,9 @@ def arrival() -> Arrival:
         place.until(lambda: time.monotonic() - since > SETTLED_S)
         held, job = held_gpus(asked), place.pretraining(SHORT_S)
         place.until(lambda: ended(job) and kind.over(asked))
-        return arrived_at(asked, job, held)
+        after = place.pretraining(1.0)
+        place.until(lambda: ended(after))
+        return arrived_at(asked, job, after, held)
 
 
 def held_gpus(campaign: Any) -> int:
@@ -147,7 +151,7 @@ def ended(job: Any) -> bool:
     return job.state in FINAL
 
 
-def arrived_at(campaign: Any, pretraining: Any, held: int) -> Arrival:
+def arrived_at(campaign: Any, pretraining: Any, after: Any, held: int) -> Arrival:
     from django.db.models import Max, Sum
 
     from jobs.models import Event, Job
@@ -158,12 +162,14 @@ def arrived_at(campaign: Any, pretraining: Any, held: int) -> Arrival:
     jobs = Job.objects.filter(trial__campaign=campaign, trial__kind="infer", started_at__isnull=False)
     asked = dict(Event.objects.filter(job__in=jobs, what="job.preempt_asked").values_list("job", "at"))
     gone = list(jobs.filter(pk__in=asked).annotate(last_s=Max("trial__inferred__inferred_at_s")))
-    first, *later = pretraining.attempts.order_by("number")
+    came_at = pretraining.submitted_at
     shards = Shard.objects.filter(evaluation__campaign=campaign)
     return Arrival(
         held_gpus=held,
-        started_s=(first.confirmed_at - pretraining.submitted_at).total_seconds(),
-        attempts=1 + len(later),
+        started_s=_started_s(pretraining),
+        alone_s=_started_s(after),
+        attempts=pretraining.attempts.count(),
+        asked_s=min(((at - came_at).total_seconds() for at in asked.values()), default=0.0),
         gave_way=len(gone),
         longest_wait_s=max(((job.ended_at - asked[job.pk]).total_seconds() for job in gone), default=0.0),
         begun_s=sum(max(_held_s(job) - (job.last_s or 0.0), 0.0) for job in gone),
@@ -171,6 +177,11 @@ def arrived_at(campaign: Any, pretraining: Any, held: int) -> Arrival:
         makespan_s=(campaign.ended_at - campaign.created_at).total_seconds(),
         samples=shards.aggregate(Sum("samples"))["samples__sum"],
     )
+
+
+def _started_s(job: Any) -> float:
+    first = job.attempts.order_by("number").first()
+    return float((first.confirmed_at - job.submitted_at).total_seconds())
 
 
 def _held_s(job: Any) -> float:
@@ -462,8 +473,9 @@ def table(found: dict[str, Any]) -> Iterator[str]:
 
 def told(one: Arrival) -> Iterator[str]:
     yield f"\npretraining arrives while evaluation holds {one.held_gpus} of {8 * NODES} GPUs, {ARRIVAL_SPEED:g}x:"
-    yield f"  started after {one.started_s:.1f} s, {one.attempts} attempt{'s' * (one.attempts > 1)}"
-    yield f"  {one.gave_way} trials gave way, the last {one.longest_wait_s:.1f} s after it was asked"
+    yield f"  started after {one.started_s:.1f} s, {one.alone_s:.1f} s on the empty cluster, attempts: {one.attempts}"
+    yield f"  {one.gave_way} trials gave way: the first was asked after {one.asked_s:.1f} s,"
+    yield f"  and the slowest took {one.longest_wait_s:.1f} s to end"
     yield f"  {one.begun_s:,.0f} of {one.held_s:,.0f} GPU-seconds are to be done again"
     yield f"  the campaign took {one.makespan_s:.0f} s, {one.samples:,} samples in shards, each once"
 
