@@ -1,4 +1,4 @@
-"""A campaign beside a pretraining job, live:  python bench/campaign.py [--trial-speed N] [--json FILE]
+"""A campaign beside a pretraining job, live:  python bench/campaign.py [--trial-speed N] [--only PART] [--json FILE]
 
 A simulated cluster of ten nodes as a process of its own, and the real loops on a real PostgreSQL: turns, copies of
 models, the coordinator. Pretraining holds nine nodes and is put back into the queue once, ten seconds after evaluation
@@ -9,6 +9,11 @@ Printed for both: how long GPU jobs of evaluation waited (median, p90), GPU-seco
 when a dataset had its result, and what became of pretraining. The cluster plays evaluation `--trial-speed` times as
 fast, and seconds are given in its time: so a turn of our loops, which nothing makes faster, counts that many times.
 Loaders of one node do not slow each other here, which is kind to the one-job-each side. About five minutes.
+
+Then pretraining arrives while a campaign holds all ten nodes (`--only arrival`: this alone): how long it waits for nine
+of them, what the trials that give way had begun and must do again, and that in the end each sample was evaluated once.
+Here evaluation is played four times as fast only, because the grace is one of the wall; seconds are those of the wall.
+About five minutes more.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +38,7 @@ from loops import clear, database
 NODES, PRETRAINING_NODES = 10, 9
 RESTART_S, HORIZON_S = 10.0, 60.0  # of the wall, since evaluation was asked for
 TOO_LONG_S = 1800.0
+ARRIVAL_SPEED, SETTLED_S, SHORT_S = 4.0, 20.0, 60.0  # it arrives in the midst of their slices, and ends after a minute
 PAUSE_S = 0.1
 ROOT = "/shared/evaluations"
 
@@ -59,32 +65,127 @@ class Evaluated:
     makespan_s: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """Seconds of the wall."""
+
+    held_gpus: int  # by evaluation, when pretraining came
+    started_s: float  # pretraining, since it was submitted
+    alone_s: float  # the same on the empty cluster, after the campaign
+    attempts: int
+    asked_s: float  # until the first trial was asked to give way
+    gave_way: int  # trials
+    longest_wait_s: float  # from being asked to the end of the last of them
+    begun_s: float  # GPU-seconds since they had last finished a slice: to be done again
+    held_s: float  # GPU-seconds of all trials
+    makespan_s: float
+    samples: int
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trial-speed", type=float, default=60.0)
+    parser.add_argument("--only", choices=("beside", "arrival"))
     parser.add_argument("--json", metavar="FILE")
     given = parser.parse_args()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     print(f"{machine}\n{NODES} nodes of 8 GPUs, pretraining on {PRETRAINING_NODES}, evaluation {given.trial_speed:g}x")
     with ExitStack() as stack:
         database(stack)
-        found = {name: run(kind(given.trial_speed), given.trial_speed) for name, kind in KINDS.items()}
-    print("\n".join(table(found)))
+        kinds = {} if given.only == "arrival" else KINDS
+        found = {name: run(kind(given.trial_speed), given.trial_speed) for name, kind in kinds.items()}
+        if found:
+            print("\n".join(table(found)))
+        arrived = None if given.only == "beside" else arrival()
+        if arrived:
+            print("\n".join(told(arrived)))
     if given.json:
         runs = {name: {part: one and asdict(one) for part, one in parts.items()} for name, parts in found.items()}
-        Path(given.json).write_text(
-            json.dumps({"machine": machine, "trial_speed": given.trial_speed, "runs": runs}, indent=2) + "\n"
-        )
+        said = {"machine": machine, "trial_speed": given.trial_speed, "runs": runs}
+        said |= {"arrival": arrived and asdict(arrived)}
+        Path(given.json).write_text(json.dumps(said, indent=2) + "\n")
 
 
 def run(kind: Any, speed: float) -> dict[str, Any]:
+    with site(speed) as place:
+        return place.live(kind)
+
+
+@contextmanager
+def site(speed: float) -> Iterator[Site]:
     from tests.cluster.running import ClusterProcess
 
     clear()
     with tempfile.TemporaryDirectory(prefix="acme-bench-") as home:
         options = ("--nodes", str(NODES), "--trial-speed", str(speed), "--seed", "0")
         with ClusterProcess(Path(home), *options) as cluster:
-            return Site(cluster, speed).live(kind)
+            yield Site(cluster, speed)
+
+
+def arrival() -> Arrival:
+    with site(ARRIVAL_SPEED) as place:
+        kind = Decoupled(ARRIVAL_SPEED)
+        kind.prepare(place)
+        asked = kind.ask(place.cluster, nodes=NODES)
+        place.until(lambda: held_gpus(asked) >= 8 * PRETRAINING_NODES)
+        since = time.monotonic()
+        place.until(lambda: time.monotonic() - since > SETTLED_S)
+        held, job = held_gpus(asked), place.pretraining(SHORT_S)
+        place.until(lambda: ended(job) and kind.over(asked))
+        after = place.pretraining(1.0)
+        place.until(lambda: ended(after))
+        return arrived_at(asked, job, after, held)
+
+
+def held_gpus(campaign: Any) -> int:
+    from jobs.models import Allocation
+
+    held = Allocation.objects.filter(attempt__job__trial__campaign=campaign, released_at=None, gpu__isnull=False)
+    return int(held.count())
+
+
+def ended(job: Any) -> bool:
+    from jobs.lifecycle import FINAL
+
+    job.refresh_from_db()
+    return job.state in FINAL
+
+
+def arrived_at(campaign: Any, pretraining: Any, after: Any, held: int) -> Arrival:
+    from django.db.models import Max, Sum
+
+    from jobs.models import Event, Job
+    from scheduling.models import Shard
+
+    if (campaign.state, pretraining.state) != ("COMPLETED", "COMPLETED"):
+        raise RuntimeError(f"the campaign is {campaign.state}, pretraining {pretraining.state}: {campaign.why}")
+    jobs = Job.objects.filter(trial__campaign=campaign, trial__kind="infer", started_at__isnull=False)
+    asked = dict(Event.objects.filter(job__in=jobs, what="job.preempt_asked").values_list("job", "at"))
+    gone = list(jobs.filter(pk__in=asked).annotate(last_s=Max("trial__inferred__inferred_at_s")))
+    came_at = pretraining.submitted_at
+    shards = Shard.objects.filter(evaluation__campaign=campaign)
+    return Arrival(
+        held_gpus=held,
+        started_s=_started_s(pretraining),
+        alone_s=_started_s(after),
+        attempts=pretraining.attempts.count(),
+        asked_s=min(((at - came_at).total_seconds() for at in asked.values()), default=0.0),
+        gave_way=len(gone),
+        longest_wait_s=max(((job.ended_at - asked[job.pk]).total_seconds() for job in gone), default=0.0),
+        begun_s=sum(max(_held_s(job) - (job.last_s or 0.0), 0.0) for job in gone),
+        held_s=sum(_held_s(job) for job in jobs),
+        makespan_s=(campaign.ended_at - campaign.created_at).total_seconds(),
+        samples=shards.aggregate(Sum("samples"))["samples__sum"],
+    )
+
+
+def _started_s(job: Any) -> float:
+    first = job.attempts.order_by("number").first()
+    return float((first.confirmed_at - job.submitted_at).total_seconds())
+
+
+def _held_s(job: Any) -> float:
+    return float((job.ended_at - job.started_at).total_seconds() * job.gpus)
 
 
 class Site:
@@ -134,11 +235,11 @@ class Site:
         self.until(lambda: time.monotonic() - began > HORIZON_S and kind.over(asked))
         return {"pretraining": pretrained(job), "evaluation": kind.told(asked)}
 
-    def pretraining(self) -> Any:
+    def pretraining(self, lasts_s: float = 3600.0) -> Any:
         from tests import make
 
         wish = {"nodes": PRETRAINING_NODES, "gpus_per_node": 8, "cpus_per_node": 64, "memory_per_node": "400G"}
-        hints = {"SIM_DURATION_S": "3600", "SIM_END": "COMPLETED"}
+        hints = {"SIM_DURATION_S": f"{lasts_s:g}", "SIM_END": "COMPLETED"}
         return make.job(cluster=self.cluster, kind="pretrain", name="pretrain", environment=hints, **wish)
 
 
@@ -262,16 +363,16 @@ class Decoupled:
         known = self._campaign(site.cluster, "/checkpoints/run/step-500", [_prior("warmup", 200, 30.0, 1.0)])
         site.until(lambda: self.over(known))
 
-    def ask(self, cluster: Any) -> Any:
+    def ask(self, cluster: Any, nodes: int = 1) -> Any:
         from scheduling.evaluation.work import Phases, datasets
 
         costs = [(one, Phases.anchored().cost(one, one.samples)) for one in datasets()]
         priors = [
             _prior(one.name, one.samples, cost.on_gpu / self._speed, cost.score / self._speed) for one, cost in costs
         ]
-        return self._campaign(cluster, "/checkpoints/run/step-1000", priors)
+        return self._campaign(cluster, "/checkpoints/run/step-1000", priors, nodes)
 
-    def _campaign(self, cluster: Any, checkpoint: str, priors: list[dict[str, Any]]) -> Any:
+    def _campaign(self, cluster: Any, checkpoint: str, priors: list[dict[str, Any]], nodes: int = 1) -> Any:
         from jobs import clock
         from scheduling import evaluation_actions as verbs
         from scheduling.evaluation import asked
@@ -281,7 +382,7 @@ class Decoupled:
         team = make.team()
         spec = asked.suite({"name": "study", "datasets": priors, **commands})
         suite = verbs.define(spec, team=team, author=make.author())
-        wanted = asked.campaign({"checkpoints": [checkpoint], "nodes": 1})
+        wanted = asked.campaign({"checkpoints": [checkpoint], "nodes": nodes})
         return verbs.ask(wanted, suite=suite, cluster=cluster, team=team, author=make.author(), now=clock.now())
 
     def over(self, campaign: Any) -> bool:
@@ -368,6 +469,15 @@ def table(found: dict[str, Any]) -> Iterator[str]:
     for name, run in found.items():
         one = run["pretraining"]
         yield f"{name:<14}{one.started_s:>14.1f}{one.restarted_s:>14.1f}{one.attempts:>14}{one.lines * 10:>14}"
+
+
+def told(one: Arrival) -> Iterator[str]:
+    yield f"\npretraining arrives while evaluation holds {one.held_gpus} of {8 * NODES} GPUs, {ARRIVAL_SPEED:g}x:"
+    yield f"  started after {one.started_s:.1f} s, {one.alone_s:.1f} s on the empty cluster, attempts: {one.attempts}"
+    yield f"  {one.gave_way} trials gave way: the first was asked after {one.asked_s:.1f} s,"
+    yield f"  and the slowest took {one.longest_wait_s:.1f} s to end"
+    yield f"  {one.begun_s:,.0f} of {one.held_s:,.0f} GPU-seconds are to be done again"
+    yield f"  the campaign took {one.makespan_s:.0f} s, {one.samples:,} samples in shards, each once"
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from scheduling.forms import CampaignForm
 from scheduling.models import OPEN, Campaign, CampaignState
 
 PAGE = 25
+MOST_FAILED = 10
 TONES = {"trial": "waiting", "infer": "running", "score": "good", "stage": "starting"}
 
 
@@ -60,6 +61,7 @@ def _rows(caller: Caller) -> list[Campaign]:
     known = evaluating.standings(found)
     for row in found:
         row.standing = known.get(row.pk, Standing())  # type: ignore[attr-defined]
+        row.first = _short(row.checkpoints[0])  # type: ignore[attr-defined]
     return found
 
 
@@ -93,6 +95,12 @@ def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
     took_s = evaluating.took_s(row, now)
     datasets, lines = evaluating.matrix(row)
     lanes = evaluating.chart(row, now)
+    failed = [
+        (name, _short(checkpoint)["short"], cell.why)
+        for checkpoint, cells in lines
+        for name, cell in zip(datasets, cells, strict=True)
+        if cell and cell.state == CampaignState.FAILED
+    ]
     context = {
         "now": now,
         "row": row,
@@ -109,8 +117,12 @@ def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
         "checkpoints": [_short(name) for name, _ in lines],
         "table": list(zip(datasets, zip(*(cells for _, cells in lines), strict=True), strict=True)) if lines else [],
         "left_out": len(row.checkpoints) - len(lines),
+        "failed": failed[:MOST_FAILED],
+        "more_failed": max(0, len(failed) - MOST_FAILED),
         "lanes": _drawn(lanes),
+        "whole": timedelta(seconds=round(_ends_s(lanes))),
         "planned": _planned(row),
+        "planned_whole": timedelta(seconds=round(_planned_s(row))),
     }
     return answer(request, "scheduling/campaign.html", context, {"campaign": "scheduling/_campaign.html"})
 
@@ -121,8 +133,12 @@ def _short(path: str) -> dict[str, str]:
 
 
 def _drawn(lanes: list[tuple[str, list[Drawn]]]) -> list[tuple[str, list[Stretch]]]:
-    whole_s = max((bar.end_s for _, bars in lanes for bar in bars), default=0.0) or 1.0
+    whole_s = _ends_s(lanes) or 1.0
     return [(name, [_stretch(bar, whole_s) for bar in bars]) for name, bars in lanes]
+
+
+def _ends_s(lanes: list[tuple[str, list[Drawn]]]) -> float:
+    return max((bar.end_s for _, bars in lanes for bar in bars), default=0.0)
 
 
 def _stretch(bar: Drawn, whole_s: float) -> Stretch:
@@ -138,10 +154,18 @@ def _stretch(bar: Drawn, whole_s: float) -> Stretch:
 PLAN_TONES = {"infer": "running", "score": "good", "stage": "starting"}
 
 
+def _planned_bars(row: Campaign) -> list[dict[str, Any]]:
+    return (row.plan or {}).get("bars", [])
+
+
+def _planned_s(row: Campaign) -> float:
+    """Of what is drawn: of a large campaign the chart shows the beginning."""
+    return max((float(bar["end_s"]) for bar in _planned_bars(row)), default=0.0)
+
+
 def _planned(row: Campaign) -> list[tuple[str, list[Stretch]]]:
     """The plan in the same shape: what was foreseen for each GPU."""
-    bars: list[dict[str, Any]] = (row.plan or {}).get("bars", [])
-    whole_s = max((bar["end_s"] for bar in bars), default=0.0) or 1.0
+    bars, whole_s = _planned_bars(row), _planned_s(row) or 1.0
     lanes: dict[tuple[int, int], list[Stretch]] = {}
     for bar in bars:
         start = 100 * bar["begin_s"] / whole_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -180,6 +180,7 @@ class Cell:
     metric: str
     why: str
     reused: bool
+    change: float | None = None  # to the checkpoint before it that has a result of the same metric
 
 
 def headline(scores: Mapping[str, float] | None) -> tuple[str, float | None]:
@@ -204,8 +205,22 @@ def matrix(campaign: Campaign, most: int = 100) -> tuple[list[str], list[tuple[s
         metric, value = headline(scores)
         cells[checkpoint][dataset] = Cell(state=state, value=value, metric=metric, why=why, reused=bool(reused))
     datasets = list(campaign.suite.datasets.values_list("pk", "name"))
+    for pk, _ in datasets:
+        _compare([cells[checkpoint] for checkpoint in shown], pk)
     lines = [(checkpoint, [cells[checkpoint].get(pk) for pk, _ in datasets]) for checkpoint in shown]
     return [name for _, name in datasets], lines
+
+
+def _compare(lines: list[dict[int, Cell]], dataset: int) -> None:
+    """Which way one dataset goes from checkpoint to checkpoint, in the order in which they were asked for."""
+    before: Cell | None = None
+    for line in lines:
+        cell = line.get(dataset)
+        if cell is None or cell.value is None:
+            continue
+        if before and before.value is not None and before.metric == cell.metric:
+            line[dataset] = replace(cell, change=cell.value - before.value)
+        before = cell
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,14 @@
 
 It is sent to the node as a script, so it needs nothing but Python's standard library. What it is to do
 stands in `ACME_EVALUATION`, as JSON. It says in its log how far it is: lines that begin with `acme:` and a word that
-nobody knows who only writes answers. At USR1 it ends after the shard that it is at, and leaves the others to be done
-elsewhere.
+nobody knows who only writes answers. At USR1 it gives way: after the shard that it is at if that is expected to end
+within the grace, else at once, for it would be killed then anyway. What it leaves is done elsewhere.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -26,6 +27,7 @@ SERVER_PATIENCE_S = 3600
 
 began = time.time()
 stopping: list[int] = []
+at_work_until = [math.inf]  # when the shard that it is at is expected to end; nothing is gained by a start
 
 
 class Failed(Exception):
@@ -81,13 +83,14 @@ def remove_all(path: str) -> None:
 
 def run(what: dict[str, Any]) -> int:
     """Shards one after the other; one that fails leaves the others alone. The exit code says whether all went well."""
-    signal.signal(signal.SIGUSR1, lambda *_: stopping.append(1))
+    signal.signal(signal.SIGUSR1, lambda *_: give_way(what))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what serves the model ends too
     if not os.path.exists(what["model"]):
         raise Failed(f"there is no {what['model']}")
     server = serve(what) if what.get("serve") else None
     failed = 0
     try:
+        at_work_until[0] = 0.0
         say(what, ready=True)
         for part in what["parts"]:
             if stopping:
@@ -100,20 +103,35 @@ def run(what: dict[str, Any]) -> int:
     return 1 if failed else 0
 
 
+def give_way(what: dict[str, Any]) -> None:
+    stopping.append(1)
+    if at_work_until[0] > time.time() + what["grace_s"]:
+        say(what, stopped=True)
+        sys.exit(0)  # what it started ends with its job
+
+
 def serve(what: dict[str, Any]) -> subprocess.Popen[bytes]:
     port = free_port()
     os.environ.update(ACME_PORT=str(port), ACME_MODEL=what["model"])
     server = subprocess.Popen(["/bin/sh", "-c", what["serve"]], start_new_session=True)  # noqa: S603
+    try:
+        listening(server, port)
+    except BaseException:  # a signal too
+        end(server)
+        raise
+    return server
+
+
+def listening(server: subprocess.Popen[bytes], port: int) -> None:
     patience = time.time() + SERVER_PATIENCE_S
     while True:
         if server.poll() is not None:
             raise Failed(f"what serves the model ended with exit code {server.returncode}")
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
-            return server
+            return
         except OSError:
             if time.time() > patience:
-                end(server)
                 raise Failed("what serves the model does not listen at $ACME_PORT") from None
             time.sleep(0.2)
 
@@ -154,7 +172,9 @@ def one(what: dict[str, Any], part: dict[str, Any]) -> bool:
         if os.path.lexists(result):
             os.remove(result)  # an earlier try's is no result of this one
         command = what["commands"][part["command"]]
+        at_work_until[0] = since + part["expected_s"]
         code = subprocess.run(["/bin/sh", "-c", command], env=dict(os.environ, **values)).returncode  # noqa: S603
+        at_work_until[0] = 0.0
         if code == 0 and part["scores"]:
             scores = read(result)
     except (Failed, OSError, ValueError) as error:

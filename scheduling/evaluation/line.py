@@ -21,6 +21,7 @@ A take costs O(log datasets); a switch to another checkpoint O(checkpoints begun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -29,6 +30,7 @@ from scheduling.evaluation import whole
 from scheduling.evaluation.work import Cost, Site
 
 PROBE_S = 10.0  # as believed: long enough to be a measure if it takes a twentieth, short enough if it takes 20 times
+PROBED_FROM = 8  # parts: of fewer none is spent on a few samples, the first is their measure
 SHORTEST_S = 30.0  # opening a dataset takes about a second: 3 % of the shortest slice
 LONG_TAIL = 0.25  # of its time on the GPU
 WHOLE = 1.3  # a rest of up to this many slices is not cut again
@@ -255,8 +257,8 @@ class Line:
     def _probe(self, rest: _Rest) -> int:
         rest.probed = True
         self._probed.add(rest.task.dataset)
-        if rest.task.parts < 2:
-            return rest.task.samples - rest.done
+        if rest.task.parts < PROBED_FROM:
+            return _least(rest)
         return self._samples(rest, PROBE_S / (1 + rest.tail))
 
     def _samples(self, rest: _Rest, seconds: float) -> int:
@@ -280,13 +282,16 @@ class Line:
     def _cut(self, rest: _Rest, begun: _Begun) -> int:
         """How many samples the next slice has."""
         remaining = rest.task.samples - rest.done
-        if rest.cuts + 1 >= rest.task.parts:
-            return remaining
         workers = max(len(begun.nodes), 1) * self._per_node if self._unbegun else self._gpus
         share_s = (begun.left_s if self._unbegun else self._left_s) / (2 * workers)
         slice_s = max(SHORTEST_S, share_s)
         if rest.tail >= LONG_TAIL:
             slice_s = min(slice_s, max(SHORTEST_S, self._whole_s / 4 / rest.tail))
         if not rest.known:
-            return self._samples(rest, SHORTEST_S / (1 + rest.tail))
-        return remaining if rest.left_s <= WHOLE * slice_s else self._samples(rest, slice_s)
+            return max(_least(rest), self._samples(rest, SHORTEST_S / (1 + rest.tail)))
+        return remaining if rest.left_s <= WHOLE * slice_s else max(_least(rest), self._samples(rest, slice_s))
+
+
+def _least(rest: _Rest) -> int:
+    """An even share for each part that it may still be cut into: whoever gets the last must not get all the others'."""
+    return math.ceil((rest.task.samples - rest.done) / max(rest.task.parts - rest.cuts, 1))

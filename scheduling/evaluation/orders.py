@@ -1,7 +1,8 @@
 """The jobs of a campaign, as they are submitted: what each is told to do, what it asks for, how long it may take.
 
-A trial is best effort: it gives way to whoever owns the GPUs, after the shard that it is at if that ends within the
-grace. It is never put back into the queue by itself, because what it leaves is dealt out anew. Pure.
+A trial is best effort: it gives way to whoever owns the GPUs, after the shard that it is at if that is expected to end
+within the grace, else at once. The grace is short: a gang that needs a hundred GPUs waits for the last of them, and the
+others idle meanwhile. It is never put back into the queue by itself, because what it leaves is dealt out anew. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from jobs.spec import JobSpec
 PROGRAM = Path(__file__).parents[1] / "checks" / "evaluate.py"
 VARIABLE = "ACME_EVALUATION"
 MOST_BYTES = 60_000  # of that variable
-GRACE = "B:USR1@30"
+GRACE_S = 10
+GRACE = f"B:USR1@{GRACE_S}"
 SHORTEST_LIMIT = timedelta(minutes=10)
 LONGEST_LIMIT = timedelta(days=7)
 LIMIT_FACTOR = 4  # times what is expected, and again with each try
@@ -86,6 +88,7 @@ def told(parts: Sequence[Part], *, model: str, serve: str, nonce: str) -> str:
             "nonce": nonce,
             "model": model,
             "serve": serve,
+            "grace_s": GRACE_S,
             "commands": commands,
             "parts": [
                 {

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import inf, log
 from random import Random
-from signal import Signals
+from signal import SIGUSR1, Signals
 from typing import Protocol
 
 from jobs.lifecycle import Kind, State
 
 from .reasons import HOST_OOM, NAMES, REASONS, after_s, draw
-from .trials import Said, course
+from .trials import Said, course, gives_way_s
 from .troubles import REASON_OF, SLOWDOWN, XID_OF, Blow, Breakage
 from .values import KILL, TERM, Aim, Ended, Exit, Job
 
@@ -276,15 +276,23 @@ class PlayHands:
 
     def signal(self, job: Job, number: int, now: float, aim: Aim = Aim.ALL) -> None:
         """TERM and KILL end a played job. One that hangs says where its ranks stand, at the signal that its program
-        expects for that; at any other it shrugs."""
+        expects for that; a campaign's trial gives way at USR1; at any other they shrug."""
         if number == _asks_for_stacks(job) and now - job.began_at >= self.play(job).silent_s:
             self._stage.dump(job.id, now)
             return
         known = self._due.get(job.id)
+        if number == SIGUSR1 and known is not None and (ends_s := self._gives_way_s(job, now)) is not None:
+            self._expect(replace(known, at=min(job.began_at + ends_s + SHORTEST_S, known.at)))
+            return
         if number not in (TERM, KILL) or known is None or known.at <= now + GRACE_S:
             return
         self._stage.close(job.id, now, _last_words(job))
         self._expect(Ended(job_id=job.id, at=now + GRACE_S, state=job.state, exit=Exit(signal=number)))
+
+    def _gives_way_s(self, job: Job, now: float) -> float | None:
+        play = self.play(job)
+        moments = [play.stretched(at_s) for at_s, _ in play.said]
+        return gives_way_s(job.request.environment, moments, now - job.began_at)
 
     def struck(self, job: Job, now: float) -> None:
         play = self.play(job)

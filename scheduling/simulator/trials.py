@@ -3,13 +3,14 @@
 What it is to do stands in its environment, as for the program (`checks/evaluate.py`). How long a shard takes does not
 come from what the coordinator expects but from the cost model and the dice of the dataset's name, so that expectations
 can be wrong. A model that is no copy on its node is loaded over the node's link, and a command that scores holds its
-GPU meanwhile. What others load slows nobody. Times are those of the wall, divided by `speed`. Pure.
+GPU meanwhile. What others load slows nobody. Asked to give way it does as the program: after the shard that it is at if
+that is expected to end soon, else at once. Times are those of the wall, divided by `speed`. Pure.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -44,6 +45,24 @@ def course(environment: Mapping[str, str], has_gpus: bool, dice: str, speed: flo
     except (KeyError, ValueError, TypeError, AttributeError):
         return None
     return Course(said=said, ends_s=said[-1][0] + 0.3 / speed) if said else None
+
+
+def gives_way_s(environment: Mapping[str, str], moments: Sequence[float], asked_s: float) -> float | None:
+    """When a trial ends that is asked at `asked_s` to give way. `moments` are those of its lines: its model is there,
+    and each shard is done. None for what is no trial, or through with all it has to do."""
+    try:
+        what = json.loads(environment[VARIABLE])
+        expected = [float(part["expected_s"]) for part in what["parts"]]
+        grace_s = float(what["grace_s"])
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+    over = [moment for moment in moments if moment <= asked_s]
+    if not over:
+        return asked_s
+    if len(over) > len(expected):
+        return None
+    left_s = expected[len(over) - 1] - (asked_s - over[-1])
+    return moments[len(over)] if left_s <= grace_s else asked_s
 
 
 def _lines(

@@ -18,10 +18,11 @@ from tests.cluster.make import NOW, request
 
 def what(do: str = "run", *, scores: bool = False, parts: int = 3, **more) -> dict:
     listed = [
-        {"id": n, "dataset": "gsm8k", "start": 10 * n, "samples": 10, "scores": scores, "expected_s": 1.0}
+        {"id": n, "dataset": "gsm8k", "start": 10 * n, "samples": 10, "scores": scores, "expected_s": 4.0}
         for n in range(parts)
     ]
-    return {"do": do, "nonce": "word", "model": "/m", "parts": listed, "from": "/a", "to": "/dev/shm/b", **more}
+    plain = {"do": do, "nonce": "word", "model": "/m", "parts": listed, "from": "/a", "to": "/dev/shm/b", "grace_s": 10}
+    return plain | more
 
 
 def job(asked: dict, **changed) -> Job:
@@ -103,6 +104,29 @@ def test_what_befalls_a_trial_cuts_its_log_and_what_it_said_before_counts():
 
     assert [part.part for part in told(struck).parts] == [0]
     assert play_of(struck, seed=1, speed=60).state == "FAILED"
+
+
+MOMENTS = (10.0, 14.0, 18.0, 22.0)  # the model is there, and each of three parts is done
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "grace_s", "ends_s"),
+    [
+        (3.0, 10, 3.0),  # it still loads its model
+        (15.0, 10, 18.0),  # its second part is expected to take three seconds more
+        (15.0, 2, 15.0),
+        (23.0, 10, None),  # it is through
+    ],
+)
+def test_asked_to_give_way_it_ends_after_its_part_or_at_once(asked_s, grace_s, ends_s):
+    environment = {"ACME_EVALUATION": json.dumps(what(grace_s=grace_s))}
+
+    assert trials.gives_way_s(environment, MOMENTS, asked_s) == ends_s
+
+
+def test_no_other_job_gives_way():
+    assert trials.gives_way_s({}, (), 3.0) is None
+    assert trials.gives_way_s({"ACME_EVALUATION": json.dumps({"do": "stage"})}, (4.5,), 3.0) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"do": "run"}', '{"do": "fly"}', '{"do": "run", "parts": [1]}'])

@@ -1,4 +1,4 @@
-"""The coordinator: who is eligible, the happy path, what goes wrong, and being killed or doubled anywhere."""
+"""The coordinator: who is eligible, the happy path, what goes wrong, and being doubled."""
 
 from __future__ import annotations
 
@@ -510,7 +510,7 @@ def test_each_move_of_a_campaign_is_an_event(played):
     ]
 
 
-# --- two at once, and killed anywhere
+# --- two at once; being killed anywhere is in test_campaign_killed
 
 
 def test_of_two_coordinators_that_looked_at_the_same_only_one_changes_anything(played):
@@ -523,47 +523,6 @@ def test_of_two_coordinators_that_looked_at_the_same_only_one_changes_anything(p
         campaign_once(slow, played.now)
 
     assert Job.objects.count() == before
-
-
-class Killed(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("at", (1, 2, 3, 4, 5, 6, 8))
-def test_killed_after_any_commit_nothing_is_lost_and_nothing_done_twice(played, at, monkeypatch):
-    """The verbs are the only places that commit: the coordinator dies behind the n-th of them."""
-    asked = campaign(played.cluster, of=suite(stage_root="/dev/shm/models"))
-    calls = {"left": at}
-    real = Campaign.objects.none().__class__.update
-
-    def update(rows, **values):
-        done = real(rows, **values)
-        if rows.model is Campaign and "turn" in values:
-            calls["left"] -= 1
-            if calls["left"] == 0:
-                raise Killed
-        return done
-
-    monkeypatch.setattr(Campaign.objects.none().__class__, "update", update)
-    for _ in range(40):
-        try:
-            played.turn()
-        except Killed:
-            continue
-        for job in played.waiting():
-            played.run(job)
-        asked.refresh_from_db()
-        if asked.state == "COMPLETED":
-            break
-
-    assert asked.state == "COMPLETED"
-    covered = [
-        sum(shard.samples for shard in row.shards.all()) == row.dataset.samples
-        for row in Evaluation.objects.filter(campaign=asked).select_related("dataset")
-    ]
-    assert all(covered)
-    parts = [part["id"] for trial in trials(asked, "infer") for part in played.told(trial.job)["parts"]]
-    assert len(parts) == len(set(parts))
 
 
 @pytest.mark.parametrize("error", [actions.JobError("a bad day"), BadSpec("cluster", "is not it"), KeyError("ours")])

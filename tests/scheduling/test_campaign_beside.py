@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 import pytest
 from django.db.models import Sum
 
 from jobs import clock
-from jobs.models import Cluster, Job
+from jobs.models import Allocation, Cluster, Event, Job
 from scheduling import evaluation_actions as verbs
 from scheduling.evaluation import asked
 from scheduling.loops.evaluate import evaluate_once
@@ -25,17 +26,17 @@ DATASETS = [{"name": "humaneval", "samples": 164}, {"name": "gsm8k", "samples": 
 
 
 @pytest.fixture
-def process(tmp_path_factory):
-    options = ("--nodes", "3", "--trial-speed", "2000")
+def process(tmp_path_factory, request):
+    options = ("--nodes", "3", "--trial-speed", str(getattr(request, "param", 2000)))
     with ClusterProcess(tmp_path_factory.mktemp("beside"), *options) as running:
         yield running
 
 
-def campaign(cluster: Cluster) -> Campaign:
+def campaign(cluster: Cluster, datasets: list[dict[str, Any]] = DATASETS) -> Campaign:
     commands = {"infer": "answer", "metric": "score", "output_root": "/shared/out", "stage_root": "/dev/shm"}
     team = make.team(ada="researcher")
     suite = verbs.define(
-        asked.suite({"name": "core", "datasets": DATASETS, **commands}), team=team, author=make.author()
+        asked.suite({"name": "core", "datasets": datasets, **commands}), team=team, author=make.author()
     )
     wanted = asked.campaign({"checkpoints": ["/checkpoints/run/step-1000"], "nodes": 3})
     return verbs.ask(wanted, suite=suite, cluster=cluster, team=team, author=make.author(), now=clock.now())
@@ -84,3 +85,50 @@ def test_a_campaign_takes_what_pretraining_leaves_and_nothing_of_what_it_has(pro
     assert {job.gpus for job in scored} == {0}
     assert shards.aggregate(Sum("samples"))["samples__sum"] == 164 + 1319
     assert not shards.filter(scored_by=None).exists()
+
+
+@pytest.mark.parametrize("process", [20], indirect=True)
+def test_pretraining_that_arrives_gets_every_gpu_that_a_campaign_holds(process):
+    """The shards of this dataset never come to their end within the grace, so nobody is waited for."""
+    row = Cluster.objects.create(name="beside", address=process.address, log_root=str(process.log_root), policy="acme")
+    with closing(process.backend()) as backend:
+
+        def turn() -> None:
+            turns(row.pk, "test", lambda _: backend)
+            now = clock.now()
+            stage_once(now)
+            evaluate_once(now)
+
+        turn()
+        asked_for = campaign(row, [{"name": "endless", "samples": 10**8, "infer_s": 10**7}])
+        trials = Job.objects.filter(trial__campaign=asked_for, trial__kind="infer")
+
+        def held() -> int:
+            turn()
+            live = Allocation.objects.filter(released_at=None, gpu__isnull=False)
+            return live.filter(attempt__job__in=trials, attempt__confirmed_at__isnull=False).count()
+
+        until(lambda: held() == 24, within_s=1800, what="trials on all GPUs")
+        hints = {"SIM_DURATION_S": "86400", "SIM_END": "COMPLETED"}
+        pretraining = make.job(cluster=row, kind="pretrain", nodes=3, gpus_per_node=8, environment=hints)
+
+        def is_running() -> bool:
+            turn()
+            return pretraining.attempts.filter(confirmed_at__isnull=False).exists()
+
+        until(is_running, within_s=600, what="pretraining's start")
+        for _ in range(3):
+            turn()
+
+    asked_for.refresh_from_db()
+    given_way = Event.objects.filter(job__in=trials, what="job.preempt_asked")
+    shards = Shard.objects.filter(evaluation__campaign=asked_for)
+    assert held_by(pretraining) == 24
+    assert given_way.count() >= 24
+    assert asked_for.state == "RUNNING"
+    assert not shards.filter(state="INFERRING").exists()
+    assert set(shards.filter(trial=None, infer_s=None).values_list("state", "tries")) == {("WAITING", 0)}
+
+
+def held_by(job: Job) -> int:
+    return Allocation.objects.filter(attempt__job=job, released_at=None, gpu__isnull=False).count()

@@ -73,6 +73,31 @@ def test_a_campaign_shows_its_plan_its_results_and_where_the_time_went(ada, play
     assert "planned" in shown and "GPU-hours" in shown
 
 
+def test_a_result_says_how_far_it_is_from_that_of_the_checkpoint_before(ada, played):
+    asked = campaign(played.cluster, A, B, of=suite(datasets=[{"name": "alpha", "samples": 10, "parts": 1}]))
+    for _ in range(8):
+        played.turn()
+        for job in played.waiting():
+            played.run(job, scores={"accuracy": 0.5 if played.told(job)["model"] == A else 0.375})
+
+    shown = page(ada, "campaign", asked.public_id)
+
+    assert shown.index("0.5000") < shown.index("0.3750") < shown.index("-0.1250")
+    assert shown.count("-0.1250") == 1
+
+
+def test_what_failed_is_said_in_words_beneath_the_table(ada, played):
+    asked = campaign(played.cluster, of=suite(metric="", datasets=[{"name": "alpha", "samples": 10, "parts": 1}]))
+    for _ in range(4):
+        played.turn()
+        for job in played.waiting():
+            played.run(job, scores={}, code=1, why="the judge does not answer")
+
+    listed = page(ada, "campaign", asked.public_id).partition('<ul class="failed">')[2].partition("</ul>")[0]
+
+    assert "alpha" in listed and "run/step-1000" in listed and "the judge does not answer" in listed
+
+
 def test_while_it_runs_the_page_asks_again_and_afterwards_no_more(ada, played):
     asked = campaign(played.cluster)
 

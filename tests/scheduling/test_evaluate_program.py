@@ -28,6 +28,7 @@ def ran(what: dict[str, Any], expect: int = 0) -> Told:
 
 def part(output: Path, number: int = 1, command: int = 0, scores: bool = False, **more: Any) -> dict[str, Any]:
     plain = {"dataset": "alpha", "start": 10, "samples": 5, "whole": False, "output": str(output / str(number))}
+    plain["expected_s"] = 1.0
     return {"id": number, "command": command, "scores": scores, **plain, **more}
 
 
@@ -107,16 +108,34 @@ def test_a_server_that_does_not_start_is_said(tmp_path):
     assert not said.parts
 
 
-def test_at_usr1_it_ends_after_the_part_that_it_is_at(tmp_path):
+def told_to_give_way(tmp_path: Path, after: str = "true", serve: str = "", expected_s: float = 1.0) -> Told:
+    """The command of its first part sends it the signal, and goes on with `after`."""
     tell = f"kill -USR1 $(cat {tmp_path}/pid)"
-    parts = [part(tmp_path, 1, 0), part(tmp_path, 2, 1)]
-    what = {"do": "run", "nonce": "word", "model": str(tmp_path), "commands": [tell, "true"], "parts": parts}
+    parts = [part(tmp_path, 1, 0, expected_s=expected_s), part(tmp_path, 2, 1)]
+    commands = [f"{tell}; {after}", "true"]
+    what = {"do": "run", "nonce": "word", "model": str(tmp_path), "commands": commands, "parts": parts, "serve": serve}
     program = ["/bin/sh", "-c", f'echo $$ > {tmp_path}/pid; exec "$@"', "sh", sys.executable, str(PROGRAM)]
-    environment = {**os.environ, "ACME_EVALUATION": json.dumps(what)}
+    environment = {**os.environ, "ACME_EVALUATION": json.dumps(what | {"grace_s": 100})}
     done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=WITHIN_S)
-
     assert done.returncode == 0
-    assert [one.part for one in hear(done.stdout.splitlines(), "word").parts] == [1]
+    return hear(done.stdout.splitlines(), "word")
+
+
+def test_at_usr1_it_ends_after_the_part_that_it_is_at(tmp_path):
+    assert [one.part for one in told_to_give_way(tmp_path).parts] == [1]
+
+
+def test_a_part_that_would_not_end_within_the_grace_is_left_at_once(tmp_path):
+    """Its command would go on for ever: the program ends without it."""
+    assert not told_to_give_way(tmp_path, f"exec sleep {2 * WITHIN_S} >&- 2>&-", expected_s=1000.0).parts
+
+
+def test_whoever_still_waits_for_its_model_gives_way_at_once(tmp_path):
+    serve = f"kill -USR1 $(cat {tmp_path}/pid); exec sleep {2 * WITHIN_S} >&- 2>&-"
+    said = told_to_give_way(tmp_path, serve=serve)
+
+    assert not said.parts
+    assert not said.ready
 
 
 # --- copies

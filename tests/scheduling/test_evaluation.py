@@ -134,6 +134,17 @@ def test_until_a_probe_is_back_slices_of_its_dataset_are_the_shortest_there_are(
     assert line.take(0).samples > 10 * blind.samples
 
 
+@pytest.mark.parametrize("parts", (2, 7, 8, 40))
+def test_of_a_dataset_that_nobody_measured_no_part_is_left_with_what_others_could_have_had(parts):
+    """While its probe is out its slices are short; all of its parts would be used up by a fraction of it."""
+    line = Line([task(40_000, samples=10_000, parts=parts, measured=False)], Site(nodes=1))
+    taken = [one.samples for one in iter(lambda: line.take(0), None)]
+
+    assert sum(taken) == 10_000
+    assert len(taken) <= parts
+    assert max(taken) <= 1.2 * 10_000 / parts
+
+
 def test_a_dataset_is_probed_once_for_all_checkpoints_and_what_it_told_counts_for_all():
     line = Line([task(40_000, measured=False), task(40_000, checkpoint=1, measured=False)], Site(nodes=2))
     probe = line.take(0)
