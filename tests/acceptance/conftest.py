@@ -1,10 +1,54 @@
+import shutil
+import signal
+import subprocess
+import sys
+
 import pytest
 
+from acmeweb.env import ROOT
+from acmeweb.services import keys, ports, postgres, preflight
+from acmeweb.services.place import Place
 from tests.acceptance.instance import Instance
+from tests.patience import PATIENCE_S, until
+
+PREPARE = """
+import django
+django.setup()
+from django.core.management import call_command
+from acmeweb.services.prepare import collect_static
+call_command("migrate", interactive=False, verbosity=0)
+collect_static()
+"""
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory):
+    """What the first start of all spends most of its time on: a database with its schema, and the static files."""
+    place = Place(tmp_path_factory.mktemp("prepared") / "var")
+    preflight.make_directories(place)
+    password, port = keys.keep(place.secrets / "postgres"), ports.pick()
+    postgres.prepare(place.postgres, password, place.log / "initdb.log")
+    words = postgres.leashed(postgres.server(place.postgres, port, postgres.THROW_AWAY), place.postgres)
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        until(lambda: postgres.answer_and_create(password, port), what="the database does not answer")
+        own = {"DATABASE_URL": postgres.url(password, port), "DJANGO_SETTINGS_MODULE": "acmeweb.settings"}
+        environment = Instance(place.var).environment | own
+        subprocess.run([sys.executable, "-c", PREPARE], cwd=ROOT, env=environment, check=True)
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=PATIENCE_S) == 0
+    return place
 
 
 @pytest.fixture
-def instance(tmp_path):
+def untouched(tmp_path):
+    """An instance that has never been started."""
     made = Instance(tmp_path / "a var")
     yield made
     made.end()
+
+
+@pytest.fixture
+def instance(prepared, untouched):
+    """One that finds a schema: for what is told of any start, not of the first."""
+    shutil.copytree(prepared.var, untouched.place.var)
+    return untouched

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from importlib import import_module
 
 import uvicorn
 
@@ -25,6 +26,7 @@ def serve(port: int, log: str) -> None:
 
 
 def main() -> None:
+    import_module("acmeweb.urls")  # all pages and the API: the first request of each server would import them
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them, so the kernel forgets them when they end
     started = []
     for line in sys.stdin:
