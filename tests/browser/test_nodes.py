@@ -55,7 +55,7 @@ def test_one_node_says_what_its_drain_would_cost_before_it_is_drained(olga):
     page.locator("#ask-drain input[name=why]").fill("fan 3 is loud")
     page.get_by_role("button", name="Drain seren-002").click()
 
-    expect(page.locator("#node .headline")).to_contain_text("DRAINING")
+    expect(page.locator("#node .headline")).to_contain_text("DRAIN")
     assert Node.objects.get(name="seren-002").reason == "fan 3 is loud"
 
 
