@@ -305,7 +305,8 @@ def maps(bench: Bench) -> dict[str, Any]:
         asked[f"{hours} h ago"] = f"?at={at:%Y-%m-%dT%H:%M:%SZ}"
     measure(bench, nodes, interval(now, Resolution.RAW), Resolution.RAW)
     paths = {f"map, {when}": f"/map/history/data/{at}" for when, at in asked.items()}
-    return pages(bench, {**paths, "errors, now": "/map/history/errors/", "page of 6 h ago": f"/map/{asked['6 h ago']}"})
+    paths |= {"errors, now": "/map/history/errors/", "page of 6 h ago": f"/map/{asked['6 h ago']}&cluster=history"}
+    return pages(bench, paths)
 
 
 def pages(bench: Bench, paths: dict[str, str]) -> dict[str, Any]:

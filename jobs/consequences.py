@@ -30,12 +30,8 @@ class Touched:
         return bool(self.saved_at or self.job.checkpoint_dir or self.job.checkpoint_interval)
 
 
-def of_drain(node: Node, now: datetime) -> list[Touched]:
-    """One query, however many jobs there are."""
-    return _touched_on([node], now)
-
-
-def _touched_on(nodes: Collection[Node], now: datetime) -> list[Touched]:
+def of_drain(nodes: Collection[Node], now: datetime) -> list[Touched]:
+    """One query, however many jobs there are; a job on several of the nodes is one."""
     here = Q(allocations__node__in=nodes, allocations__released_at__isnull=True)
     attempts = Attempt.objects.filter(here).annotate(on_node=Count("allocations__gpu"))
     rows = attempts.select_related("job__team", "job__user").order_by("job__public_id")
@@ -84,7 +80,7 @@ def of_maintenance(
     nodes: Collection[Node], *, start: datetime, end: datetime, mode: str, lead: timedelta, now: datetime, whole: bool
 ) -> Ahead:
     """Two queries."""
-    touched = _touched_on(nodes, now)
+    touched = of_drain(nodes, now)
     reach = [one for one in touched if _may_reach(one, start)]
     limited, endless = Q(time_limit__gt=start - now), Q(time_limit=None)
     long = limited | endless if start - now <= lead else limited

@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import cache
 
 from django.contrib import messages
+from django.db.models.expressions import RawSQL
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.utils.cache import patch_cache_control
@@ -75,6 +76,7 @@ def map_data(request: HttpRequest, cluster: str) -> HttpResponse:
 def _known(request: HttpRequest, picture: Picture) -> dict[int, Known]:
     """Of those who hold a GPU on it: many more jobs may be alive."""
     holders = list({job for _, _, job in picture.holders})
-    rows = Job.objects.visible_to(request.user).filter(pk__in=holders)
+    # As one array: ten thousand parameters are a statement that takes longer to read than to answer
+    rows = Job.objects.visible_to(request.user).filter(pk__in=RawSQL("SELECT unnest(%s::bigint[])", [holders]))
     found = rows.order_by("team__name", "pk").values_list("pk", "public_id", "name", "team__name")
     return {pk: Known(public_id=public, name=name, team=team) for pk, public, name, team in found}

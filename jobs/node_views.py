@@ -64,6 +64,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
         "cluster": cluster,
         "clusters": cache(lambda: list(Cluster.objects.all())),
         "here": request.get_full_path(),
+        "may_operate": request.user.has_perm("jobs.operate_cluster"),
     }
     return answer(request, "nodes/nodes.html", context, {"nodes": "nodes/_nodes.html"})
 
@@ -79,13 +80,13 @@ def node(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
     row = _node(cluster, name)
     sample = Sample.objects.filter(node=row, resolution=Resolution.RAW).order_by("-at").first()
     held = list(row.allocations.live().select_related("attempt__job__user", "attempt__job__team"))
-    visible = _visible_ids(request, {allocation.attempt.job_id for allocation in held})
+    visible = visible_ids(request, {allocation.attempt.job_id for allocation in held})
     context = {
         "now": clock.now(),
         "node": row,
         "sample": sample,
         "gpus": _gpus(row, sample, held, visible),
-        "running": _running(consequences.of_drain(row, clock.now()), visible),
+        "running": running_of(consequences.of_drain([row], clock.now()), visible),
         "modes": _modes(row),
         "may_test": row.drain_asked and not held and row.cluster.mode == Mode.DRIVE,
         "recent": cache(lambda: _recent(request, row)),
@@ -101,7 +102,7 @@ def _node(cluster: str, name: str) -> Node:
     return get_object_or_404(Node.objects.select_related("cluster"), cluster__name=cluster, name=name)
 
 
-def _visible_ids(request: HttpRequest, ids: set[int]) -> set[int]:
+def visible_ids(request: HttpRequest, ids: set[int]) -> set[int]:
     return set(Job.objects.visible_to(request.user).filter(pk__in=ids).values_list("pk", flat=True)) if ids else set()
 
 
@@ -163,7 +164,7 @@ class Running:
         return len(self.jobs) + self.hidden
 
 
-def _running(touched: list[Touched], visible: set[int]) -> Running:
+def running_of(touched: list[Touched], visible: set[int]) -> Running:
     shown = [one for one in touched if one.job.pk in visible]
     return Running(jobs=shown, hidden=len(touched) - len(shown), at_risk=sum(one.at_risk for one in touched))
 

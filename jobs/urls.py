@@ -1,6 +1,6 @@
 from django.urls import path
 
-from jobs import account_views, list_views, map_views, node_views, saved_views, settings_views, views
+from jobs import account_views, list_views, many_nodes, map_views, node_views, saved_views, settings_views, views
 
 urlpatterns = [
     path("jobs/", list_views.jobs, name="jobs"),
@@ -25,6 +25,7 @@ urlpatterns = [
     path("map/", map_views.map_page, name="map"),
     path("map/<slug:cluster>/data/", map_views.map_data, name="map-data"),
     path("nodes/", node_views.nodes, name="nodes"),
+    path("nodes/many/", many_nodes.on_many, name="nodes-many"),
     path("nodes/<str:cluster>/<str:name>/", node_views.node, name="node"),
     path("nodes/<str:cluster>/<str:name>/<slug:verb>/", node_views.node_verb, name="node-verb"),
 ]

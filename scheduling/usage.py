@@ -9,10 +9,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django.db import connection
-from django.db.models import Q
+from django.db.models import Min, Q
 
 from jobs.lifecycle import FINAL
-from jobs.models import Attempt, Job, Resolution
+from jobs.models import Attempt, Cluster, Job, Resolution
 from jobs.rights import Caller
 from scheduling.waste import IDLE_BELOW, Use
 
@@ -39,7 +39,10 @@ FROM per_gpu GROUP BY 1
 
 
 def resolution(since: datetime, until: datetime) -> Resolution:
-    return Resolution(Resolution.FIVE_MINUTES if until - since <= FINE_UP_TO else Resolution.HOUR)
+    """The finest that is not too much to read. Of clusters entered lately there may be no mean of an hour yet."""
+    first = Cluster.objects.aggregate(first=Min("created_at"))["first"]
+    begin = max(since, first) if first else since
+    return Resolution(Resolution.FIVE_MINUTES if until - begin <= FINE_UP_TO else Resolution.HOUR)
 
 
 def uses(caller: Caller, since: datetime, until: datetime) -> list[Use]:

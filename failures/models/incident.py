@@ -33,9 +33,13 @@ class IncidentQuerySet(models.QuerySet["Incident"]):
 
     def touching(self, jobs: models.QuerySet[Job]) -> Self:
         """Incidents that any of these jobs was in, or is slowed down by."""
-        inside = Incident.objects.filter(diagnoses__attempt__job__in=jobs.values("pk"))
-        slowed = Incident.objects.filter(signs__attempt__job__in=jobs.values("pk"))
-        return self.filter(models.Q(pk__in=inside.values("pk")) | models.Q(pk__in=slowed.values("pk")))
+        # Asked of each incident, of which a page shows few; the other way round all these jobs ever died of is read
+        mine = jobs.filter(pk=models.OuterRef("attempt__job"))
+        inside, slowed = (
+            models.Exists(of.related_model.objects.filter(models.Exists(mine), incident=models.OuterRef("pk")))
+            for of in (Incident._meta.get_field("diagnoses"), Incident._meta.get_field("signs"))
+        )
+        return self.filter(inside | slowed)
 
 
 class Incident(models.Model):

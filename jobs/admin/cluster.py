@@ -103,7 +103,7 @@ def _drain_effect(nodes: Sequence[Node]) -> str:
 
 def _drain_now_effect(nodes: Sequence[Node]) -> str:
     now = clock.now()
-    touched = [one for node in nodes for one in consequences.of_drain(node, now)]
+    touched = consequences.of_drain(nodes, now)
     return f"drain now: {consequences.sentence(touched, DrainMode.NOW)}"
 
 
@@ -122,7 +122,7 @@ def _drain_after_checkpoint(node: Node, asked: Asked) -> None:
 
 def _drain_after_checkpoint_effect(nodes: Sequence[Node]) -> str:
     now = clock.now()
-    touched = [one for node in nodes for one in consequences.of_drain(node, now)]
+    touched = consequences.of_drain(nodes, now)
     return f"drain after checkpoint: {consequences.sentence(touched, DrainMode.CHECKPOINT)}"
 
 

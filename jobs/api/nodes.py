@@ -228,7 +228,7 @@ def _test(deed: Deed, node: str) -> dict[str, Any]:
 
 def consequences(node: Node, mode: str, *, done: bool) -> dict[str, Any]:
     """Which jobs a drain touches, in any team: whoever operates clusters sees whose they are, not what they do."""
-    touched = drains.of_drain(node, clock.now())
+    touched = drains.of_drain([node], clock.now())
     return {
         "node": f"{node.cluster.name}/{node.name}",
         "done": done,

@@ -164,9 +164,9 @@ def test_one_who_cannot_be_asked_does_not_keep_the_others(cluster, slurm, wide, 
 def test_the_consequences_count_the_whole_gang_since_it_saved(cluster, wide, small, django_assert_num_queries):
     row, now = node(), clock.now()
     with django_assert_num_queries(1):
-        before = consequences.of_drain(row, now)
+        before = consequences.of_drain([row], now)
     save(wide)
-    after = consequences.of_drain(node(), clock.now())
+    after = consequences.of_drain([node()], clock.now())
 
     assert [one.gpus for one in before] == [4, 1]
     assert [round(one.at_risk, 1) for one in before] == [0.7, 0.1]  # 8 and 1 GPUs for five minutes
@@ -188,4 +188,4 @@ def test_the_consequences_count_the_whole_gang_since_it_saved(cluster, wide, sma
     ],
 )
 def test_the_consequences_as_a_sentence(cluster, wide, small, mode, sentence):
-    assert consequences.sentence(consequences.of_drain(node(), clock.now()), mode) == sentence
+    assert consequences.sentence(consequences.of_drain([node()], clock.now()), mode) == sentence

@@ -236,6 +236,15 @@ def test_the_csv_has_every_bucket(held):
     assert sum(map(float, row[1:-2])) == pytest.approx(32 * 24, abs=0.01)
 
 
+def test_a_week_of_a_cluster_that_was_entered_today_is_measured_as_finely_as_the_day(held):
+    measured("seren-001", [0] * 8, held)
+    assert found("ada", held, back=24 * 7)["ada"].measured_h == 0  # there are no means of hours
+
+    Cluster.objects.update(created_at=held - 5 * HOUR)
+
+    assert found("ada", held, back=24 * 7)["ada"].measured_h > 10
+
+
 def test_where_a_gpu_hour_has_a_price_reports_say_what_each_row_cost(held):
     assert ">Cost<" not in page("ada", days="1", by="team")[1]
     Cluster.objects.update(gpu_hour_price=2.5)

@@ -1,10 +1,11 @@
-// The list of jobs by keyboard, and what is chosen in it: both outlive the fragment, which is replaced as jobs move.
+// A list of jobs or nodes by keyboard, and what is chosen in it: both outlive the fragment, which is replaced as they move.
 "use strict";
 (() => {
   const chosen = new Set();
   let here = "";  // id of the row the keyboard stands on
-  const rows = () => [...document.querySelectorAll("#jobs tbody tr[id]")];
-  const boxes = () => [...document.querySelectorAll("#jobs input[name=id]")];
+  const list = () => document.querySelector("#jobs, #nodes");
+  const rows = () => [...list().querySelectorAll("tbody tr[id]")];
+  const boxes = () => [...list().querySelectorAll("input[name=id]")];
   const all = () => document.querySelector("[data-pick-all]");
   const keys = document.getElementById("keys");
 
@@ -31,7 +32,7 @@
     here = row.id;
     show();
     row.scrollIntoView({ block: "nearest" });
-    row.querySelector(".c-id a")?.focus({ preventScroll: true });
+    row.querySelector(".c-id a, .c-node a")?.focus({ preventScroll: true });
   }
 
   const KEYS = {
@@ -58,7 +59,7 @@
     show();
   });
   document.addEventListener("change", (event) => {
-    if (event.target.matches("#jobs input[name=id]")) pick(event.target, event.target.checked);
+    if (event.target.matches("input[name=id]")) pick(event.target, event.target.checked);
     else if (event.target.matches("[data-pick-all]")) boxes().forEach((box) => pick(box, event.target.checked));
     else return;
     show();

@@ -1,0 +1,72 @@
+"""Nodes in a real browser: two are drained by keyboard, and what it would cost is said first."""
+
+import pytest
+from django.contrib.auth.models import Permission
+from playwright.sync_api import expect
+
+from jobs.models import Node, Role
+from tests import make
+from tests.browser.test_every_page import AXE, VIOLATIONS
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def olga(visit):
+    make.cluster()
+    make.team("pretraining", ada=Role.RESEARCHER)
+    make.running(make.job(by="ada", name="pretrain-7b", gpus_per_node=8), on=["seren-002"])
+    make.user("olga").user_permissions.add(Permission.objects.get(codename="operate_cluster"))
+    return visit("olga", bypass_csp=True)
+
+
+def test_two_nodes_are_drained_by_keyboard_after_what_it_costs_was_said(olga):
+    olga.open_live("/nodes/")
+    page = olga.page
+
+    for key in ("j", "x", "j", "x"):
+        page.keyboard.press(key)
+    expect(page.locator("[data-picked]")).to_have_text("2")
+    page.get_by_role("button", name="Drain…").press("Enter")
+
+    expect(page.locator("h1")).to_have_text("Drain: would be done to 2 of 2 nodes")
+    expect(page.locator("main")).to_contain_text("pretrain-7b")
+    assert not Node.objects.filter(drain_asked=True).exists()
+    page.add_script_tag(path=AXE)
+    assert page.evaluate(VIOLATIONS, None) == []
+
+    page.get_by_role("radio", name="go back to the queue now").press("Space")
+    page.locator("input[name=why]").fill("row 7 warms up")
+    page.locator("input[name=why]").press("Enter")
+
+    expect(page.locator("h1")).to_have_text("Drain: asked of 2 of 2 nodes")
+    drained = Node.objects.filter(drain_asked=True, drain_mode="now", reason="row 7 warms up")
+    assert sorted(drained.values_list("name", flat=True)) == ["seren-001", "seren-002"]
+    assert olga.complaints == []
+
+
+def test_one_node_says_what_its_drain_would_cost_before_it_is_drained(olga):
+    olga.open_live("/nodes/seren/seren-002/")
+    page = olga.page
+
+    page.locator("#ask-drain summary").click()
+    expect(page.locator("#ask-drain")).to_contain_text("1 running job")
+    expect(page.locator("#ask-drain .consequence")).to_contain_text("pretrain-7b")
+    page.locator("#ask-drain input[name=why]").fill("fan 3 is loud")
+    page.get_by_role("button", name="Drain seren-002").click()
+
+    expect(page.locator("#node .headline")).to_contain_text("DRAIN")
+    assert Node.objects.get(name="seren-002").reason == "fan 3 is loud"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_what_draining_many_costs_still_fits(visit, olga, scheme):
+    phone = visit("olga", color_scheme=scheme, viewport={"width": 390, "height": 900})
+    phone.open("/nodes/")
+
+    for box in phone.page.locator("input[name=id]").all():
+        box.check()
+    phone.page.get_by_role("button", name="Drain…").click()
+
+    phone.page.wait_for_selector("text=would be done to 4 of 4 nodes")
+    assert phone.page.evaluate("document.documentElement.scrollWidth") <= 390
