@@ -18,7 +18,7 @@ STACKS_LABEL = "acme-stacks"  # of a job: the signal, as sbatch's --signal write
 
 
 def signal_of(attempt: Attempt) -> Ask | None:
-    said = attempt.stacks_signal or str(attempt.job.labels.get(STACKS_LABEL, ""))
+    said = str(attempt.job.labels.get(STACKS_LABEL, "")) or attempt.stacks_signal  # its owner knows its shell
     try:
         ask = parse_signal(said) if said else None
     except BadNotation:

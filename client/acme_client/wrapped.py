@@ -54,7 +54,14 @@ def execute(command: Sequence[str], environment: Mapping[str, str] = os.environ)
 
 def _environment(environment: Mapping[str, str], word: str) -> dict[str, str]:
     path = [str(SITE), *filter(None, [environment.get("PYTHONPATH", "")])]
-    return {**environment, "PYTHONPATH": os.pathsep.join(path), stacks.WORD: word, stacks.TELLS: "1"}
+    # Lines reach the log as they are written: a hang of who writes by blocks is found late, or never
+    return {
+        "PYTHONUNBUFFERED": "1",
+        **environment,
+        "PYTHONPATH": os.pathsep.join(path),
+        stacks.WORD: word,
+        stacks.TELLS: "1",
+    }
 
 
 def _pass_on(number: int, child: int) -> None:

@@ -23,7 +23,7 @@ KEPT = 260  # moments
 SECTIONS_KEPT = 40
 SHAPES_KEPT = 20
 FACTOR = 5.0  # with 3, one log in seventy was called a hang for a pause of six steps (bench/detectors.py)
-BLOCKS, BLOCK_S, BLOCK_STEPS = 9, 20.0, 4  # moments that are looked at; longer than a look is late
+BLOCKS, BLOCK_S, BLOCK_STEPS = 4, 20.0, 4  # moments that are looked at; longer than a look is late
 LONGEST = 500  # characters of a line that are looked at
 DIGITS = re.compile(r"\d+")
 BEGINS: tuple[tuple[str, re.Pattern[str]], ...] = (
@@ -79,10 +79,18 @@ def hear(before: Heard, lines: Iterable[str], at: float) -> Heard:
 
 
 def silence(heard: Heard, now: float) -> Finding | None:
-    """The rule of steps that are reported, with more patience: nobody declares a pause here. Whoever writes by blocks
-    gets the time that a section may take, for the word that one begins is in a block that is not written yet."""
-    floor_s = SECTION_FLOOR_S if heard.comes_in_blocks else FLOOR_S
-    return hang(heard.moments, now, heard.sections, floor_s=floor_s, factor=FACTOR)
+    """The rule of steps that are reported, with more patience: nobody declares a pause here."""
+    if heard.comes_in_blocks:
+        return _no_block(heard, now)
+    return hang(heard.moments, now, heard.sections, floor_s=FLOOR_S, factor=FACTOR)
+
+
+def _no_block(heard: Heard, now: float) -> Finding | None:
+    """A block holds many steps, so that blocks come evenly and a few of them tell when the next is due. It is given the
+    time that a section may take besides: the word that one begins is in the block that is not written yet."""
+    longest = max((b - a for a, b in pairwise(heard.moments[1:])), default=0.0)
+    due_s = longest + SECTION_FLOOR_S
+    return hang(heard.moments, now, heard.sections, floor_s=due_s, factor=0.0, first=1, enough=BLOCKS - 2)
 
 
 def _begins(line: str) -> str:

@@ -55,13 +55,16 @@ def hang(
     *,
     floor_s: float = FLOOR_S,
     factor: float = FACTOR,
+    first: int = FIRST,
+    enough: int = ENOUGH,
 ) -> Finding | None:
-    """`steps` are the moments at which a step was completed, oldest first."""
+    """`steps` are the moments at which a step was completed, oldest first; of the `first` ones nothing is learned, and
+    nothing is said before `enough` intervals are known."""
     open_ = [one for one in sections if one.end is None]
     if open_:
         return _stuck_section(open_[-1], sections, now)
-    intervals = _intervals(steps[FIRST:], sections)[-RECENT:]
-    if len(intervals) < ENOUGH:
+    intervals = _intervals(steps[first:], sections)[-RECENT:]
+    if len(intervals) < enough:
         return None
     patience = max(floor_s, factor * _p99(intervals))
     since = max([steps[-1], *(one.end for one in sections if one.end is not None)])

@@ -167,6 +167,18 @@ def test_exec_of_what_is_not_there_says_so():
     assert (done.returncode, done.stderr.strip()) == (127, "acme exec: /nowhere/train: No such file or directory")
 
 
+@pytest.mark.parametrize(("environment", "said"), [({}, "1"), ({"PYTHONUNBUFFERED": ""}, "")])
+def test_what_runs_under_exec_writes_by_lines_unless_it_says_otherwise(environment, said):
+    word = "import os; print('<' + os.environ['PYTHONUNBUFFERED'] + '>')"
+
+    done = subprocess.run(
+        wrapped_in_exec([sys.executable, "-c", word]), cwd=CLIENT, capture_output=True, text=True,
+        timeout=PATIENCE_S, env={"PATH": os.environ["PATH"], **environment},
+    )  # fmt: skip
+
+    assert done.stdout.strip() == f"<{said}>"
+
+
 def test_another_sitecustomize_still_runs(start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('theirs', flush=True)\n")
     job = start(wrapped_in_exec(program(tmp_path)), PYTHONPATH=f"{CLIENT}:{tmp_path}")

@@ -50,8 +50,17 @@ def test_a_program_that_writes_by_blocks_is_given_the_time_of_a_section():
 
     last = found.moments[-1]
     assert found.comes_in_blocks
-    assert silence(found, last + 1790) is None
-    assert silence(found, last + 1801).expected == 1800
+    assert silence(found, last + 90 + 1790) is None
+    assert silence(found, last + 90 + 1801).expected == 1890
+
+
+def test_of_blocks_that_come_seldom_four_tell_when_the_next_is_due():
+    """Five times the longest would be hours; a block of many steps comes evenly."""
+    found = heard([piece for block in steps(4, per_look=80) for piece in (block, *[[]] * 99)])  # every 25 minutes
+
+    last = found.moments[-1]
+    assert silence(found, last + 1500 + 1790) is None
+    assert silence(found, last + 1500 + 1801)
 
 
 def test_the_first_steps_are_no_measure_and_a_slow_start_is_no_hang():
