@@ -78,7 +78,7 @@ def _valkey_answers() -> bool:
 
 MOST_TROUBLE = 20
 OF_THE_PLATFORM = (Scope.NODE, Scope.SERVICE)  # who wrote a program that fails sees that at his job
-MOST_QUEUED = 50
+MOST_QUEUED = 30
 MOST_RECENT = 10
 
 
@@ -160,6 +160,10 @@ class Queue:
     waiting: list[Job]
     running: list[Job]
     is_cut: bool
+
+    @property
+    def shown(self) -> int:
+        return len(self.waiting) + len(self.running)
 
 
 def _queue(caller: Caller) -> Queue:
