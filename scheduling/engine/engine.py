@@ -70,6 +70,7 @@ class Job:
         "name",
         "number",
         "places",
+        "ran_s",
         "remaining_s",
         "runs",
         "saved",
@@ -103,6 +104,7 @@ class Job:
         self.attained = 0.0  # GPU-seconds up to `since`
         self.since = 0.0  # what it has done before is in `attained` and out of `remaining_s`
         self.began = 0.0  # the present run
+        self.ran_s = 0.0  # the runs before; a turn may halt a job and begin it again elsewhere in the same moment
         self.runs = 0
         self.places: Places | None = None  # while it runs
         self.saved = 0.0  # when its last checkpoint was written, if anybody knows
@@ -367,6 +369,7 @@ class Engine:
     def halt(self, job: Job, now: float, cost_s: Callable[[Job], float] | None = None) -> None:
         """It gives its GPUs back with work left, and waits again; stopping has its price."""
         job.attained += job.ask.gpus * (now - job.since)
+        job.ran_s += now - job.began
         job.remaining_s -= now - job.since
         if cost_s is None and self.checkpoint_s:  # whoever names a price has counted what is lost
             job.remaining_s += self.unsaved_s(job, now)

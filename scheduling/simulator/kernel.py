@@ -130,7 +130,7 @@ def replay(
                 if whom.runs == run and whom.places is not None:
                     number = whom.number
                     ended[number] = now
-                    held_s[number] += now - whom.began
+                    held_s[number] = whom.ran_s + now - whom.began
                     done += 1
                     end(whom, now)
             elif what == CHANGE:
@@ -150,7 +150,7 @@ def replay(
             next_submit = submits[arrived] if arrived < count else math.inf
         decide(now)
         if stopped:
-            _stop(stopped, outcome, now)
+            _stop(stopped, outcome)
         if started:
             for job in started:
                 if job.runs == 1:
@@ -186,10 +186,10 @@ class _Planner:
         heappush(self._agenda, (at, what, self.sequence, whom, run))
 
 
-def _stop(stopped: list[Job], outcome: Outcome, now: float) -> None:
+def _stop(stopped: list[Job], outcome: Outcome) -> None:
     for job in stopped:
         outcome.stops[job.number] += 1
-        outcome.held_s[job.number] += now - job.began
+        outcome.held_s[job.number] = job.ran_s
     stopped.clear()
 
 
@@ -212,7 +212,7 @@ class _Breaking:
         for job in engine.stopped:
             self._outcome.faults[job.number] += 1
         # At once: the next decision may start them again in this very moment
-        _stop(engine.stopped, self._outcome, now)
+        _stop(engine.stopped, self._outcome)
 
     @property
     def all_up(self) -> bool:

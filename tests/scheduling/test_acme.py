@@ -392,3 +392,13 @@ def test_nobody_is_passed_for_ever():
     waited = run(history, "acme", aged).started_s[0]
 
     assert waited < 200
+
+
+@given(jobs=job_lists, dice=st.randoms(use_true_random=False))
+@examples(60)
+def test_whoever_gives_way_and_begins_elsewhere_in_the_same_moment_has_held_all_that_it_ran(jobs, dice):
+    kinds = [dice.choice(["evaluation", "pretrain"]) for _ in jobs]
+
+    done = run(trace(*jobs, kinds=kinds), "acme", SMALL)
+
+    assert done.held_s == pytest.approx(done.trace.runtime_s)
