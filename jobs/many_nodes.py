@@ -48,7 +48,9 @@ def on_many(request: HttpRequest) -> HttpResponse:
     if not nodes:
         messages.warning(request, "No node was chosen: tick some.")
         return redirect("nodes")
-    done = request.POST.get("confirm") == "1"
+    unsaid = verb == "drain" and not said(request)
+    confirmed = request.POST.get("confirm") == "1"
+    done = confirmed and not unsaid
     touched = consequences.of_drain(nodes, clock.now()) if verb == "drain" and not done else []
     outcomes = [_tried(request, node, verb, mode, dry=not done) for node in nodes[:MOST_NODES]]
     if done:
@@ -60,6 +62,8 @@ def on_many(request: HttpRequest) -> HttpResponse:
         "verb": verb,
         "effect": EFFECTS[verb],
         "done": done,
+        "unsaid": confirmed and unsaid,
+        "mode": mode,
         "outcomes": sorted(outcomes, key=lambda one: not one.error),
         "good": good,
         "gpus": sum(node.gpus for node in good),
@@ -67,9 +71,9 @@ def on_many(request: HttpRequest) -> HttpResponse:
         "most": MOST_NODES,
         "running": running_of(touched, visible_ids(request, {one.job.pk for one in touched})),
         "most_jobs": MOST_JOBS,
-        "ways": [(mode, words, consequences.sentence(touched, mode)) for mode, words in _ways(nodes)],
+        "ways": [(way, words, consequences.sentence(touched, way)) for way, words in _ways(nodes)],
     }
-    return render(request, "nodes/many.html", context)
+    return render(request, "nodes/many.html", context, status=422 if confirmed and unsaid else 200)
 
 
 def _chosen(request: HttpRequest) -> Sequence[Node]:

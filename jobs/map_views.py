@@ -37,7 +37,7 @@ def map_page(request: HttpRequest) -> HttpResponse:
         "clusters": clusters,
         "cluster": cluster,
         "at": at,
-        "reach_s": int((now - map_rows.begins(cluster, now)).total_seconds()) if cluster else 0,
+        "begins": map_rows.begins(cluster, now) if cluster else now,
         "racks": cache(lambda: _racks(cluster, at)),
     }
     response = answer(request, "jobs/map.html", context, {"racks": "jobs/_racks.html"})

@@ -54,5 +54,5 @@ def moment_asked(request: HttpRequest, since: datetime, now: datetime) -> dateti
     if at > now:
         raise BadSpec("at", f"{written[:40]!r} has not come yet")
     if at < since:
-        raise BadSpec("at", f"{written[:40]!r} is before {since:%Y-%m-%d %H:%M} UTC, where what is known begins")
+        raise BadSpec("at", f"{written[:40]!r} is before {since:%Y-%m-%d %H:%M:%S} UTC, where what is known begins")
     return at

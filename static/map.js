@@ -330,6 +330,7 @@
   const GRAIN_S = 300;        // as fine as telemetry is kept
   const FRAME_MS = 700;       // of a replay, at least
   const DAY_S = 86400;
+  const REACH_S = 30 * DAY_S - GRAIN_S;  // what is older leaves while the page is open
   const skew = Date.now() / 1000 - Number(root.dataset.now);
   const newest = () => Math.floor((Date.now() / 1000 - skew) / GRAIN_S) * GRAIN_S;
   const spelled = (seconds) => written(seconds).replace("T", " ").replace(/:\d\dZ$/, " UTC");
@@ -340,8 +341,9 @@
   function limits() {
     const end = newest();
     slider.max = end;
-    slider.min = end - Math.floor(Number(root.dataset.reach) / GRAIN_S) * GRAIN_S;
+    slider.min = Math.min(end, Math.max(Math.ceil(Number(root.dataset.begins) / GRAIN_S) * GRAIN_S, end - REACH_S));
     slider.value = moment ?? end;
+    slider.disabled = player.disabled = Number(slider.min) >= end;  // of a cluster that was just entered there is only now
     marks(Number(slider.min), end);
   }
 

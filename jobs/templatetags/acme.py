@@ -110,10 +110,21 @@ def size(count: int) -> str:
     return f"{count / 1024:.0f} KiB" if count < 1024**2 else f"{count / 1024**2:.1f} MiB"
 
 
+@register.simple_tag
+def currency() -> str:
+    return settings.CURRENCY
+
+
 @register.filter
-def money(amount: float) -> str:
-    """`12.40 USD`; of thousands the cents are noise."""
-    return f"{amount:,.0f} {settings.CURRENCY}" if amount >= 1000 else f"{amount:.2f} {settings.CURRENCY}"
+def amount(money: float) -> str:
+    """`12.40`; of thousands the cents are noise."""
+    return f"{money:,.0f}" if money >= 1000 else f"{money:.2f}"
+
+
+@register.filter
+def money(sum_: float) -> str:
+    """`12.40 USD`."""
+    return f"{amount(sum_)} {settings.CURRENCY}"
 
 
 @register.filter
