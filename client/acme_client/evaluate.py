@@ -84,9 +84,10 @@ def _deadline(text: str | None) -> dict[str, str]:
     """A moment without a zone is one of this machine's clock, as people mean it."""
     if text is None:
         return {}
-    if not MOMENT.fullmatch(text):
-        return {"within": text}
     try:
+        if not MOMENT.fullmatch(text):
+            int(text[:1])  # how long from now begins with a number; which ones there are knows the server
+            return {"within": text}
         return {"deadline_at": datetime.fromisoformat(text).astimezone().isoformat()}
     except (ValueError, OverflowError):
         usage(f"--deadline: {text[:40]!r} is no time; write 2026-01-31T08:00, or how long from now as 2:00:00")

@@ -158,21 +158,21 @@ class Server:
         return door.json_answer(self._jobs_text([self._world.job(door.job_id(request))]))
 
     async def accounted_jobs(self, request: Request) -> Response:
-        return self._answer(accounting.jobs(self._cluster, self._world.jobs.values(), time.time()))
+        return self._accounted(accounting.jobs(self._cluster, self._world.jobs.values(), time.time()))
 
     async def accounted_job(self, request: Request) -> Response:
         """Whom nobody knows is an empty answer here, and an error only at the controller: Slurm's rule."""
         known = self._world.jobs.get(door.job_id(request))
-        return self._answer(accounting.jobs(self._cluster, [known] if known else [], time.time()))
+        return self._accounted(accounting.jobs(self._cluster, [known] if known else [], time.time()))
 
     async def accounts(self, request: Request) -> Response:
-        return self._answer(accounting.accounts(self._world.jobs.values()))
+        return self._accounted(accounting.accounts(self._world.jobs.values()))
 
     async def associations(self, request: Request) -> Response:
-        return self._answer(accounting.associations(self._cluster, self._world.jobs.values()))
+        return self._accounted(accounting.associations(self._cluster, self._world.jobs.values()))
 
     async def qos(self, request: Request) -> Response:
-        return self._answer(accounting.qos())
+        return self._accounted(accounting.qos())
 
     async def nodes(self, request: Request) -> Response:
         return self._answer(wire.nodes(self._world, self._cluster, self._world.nodes.values()))
@@ -329,6 +329,9 @@ class Server:
 
     def _answer(self, content: wire.Plain, *, status: int = 200, **rest: Any) -> Response:
         return door.json_answer(json.dumps(wire.envelope(self._cluster, content, **rest)).encode(), status)
+
+    def _accounted(self, content: wire.Plain) -> Response:
+        return self._answer(content, plugin="slurmdbd")
 
     def _simulated_samples(self) -> Iterable[exporter.GpuSample]:
         return exporter.simulated(self._world, self._players.play, seed=self._seed, now=time.time())

@@ -52,10 +52,16 @@ def number(value: float | None, *, infinite: bool = False) -> Plain:
     return {"set": known, "infinite": infinite, "number": int(value) if known and value is not None else 0}
 
 
-def envelope(cluster: Cluster, content: Plain, errors: Sequence[Plain] = (), warnings: Sequence[Plain] = ()) -> Plain:
+def envelope(
+    cluster: Cluster,
+    content: Plain,
+    errors: Sequence[Plain] = (),
+    warnings: Sequence[Plain] = (),
+    plugin: str = "slurmctld",
+) -> Plain:
     major, minor, micro = RELEASE.split(".")
     meta = {
-        "plugin": {"type": "openapi/slurmctld", "name": "Slurm OpenAPI slurmctld", "data_parser": f"data_parser/{API}"},
+        "plugin": {"type": f"openapi/{plugin}", "name": f"Slurm OpenAPI {plugin}", "data_parser": f"data_parser/{API}"},
         "client": {"source": "", "user": "", "group": ""},
         "command": [],
         "slurm": {

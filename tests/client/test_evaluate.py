@@ -99,6 +99,14 @@ def test_a_deadline_is_a_time_from_now_or_a_moment(acme, suite):
     assert second.deadline_at.year in (2098, 2099)
 
 
+@pytest.mark.parametrize("text", ["banana", "", "2026-13-01T08:00"])
+def test_a_deadline_that_is_no_time_is_named_by_its_option(acme, suite, text):
+    result = acme("evaluate", "/ckpt/a", "-s", "core", "--deadline", text, "--no-wait", "-A", "vision")
+
+    assert result.exit_code == 2
+    assert "--deadline" in result.stderr and "is no time" in result.stderr
+
+
 def test_a_suite_that_cannot_be_is_refused_with_the_servers_sentence(acme, tmp_path):
     file = tmp_path / "suite.json"
     file.write_text(json.dumps(SUITE | {"datasets": [{"name": "x"}]}))
