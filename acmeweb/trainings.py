@@ -30,7 +30,7 @@ SELECT a.id, ARRAY(SELECT loss FROM jobs_progress WHERE attempt_id = a.id AND lo
 @dataclass(frozen=True, kw_only=True)
 class Training:
     job: Job
-    pulse: Pulse
+    pulse: Pulse | None  # of a program that reports nothing
     line: str  # of the loss
     saved_at: datetime | None
     ettr: float | None
@@ -45,7 +45,7 @@ def trainings(visible: Any, now: datetime) -> list[Training]:
     jobs = list(visible.widest_trainings().values_list("pk", flat=True)[:MOST_LOOKED_AT])
     if not jobs:
         return []
-    found = Attempt.objects.filter(job__in=jobs, ended_at__isnull=True, pulse__isnull=False)
+    found = Attempt.objects.filter(job__in=jobs, ended_at__isnull=True)
     found = found.select_related("pulse", "job__user", "job__team", "job__cluster")
     found = found.defer("job__command", "job__environment", "job__labels", "job__comment")
     shown = sorted(found, key=lambda one: (-one.job.gpus, -one.job_id))[:MOST_SHOWN]
@@ -60,12 +60,13 @@ def trainings(visible: Any, now: datetime) -> list[Training]:
 def _training(
     one: Attempt, lines: Mapping[int, str], saved: Mapping[int, datetime], ettr: Mapping[int, float | None]
 ) -> Training:
+    pulse = getattr(one, "pulse", None)
     return Training(
         job=one.job,
-        pulse=one.pulse,
+        pulse=pulse,
         line=lines.get(one.pk, ""),
         saved_at=saved.get(one.job_id),
-        ettr=ettr.get(one.job_id),
+        ettr=ettr.get(one.job_id) if pulse else None,  # of steps that nobody tells, all would count as useful
     )
 
 

@@ -48,6 +48,18 @@ def test_a_training_shows_its_loss_as_a_line_and_its_share_of_useful_time():
     assert one.ettr == pytest.approx(0.25, abs=0.01)  # its first step came an hour ago, it began four hours ago
 
 
+def test_a_training_that_reports_nothing_is_shown_all_the_same():
+    make.running(make.job(by="ada", name="silent", kind="pretrain", gpus_per_node=8), on=["seren-003"])
+    client = Client()
+    client.force_login(make.user("ada"))
+
+    (one,) = seen()
+    text = client.get("/").content.decode()
+
+    assert one.pulse is None and one.line == "" and one.ettr is None
+    assert "Trainings that run" in text and "never</span>" in text
+
+
 def test_others_do_not_see_it_and_evaluations_are_none():
     training()
     training(name="evaluate", on="seren-002", kind="evaluation")
