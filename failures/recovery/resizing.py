@@ -19,8 +19,9 @@ CAUSES = frozenset({GPU, *HOST})
 # An option as it is written in a command: --micro-batch-size 8, data.micro_batch_size=8, MICRO_BATCH_SIZE=8
 OPTION = re.compile(
     r"(?<![^\s'\"])(?P<flag>--?[A-Za-z][\w.-]*|\+{0,2}[A-Za-z_][\w./]*(?==))(?P<by>=|[ \t]+)"
-    r"(?P<value>\d{1,7})(?![^\s'\";\\])"
+    r"(?P<value>[0-9]{1,7})(?![^\s'\";\\])"
 )
+WHOLE_VALUE = re.compile(r"[0-9]{1,7}")
 MOST_OPTIONS = 200
 
 PER_GPU = frozenset(
@@ -50,6 +51,8 @@ class Option:
     flag: str
     by: str
     value: int
+    variable: str = ""  # of the environment, in whose value it stands or whose value it is
+    raw: str = ""  # the value as it is written: 08
 
     @property
     def name(self) -> str:
@@ -57,7 +60,7 @@ class Option:
 
     @property
     def text(self) -> str:
-        return f"{self.flag}{self.by}{self.value}"
+        return f"{self.flag}{self.by}{self.raw or self.value}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,7 @@ class Change:
     becomes: str
     why: str
     keeps_batch: bool = True
+    variable: str = ""  # of the environment
 
     @property
     def sentence(self) -> str:
@@ -98,7 +102,7 @@ class Differs(Exception):
 
 def request(asked: Asked, *, most_memory_mb: int, whole_nodes: bool) -> Request:
     """Only numbers behind a name that counts here: a command may hold secrets, and this is kept with the decision."""
-    found = [*_options(COMMAND, [asked.command]), *_options(ENVIRONMENT, _assignments(asked.environment))]
+    found = _found(asked)
     counted = PER_GPU | STEPS | WHOLE | WORKERS | {BATCH}
     return Request(
         memory_mb=asked.memory_mb,
@@ -108,14 +112,30 @@ def request(asked: Asked, *, most_memory_mb: int, whole_nodes: bool) -> Request:
     )
 
 
-def _assignments(environment: Mapping[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in environment.items()]
+def possible(cause: str, request: Request, asked: Asked) -> Request | None:
+    """None where what would be proposed could not be carried out: then it stays advice."""
+    try:
+        applied(change(cause, request), asked)
+    except Differs:
+        return None
+    return request
 
 
-def _options(place: str, texts: Iterable[str]) -> Iterator[Option]:
-    for text in texts:
-        for match in OPTION.finditer(text):
-            yield Option(place=place, flag=match["flag"], by=match["by"], value=int(match["value"]))
+def _found(asked: Asked) -> list[Option]:
+    found = list(_options(asked.command, COMMAND))
+    for name, value in asked.environment.items():
+        if WHOLE_VALUE.fullmatch(value):
+            found.append(Option(place=ENVIRONMENT, flag=name, by="=", value=int(value), variable=name, raw=value))
+        found += _options(value, ENVIRONMENT, name)
+    return found
+
+
+def _options(text: str, place: str, variable: str = "") -> Iterator[Option]:
+    for match in OPTION.finditer(text):
+        yield Option(
+            place=place, flag=match["flag"], by=match["by"], value=int(match["value"]), variable=variable,
+            raw=match["value"],
+        )  # fmt: skip
 
 
 # --- what is asked for instead
@@ -170,7 +190,8 @@ def _one(request: Request, names: Iterable[str]) -> Option | None:
 
 
 def _changed(option: Option, value: int, why: str) -> Change:
-    return Change(what=option.place, was=option.text, becomes=replace(option, value=value).text, why=why)
+    becomes = replace(option, value=value, raw="").text
+    return Change(what=option.place, was=option.text, becomes=becomes, why=why, variable=option.variable)
 
 
 # --- made
@@ -192,14 +213,26 @@ def _applied(one: Change, asked: Asked) -> Asked:
             raise Differs(f"it asks for {_written(asked.memory_mb) or 'no amount'} of memory by now")
         return replace(asked, memory_mb=_megabytes(one.becomes))
     if one.what == ENVIRONMENT:
-        name, _, value = one.was.partition("=")
-        if asked.environment.get(name) != value:
-            raise Differs(f"its environment does not say {one.was} any more")
-        return replace(asked, environment={**asked.environment, name: one.becomes.partition("=")[2]})
+        name = one.variable or one.was.partition("=")[0]
+        return replace(asked, environment={**asked.environment, name: _in_variable(one, name, asked.environment)})
+    return replace(asked, command=_in_text(one, asked.command, "its command"))
+
+
+def _in_variable(one: Change, name: str, environment: Mapping[str, str]) -> str:
+    if name not in environment:
+        raise Differs(f"its environment has no {name} any more")
+    if f"{name}={environment[name]}" == one.was:
+        return one.becomes.removeprefix(f"{name}=")
+    return _in_text(one, environment[name], f"{name} of its environment")
+
+
+def _in_text(one: Change, text: str, whose: str) -> str:
     written = re.compile(rf"(?<![^\s'\"]){re.escape(one.was)}(?![^\s'\";\\])")
-    if len(written.findall(asked.command)) != 1:
-        raise Differs(f"its command does not say {one.was} any more")
-    return replace(asked, command=written.sub(lambda _: one.becomes, asked.command))
+    found = [match.span() for match in written.finditer(text)]
+    if len(found) != 1:
+        raise Differs(f"{whose} says {one.was} more than once" if found else f"{whose} does not say {one.was} any more")
+    ((start, end),) = found
+    return text[:start] + one.becomes + text[end:]
 
 
 def _written(megabytes: int) -> str:

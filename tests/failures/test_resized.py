@@ -142,6 +142,26 @@ def test_who_released_it_meanwhile_is_left_alone(tmp_path):
     assert "left alone" in decision.outcome
 
 
+def test_what_stands_in_the_value_of_a_variable_is_carried_out(tmp_path):
+    environment = {"ARGS": "--lr 1 --micro-batch-size 8 --global-batch-size 64"}
+
+    job = approved(decided(tmp_path, command="sh run.sh", environment=environment))
+
+    assert job.environment["ARGS"] == "--lr 1 --micro-batch-size 4 --global-batch-size 64"
+
+
+@pytest.mark.parametrize("by_now", ["mine.py", f"{COMMAND} && {COMMAND}"])
+def test_what_cannot_be_carried_out_has_failed_and_the_job_is_given_back_at_once(tmp_path, by_now):
+    decision = decided(tmp_path)
+    Job.objects.update(command=by_now)
+
+    job = approved(decision)
+
+    decision.refresh_from_db()
+    assert decision.course == "failed" and "--micro-batch-size 8" in decision.outcome
+    assert (job.command, job.state, job.recover_by, job.hold) == (by_now, State.FAILED, None, "")
+
+
 def test_a_replay_says_what_it_would_ask_for_today(tmp_path):
     asked = next(one for one in replay.compared(decided(tmp_path)) if one.what == "asks for")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from failures.recovery.resizing import Asked, Differs, applied, change, request, taken_back
+from failures.recovery.resizing import Asked, Differs, applied, change, possible, request, taken_back
 
 GIB = 1024
 MEGATRON = "torchrun pretrain_gpt.py --micro-batch-size 8 --global-batch-size 1024 --num-layers 32"
@@ -67,6 +67,33 @@ def test_what_stands_in_the_environment_is_changed_there():
 
     assert new.environment == {"MICRO_BATCH_SIZE": "4", "GRADIENT_ACCUMULATION_STEPS": "2", "HF_TOKEN": "abc"}
     assert new.command == given.command
+
+
+@pytest.mark.parametrize("value", ["--lr 1 --micro-batch-size 8 --gas 2", "--micro-batch-size 8 --gas 2"])
+def test_what_stands_inside_the_value_of_a_variable_is_changed_there_and_back(value):
+    given = asked("sh run.sh $ARGS", ARGS=value, OTHER="--lr 2")
+    made = changes("OutOfMemoryError", given)
+
+    new = applied(made, given)
+
+    assert new.environment == {"ARGS": value.replace("size 8", "size 4").replace("gas 2", "gas 4"), "OTHER": "--lr 2"}
+    assert applied(taken_back(made), new) == given
+
+
+def test_a_number_is_found_again_as_it_was_written():
+    given = asked("train.py --micro-batch-size 08 --gbs 64")
+    made = changes("OutOfMemoryError", given)
+
+    assert applied(made, given).command == "train.py --micro-batch-size 4 --gbs 64"
+    assert applied(taken_back(made), applied(made, given)) == given
+
+
+def test_what_could_not_be_carried_out_is_not_asked_for():
+    given = asked("train.py --mbs 8 --gbs 64")
+    named = request(given, most_memory_mb=0, whole_nodes=False)
+
+    assert possible("OutOfMemoryError", named, given) == named
+    assert possible("OutOfMemoryError", named, asked("other.py")) is None
 
 
 def test_a_program_that_names_nothing_to_make_up_for_it_learns_by_a_smaller_batch_and_that_is_said():
