@@ -162,6 +162,13 @@ def test_what_cannot_be_carried_out_has_failed_and_the_job_is_given_back_at_once
     assert (job.command, job.state, job.recover_by, job.hold) == (by_now, State.FAILED, None, "")
 
 
+def test_the_sentence_has_one_comma_where_it_starts_from_the_beginning(tmp_path):
+    decision = decided(tmp_path)
+    decision.checkpoint_step = None
+
+    assert "instead of --micro-batch-size 8, because" in decision_actions.sentence(decision)
+
+
 def test_a_replay_says_what_it_would_ask_for_today(tmp_path):
     asked = next(one for one in replay.compared(decided(tmp_path)) if one.what == "asks for")
 
