@@ -41,6 +41,13 @@ WHOLE = frozenset({"global_batch_size", "train_batch_size", "gbs"})  # who names
 TRANSFORMERS = frozenset({"per_device_train_batch_size", "per_gpu_train_batch_size"})  # and its name for the steps
 WORKERS = frozenset({"num_workers", "dataloader_num_workers", "num_data_workers", "data_workers", "dataloader_workers"})
 
+KINDS = (PER_GPU | {BATCH}, STEPS, WHOLE, WORKERS)
+COUNTED = frozenset().union(*KINDS)
+
+WORD = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z_]\w*(?:-[A-Za-z_]\w*)*")
+REFERENCE = re.compile(r"(?:=|[ \t]+)\"?\$\{?(\w+)")  # behind an option: its value stands somewhere else
+COMMENT = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?P<comment>(?<![^\s;&|()])\#[^\n]*)""", re.DOTALL)
+
 MEMORY, COMMAND, ENVIRONMENT = "memory_per_node", "command", "environment"
 GIB = 1024
 
@@ -56,11 +63,15 @@ class Option:
 
     @property
     def name(self) -> str:
-        return re.split(r"[./]", self.flag.lstrip("-+"))[-1].lower().replace("-", "_")
+        return _name(re.split(r"[./]", self.flag.lstrip("-+"))[-1])
 
     @property
     def text(self) -> str:
         return f"{self.flag}{self.by}{self.raw or self.value}"
+
+
+def _name(word: str) -> str:
+    return word.lower().replace("-", "_")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +82,7 @@ class Request:
     most_memory_mb: int = 0  # of a node that it could run on
     whole_nodes: bool = False
     options: tuple[Option, ...] = ()
+    unread: tuple[str, ...] = ()  # names that count and stand there too, with what is no plain number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +114,13 @@ class Differs(Exception):
 
 def request(asked: Asked, *, most_memory_mb: int, whole_nodes: bool) -> Request:
     """Only numbers behind a name that counts here: a command may hold secrets, and this is kept with the decision."""
-    found = _found(asked)
-    counted = PER_GPU | STEPS | WHOLE | WORKERS | {BATCH}
+    found = [one for one in _found(asked) if one.name in COUNTED]
     return Request(
         memory_mb=asked.memory_mb,
         most_memory_mb=most_memory_mb,
         whole_nodes=whole_nodes,
-        options=tuple(one for one in found if one.name in counted)[:MOST_OPTIONS],
+        options=tuple(found[:MOST_OPTIONS]),
+        unread=tuple(sorted(_unread(asked, found))),
     )
 
 
@@ -122,7 +134,7 @@ def possible(cause: str, request: Request, asked: Asked) -> Request | None:
 
 
 def _found(asked: Asked) -> list[Option]:
-    found = list(_options(asked.command, COMMAND))
+    found = list(_options(_without_comments(asked.command), COMMAND))
     for name, value in asked.environment.items():
         if WHOLE_VALUE.fullmatch(value):
             found.append(Option(place=ENVIRONMENT, flag=name, by="=", value=int(value), variable=name, raw=value))
@@ -138,6 +150,38 @@ def _options(text: str, place: str, variable: str = "") -> Iterator[Option]:
         )  # fmt: skip
 
 
+def _without_comments(command: str) -> str:
+    """As long as before, so that what is found stands where it stood."""
+    return COMMENT.sub(lambda match: " " * len(match[0]) if match["comment"] else match[0], command)
+
+
+def _unread(asked: Asked, found: Iterable[Option]) -> set[str]:
+    """What is named, but with a value that nobody here can read; not where it refers to one that was read."""
+    read = {one.flag for one in found if one.by == "=" and (one.place == COMMAND or one.flag == one.variable)}
+    names = {_counted(name) for name, value in asked.environment.items() if not WHOLE_VALUE.fullmatch(value)}
+    for text in (_without_comments(asked.command), *asked.environment.values()):
+        names.update(_unread_in(text, read))
+    return names - {""}
+
+
+def _unread_in(text: str, read: set[str]) -> Iterator[str]:
+    ends = {match.end("flag") for match in OPTION.finditer(text)}
+    for word in WORD.finditer(text):
+        name, start, end = _counted(word[0]), *word.span()
+        if not name or (end in ends and name == _name(word[0])):
+            continue
+        behind = REFERENCE.match(text, end)
+        source = word[0] if text[max(0, start - 2) : start].endswith(("$", "${")) else behind[1] if behind else ""
+        if source not in read or not any({name, _name(source)} <= kind for kind in KINDS):
+            yield name
+
+
+def _counted(word: str) -> str:
+    """The name that counts; a program may have put its own before that of the steps."""
+    name = _name(word)
+    return name if name in COUNTED else next((one for one in sorted(STEPS) if name.endswith(f"_{one}")), "")
+
+
 # --- what is asked for instead
 
 
@@ -149,18 +193,22 @@ def change(cause: str, request: Request | None) -> tuple[Change, ...]:
 
 
 def _smaller_batch(request: Request) -> tuple[Change, ...]:
-    names = {one.name for one in request.options}
-    batch = _one(request, PER_GPU if names & PER_GPU else {BATCH})
+    names, unread = {one.name for one in request.options}, set(request.unread)
+    kind = PER_GPU if (names | unread) & PER_GPU else frozenset({BATCH})
+    batch = _one(request, kind)
     if batch is None or batch.value < 2:
         return ()
     part = next(part for part in range(2, batch.value + 1) if batch.value % part == 0)
     smaller = _changed(batch, batch.value // part, "each step needs less memory")
     if names & (WHOLE if batch.name == BATCH else WHOLE | {BATCH}):  # beside one of a GPU's it is that of all
         return (replace(smaller, why="each step needs less memory, and the global batch that it names stays"),)
-    if steps := _one(request, STEPS):
+    if unread & (WHOLE | {BATCH}):
+        return (replace(smaller, keeps_batch=False),)
+    named = (names | unread) & STEPS
+    if (steps := _one(request, STEPS)) and steps.value:
         more = _changed(steps, steps.value * part, "so the batch between two updates stays as it was")
         return smaller, more
-    if batch.name in TRANSFORMERS and batch.place == COMMAND and batch.flag.startswith("--"):
+    if not named and batch.name in TRANSFORMERS and batch.place == COMMAND and batch.flag.startswith("--"):
         added = f"{smaller.becomes} --gradient_accumulation_steps{batch.by}{part}"
         why = "each step needs less memory, and the batch between two updates stays as it was"
         return (replace(smaller, becomes=added, why=why),)
@@ -183,10 +231,10 @@ def _fewer_workers(request: Request) -> tuple[Change, ...]:
     return (_changed(workers, workers.value // 2, "each worker of a data loader holds a copy of what it prepares"),)
 
 
-def _one(request: Request, names: Iterable[str]) -> Option | None:
+def _one(request: Request, names: frozenset[str]) -> Option | None:
     """What is named twice means two things, and nobody here knows which of them was too large."""
     found = [one for one in request.options if one.name in names]
-    return found[0] if len(found) == 1 else None
+    return found[0] if len(found) == 1 and not names & set(request.unread) else None
 
 
 def _changed(option: Option, value: int, why: str) -> Change:
@@ -215,7 +263,7 @@ def _applied(one: Change, asked: Asked) -> Asked:
     if one.what == ENVIRONMENT:
         name = one.variable or one.was.partition("=")[0]
         return replace(asked, environment={**asked.environment, name: _in_variable(one, name, asked.environment)})
-    return replace(asked, command=_in_text(one, asked.command, "its command"))
+    return replace(asked, command=_in_text(one, asked.command, "its command", _without_comments(asked.command)))
 
 
 def _in_variable(one: Change, name: str, environment: Mapping[str, str]) -> str:
@@ -226,9 +274,10 @@ def _in_variable(one: Change, name: str, environment: Mapping[str, str]) -> str:
     return _in_text(one, environment[name], f"{name} of its environment")
 
 
-def _in_text(one: Change, text: str, whose: str) -> str:
+def _in_text(one: Change, text: str, whose: str, counted: str | None = None) -> str:
+    """Where it stands in what counts of the text."""
     written = re.compile(rf"(?<![^\s'\"]){re.escape(one.was)}(?![^\s'\";\\])")
-    found = [match.span() for match in written.finditer(text)]
+    found = [match.span() for match in written.finditer(text if counted is None else counted)]
     if len(found) != 1:
         raise Differs(f"{whose} says {one.was} more than once" if found else f"{whose} does not say {one.was} any more")
     ((start, end),) = found

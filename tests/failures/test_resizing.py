@@ -96,6 +96,56 @@ def test_what_could_not_be_carried_out_is_not_asked_for():
     assert possible("OutOfMemoryError", named, asked("other.py")) is None
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "--gradient_accumulation_steps $ACCUM",
+        "--gradient_accumulation_steps=$ACCUM",
+        "--gradient-accumulation-steps auto",
+        "--gradient_accumulation_steps 0",
+        "--gradient_accumulation_steps 2 --gradient_accumulation_steps 4",
+        "--gradient_accumulation_steps",
+        "--trainer-gradient-accumulation-steps 4",
+    ],
+)
+def test_steps_that_are_named_but_not_understood_are_not_named_once_more(steps):
+    given = asked(f"run_clm.py --per_device_train_batch_size 8 {steps}", ACCUM="4")
+
+    (only,) = changes("OutOfMemoryError", given)
+
+    assert only.becomes == "--per_device_train_batch_size 4" and not only.keeps_batch
+
+
+def test_steps_that_stand_in_the_environment_are_not_added_to_the_command():
+    given = asked("run_clm.py --per_device_train_batch_size 8", GRADIENT_ACCUMULATION_STEPS="auto")
+
+    (only,) = changes("OutOfMemoryError", given)
+
+    assert only.becomes == "--per_device_train_batch_size 4" and not only.keeps_batch
+
+
+def test_an_option_that_refers_to_a_variable_that_is_read_is_understood():
+    given = asked("t.py --micro-batch-size $MBS --gradient_accumulation_steps ${GAS}", MBS="8", GAS="2")
+
+    new = instead("OutOfMemoryError", given)
+
+    assert new == asked(given.command, MBS="4", GAS="4")
+    assert all(one.keeps_batch for one in changes("OutOfMemoryError", given))
+
+
+@pytest.mark.parametrize(
+    ("command", "becomes"),
+    [
+        ("# was --mbs 8\nt.py --mbs 4 --gbs 64", "# was --mbs 8\nt.py --mbs 2 --gbs 64"),
+        ("t.py --mbs 8 --gbs 64  # don't: --mbs 8", "t.py --mbs 4 --gbs 64  # don't: --mbs 8"),
+        ("t.py --name '# 1' \"a # b\" --mbs 8 --gbs 64", "t.py --name '# 1' \"a # b\" --mbs 4 --gbs 64"),
+        ("t.py # --mbs 8 --gbs 64", "t.py # --mbs 8 --gbs 64"),
+    ],
+)
+def test_what_a_comment_says_does_not_count(command, becomes):
+    assert instead("OutOfMemoryError", asked(command)).command == becomes
+
+
 def test_a_program_that_names_nothing_to_make_up_for_it_learns_by_a_smaller_batch_and_that_is_said():
     (only,) = changes("OutOfMemoryError", asked("train.py --batch-size 64"))
 
