@@ -10,7 +10,8 @@ What a turn does  decides (values only, no transaction), writes each decision wi
 Failure story     One standing decision for each failed attempt, one row for each step, each in the transaction of what
                   it tells of: killed anywhere, the next turn finds what is left, and two at once do nothing twice. What
                   a correction withdraws stops between two steps, and none of them is made again. A step that
-                  raises is tried again by the next claim, five times; then the decision has failed, with the reason. A
+                  raises is tried again by the next claim, five times; then the decision has failed, with the reason.
+                  What the job does not ask for any more cannot be changed: that fails at once and gives the job back. A
                   decision that is late has expired and never acts; a person who was faster wins, and is not an error:
                   each step locks the decision and is made only while it is ours, so an undo stops what is left. What
                   cannot be decided takes nobody's place: others are looked at in its stead.
@@ -237,7 +238,7 @@ def _close(decision: Decision, node: Node, now: datetime) -> None:
 
 
 @transaction.atomic
-def _act_on_job(decision: Decision, now: datetime) -> tuple[Course, str]:
+def _act_on_job(decision: Decision, now: datetime) -> tuple[str, str]:
     """The step and the row that says so are one transaction."""
     decision_actions.still_ours(decision)
     if decision.steps.filter(kind=Step.Kind.RESTARTED).exists():
@@ -251,7 +252,7 @@ def _act_on_job(decision: Decision, now: datetime) -> tuple[Course, str]:
         return _given_back(decision, f"The job was left alone: {moved}.")
 
 
-def _given_back(decision: Decision, why: str) -> tuple[Course, str]:
+def _given_back(decision: Decision, why: str) -> tuple[str, str]:
     """What cannot be done keeps nobody waiting. Who has let the job go meanwhile was first, and that is no failure."""
     said = f"{why} It is what its end made of it."
     try:
