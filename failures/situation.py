@@ -98,7 +98,7 @@ def facts_of(row: Diagnosis) -> Facts:
         checkpoints=_saved(attempt, spike_at),
         started_from=_started_from(attempt),
         spike_at=spike_at,
-        request=_request(row.root_cause, job) if row.root_cause in resizing.CAUSES else None,
+        request=_request(row, job) if row.root_cause in resizing.CAUSES else None,
     )
 
 
@@ -131,7 +131,7 @@ def _lying(attempt: Attempt, spike_at: int | None) -> tuple[Saved, ...]:
     return checkpoints.as_saved(found, job.checkpoint_dir, spike_at)
 
 
-def _request(cause: str, job: Job) -> resizing.Request | None:
+def _request(row: Diagnosis, job: Job) -> resizing.Request | None:
     """What it asks for, beside the largest of the nodes that could take it."""
     nodes = Node.objects.filter(cluster=job.cluster_id, gpus__gte=job.gpus_per_node, cpus__gte=job.cpus_per_node)
     wanted = {"gpu_model": job.gpu_model, "nic_type": job.nic_type, "name": job.on_node}
@@ -140,7 +140,9 @@ def _request(cause: str, job: Job) -> resizing.Request | None:
     enough = sizes[min(job.nodes, len(sizes)) - 1] if sizes else (0, 0)  # as much as all of its nodes have
     asked = resizing.Asked(command=job.command, environment=job.environment, memory_mb=job.memory_per_node_mb)
     whole = bool(job.gpus_per_node) and job.gpus_per_node == enough[1]
-    return resizing.possible(cause, resizing.request(asked, most_memory_mb=enough[0], whole_nodes=whole), asked)
+    said = [str(one.get("text", "")) for one in row.evidence]
+    found = resizing.request(asked, most_memory_mb=enough[0], whole_nodes=whole, said=said)
+    return resizing.possible(row.root_cause, found, asked)
 
 
 def _started_from(attempt: Attempt) -> int | None:

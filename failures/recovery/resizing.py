@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from jobs.notation import parse_memory_mb
 
-GPU, HOST = "OutOfMemoryError", ("HostOOMKilled", "DataloaderKilled")
-CAUSES = frozenset({GPU, *HOST})
+GPU, HOST, LOADER = "OutOfMemoryError", "HostOOMKilled", "DataloaderKilled"
+CAUSES = frozenset({GPU, HOST, LOADER})
 
 # An option as it is written in a command: --micro-batch-size 8, data.micro_batch_size=8, MICRO_BATCH_SIZE=8
 OPTION = re.compile(
@@ -46,10 +46,18 @@ COUNTED = frozenset().union(*KINDS)
 
 WORD = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z_]\w*(?:-[A-Za-z_]\w*)*")
 REFERENCE = re.compile(r"(?:=|[ \t]+)\"?\$\{?(\w+)")  # behind an option: its value stands somewhere else
-COMMENT = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?P<comment>(?<![^\s;&|()])\#[^\n]*)""", re.DOTALL)
+COMMENT = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?P<comment>(?<![^\s;&|()])#[^\n]*)""", re.DOTALL)
 
 MEMORY, COMMAND, ENVIRONMENT = "memory_per_node", "command", "environment"
 GIB = 1024
+TO_THE_GIB = 8 * GIB  # less is asked for to the megabyte
+MOST_PARTS = 8  # a batch that only a larger number divides would become far too small
+
+# A data loader's memory between its processes has a size of its own, whatever the job asks for
+SHARED = re.compile(
+    r"shared[ _]memory|\bshm\b|bus error|sigbus|\bsignal:? 7\b|(?:exitcode *:|code[ =:]{1,4}) *(?:-7|135)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +90,7 @@ class Request:
     most_memory_mb: int = 0  # of a node that it could run on
     whole_nodes: bool = False
     options: tuple[Option, ...] = ()
+    shared: bool = False  # it was the memory between its processes that ran out
     unread: tuple[str, ...] = ()  # names that count and stand there too, with what is no plain number
 
 
@@ -112,14 +121,16 @@ class Differs(Exception):
     """The job does not ask any more for what was to be changed; the message is a sentence."""
 
 
-def request(asked: Asked, *, most_memory_mb: int, whole_nodes: bool) -> Request:
-    """Only numbers behind a name that counts here: a command may hold secrets, and this is kept with the decision."""
+def request(asked: Asked, *, most_memory_mb: int, whole_nodes: bool, said: Iterable[str] = ()) -> Request:
+    """Only numbers behind a name that counts here: a command may hold secrets, and this is kept with the decision.
+    `said` is the evidence, as it stands in the log."""
     found = [one for one in _found(asked) if one.name in COUNTED]
     return Request(
         memory_mb=asked.memory_mb,
         most_memory_mb=most_memory_mb,
         whole_nodes=whole_nodes,
         options=tuple(found[:MOST_OPTIONS]),
+        shared=any(SHARED.search(line) for line in said),
         unread=tuple(sorted(_unread(asked, found))),
     )
 
@@ -189,7 +200,11 @@ def change(cause: str, request: Request | None) -> tuple[Change, ...]:
     """Empty: nobody here knows what would help."""
     if request is None:
         return ()
-    return _smaller_batch(request) if cause == GPU else _more_memory(request) or _fewer_workers(request)
+    if cause == GPU:
+        return _smaller_batch(request)
+    if cause == LOADER and request.shared:
+        return _fewer_workers(request)
+    return _more_memory(request) or _fewer_workers(request)
 
 
 def _smaller_batch(request: Request) -> tuple[Change, ...]:
@@ -198,7 +213,9 @@ def _smaller_batch(request: Request) -> tuple[Change, ...]:
     batch = _one(request, kind)
     if batch is None or batch.value < 2:
         return ()
-    part = next(part for part in range(2, batch.value + 1) if batch.value % part == 0)
+    part = next((part for part in range(2, MOST_PARTS + 1) if batch.value % part == 0), None)
+    if part is None:
+        return ()
     smaller = _changed(batch, batch.value // part, "each step needs less memory")
     if names & (WHOLE if batch.name == BATCH else WHOLE | {BATCH}):  # beside one of a GPU's it is that of all
         return (replace(smaller, why="each step needs less memory, and the global batch that it names stays"),)
@@ -217,10 +234,12 @@ def _smaller_batch(request: Request) -> tuple[Change, ...]:
 
 def _more_memory(request: Request) -> tuple[Change, ...]:
     was, most = request.memory_mb, request.most_memory_mb
-    more = min(most, -(-was * 3 // 2 // GIB) * GIB) if was else most if request.whole_nodes else 0
+    half_more = was + -(-was // 2)
+    rounded = half_more if half_more < TO_THE_GIB else -(-half_more // GIB) * GIB
+    more = min(most, rounded) if was else most if request.whole_nodes else 0
     if more <= was:
         return ()
-    why = "all that its nodes have" if more == most else "half as much again"
+    why = "all that its nodes have" if more == most else f"{_written(more - was)} more"
     return (Change(what=MEMORY, was=_written(was), becomes=_written(more), why=why),)
 
 

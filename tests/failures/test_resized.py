@@ -79,6 +79,17 @@ def test_more_memory_is_asked_for_where_the_host_ran_out_of_it(tmp_path):
     assert job.memory_per_node_mb == 150 * 1024 and job.command == COMMAND
 
 
+def test_of_shared_memory_a_data_loader_gets_no_more_by_asking_for_memory(tmp_path):
+    text = (
+        "RuntimeError: DataLoader worker (pid 5150) is killed by signal: Bus error. It is possible that dataloader's"
+        " workers are out of shared memory. Please try to raise your shared memory limit.\n"
+    )
+
+    job = approved(decided(tmp_path, text, memory_per_node="100G", command="t.py --num-workers 8"))
+
+    assert (job.command, job.memory_per_node_mb) == ("t.py --num-workers 4", 100 * 1024)
+
+
 @pytest.mark.parametrize(("label", "course"), [({}, "proposed"), ({"acme-resize": "on"}, "done")])
 def test_it_is_done_without_a_yes_only_where_the_mode_and_the_owner_say_so(tmp_path, label, course):
     acts()

@@ -161,6 +161,8 @@ def test_a_program_that_names_nothing_to_make_up_for_it_learns_by_a_smaller_batc
         "train.py --micro-batch-size 8 && train.py --micro-batch-size 4",
         "train.py --eval-batch-size 64 --batch-size-schedule 8",
         "train.py --micro-batch-size 8x2",
+        "train.py --micro-batch-size 11 --global-batch-size 64",
+        "train.py --batch-size 1000003",
         "train.py --micro-batch-size 8 --mbs 4 --batch-size 64",
     ],
 )
@@ -179,12 +181,52 @@ def test_of_a_command_only_the_numbers_that_count_are_kept():
 
 @pytest.mark.parametrize(
     ("memory_gib", "most_gib", "whole", "becomes"),
-    [(64, 512, False, "96G"), (400, 512, False, "512G"), (1, 512, False, "2G"), (0, 512, True, "512G")],
+    [
+        (64, 512, False, "96G"),
+        (400, 512, False, "512G"),
+        (1, 512, False, "1536M"),
+        (6, 512, False, "9G"),
+        (0, 512, True, "512G"),
+    ],
 )
 def test_host_memory_grows_by_half_and_never_beyond_the_nodes(memory_gib, most_gib, whole, becomes):
     (only,) = changes("HostOOMKilled", asked(memory_mb=memory_gib * GIB), most=most_gib * GIB, whole=whole)
 
     assert (only.what, only.becomes) == ("memory_per_node", becomes)
+
+
+@pytest.mark.parametrize(
+    ("memory_mb", "becomes", "why"),
+    [
+        (100, "150M", "50M more"),
+        (101, "152M", "51M more"),
+        (9 * GIB + 1, "14G", "5119M more"),
+        (64 * GIB, "96G", "32G more"),
+    ],
+)
+def test_how_much_more_memory_is_said_as_it_is(memory_mb, becomes, why):
+    (only,) = changes("HostOOMKilled", asked(memory_mb=memory_mb))
+
+    assert (only.becomes, only.why) == (becomes, why)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: unable to open shared memory object </torch_1> in read-write mode",
+        "It is possible that dataloader's workers are out of shared memory.",
+        "OSError: [Errno 28] No space left on device: '/dev/shm/x'",
+        "DataLoader worker (pid 7) is killed by signal: Bus error.",
+    ],
+)
+def test_a_data_loader_without_shared_memory_gets_fewer_workers_and_no_more_memory(said):
+    given = asked("t.py --num-workers 8", memory_mb=64 * GIB)
+    room = {"most_memory_mb": 512 * GIB, "whole_nodes": False}
+
+    (only,) = change("DataloaderKilled", request(given, said=[said], **room))
+    (other,) = change("DataloaderKilled", request(given, said=["worker (pid 7) is killed by signal: Killed."], **room))
+
+    assert only.becomes == "--num-workers 4" and other.becomes == "96G"
 
 
 def test_memory_that_is_no_whole_number_of_gib_survives_the_way_there_and_back():
