@@ -92,9 +92,9 @@ def sentence(decision: Decision) -> str:
     """What it is, in one line."""
     what = decision.action.capitalize()
     if decision.change:
-        what += f": {' and '.join(_instead(one) for one in decision.changes)},"
+        what += f": {' and '.join(_instead(one) for one in decision.changes)}"
     if decision.checkpoint_step is not None:
-        what += f" from step {decision.checkpoint_step}"
+        what += f"{',' if decision.change else ''} from step {decision.checkpoint_step}"
     if decision.drain:
         what += f" without {', '.join(decision.drain)}"
     elif decision.test:

@@ -98,7 +98,7 @@ def facts_of(row: Diagnosis) -> Facts:
         checkpoints=_saved(attempt, spike_at),
         started_from=_started_from(attempt),
         spike_at=spike_at,
-        request=_request(job) if row.root_cause in resizing.CAUSES else None,
+        request=_request(row, job) if row.root_cause in resizing.CAUSES else None,
     )
 
 
@@ -131,18 +131,18 @@ def _lying(attempt: Attempt, spike_at: int | None) -> tuple[Saved, ...]:
     return checkpoints.as_saved(found, job.checkpoint_dir, spike_at)
 
 
-def _request(job: Job) -> resizing.Request:
+def _request(row: Diagnosis, job: Job) -> resizing.Request | None:
     """What it asks for, beside the largest of the nodes that could take it."""
     nodes = Node.objects.filter(cluster=job.cluster_id, gpus__gte=job.gpus_per_node, cpus__gte=job.cpus_per_node)
     wanted = {"gpu_model": job.gpu_model, "nic_type": job.nic_type, "name": job.on_node}
     nodes = nodes.filter(**{name: value for name, value in wanted.items() if value})
     sizes = sorted(nodes.values_list("memory_mb", "gpus"), reverse=True)
     enough = sizes[min(job.nodes, len(sizes)) - 1] if sizes else (0, 0)  # as much as all of its nodes have
-    return resizing.request(
-        resizing.Asked(command=job.command, environment=job.environment, memory_mb=job.memory_per_node_mb),
-        most_memory_mb=enough[0],
-        whole_nodes=bool(job.gpus_per_node) and job.gpus_per_node == enough[1],
-    )
+    asked = resizing.Asked(command=job.command, environment=job.environment, memory_mb=job.memory_per_node_mb)
+    whole = bool(job.gpus_per_node) and job.gpus_per_node == enough[1]
+    said = [str(one.get("text", "")) for one in row.evidence]
+    found = resizing.request(asked, most_memory_mb=enough[0], whole_nodes=whole, said=said)
+    return resizing.possible(row.root_cause, found, asked)
 
 
 def _started_from(attempt: Attempt) -> int | None:

@@ -10,7 +10,8 @@ What a turn does  decides (values only, no transaction), writes each decision wi
 Failure story     One standing decision for each failed attempt, one row for each step, each in the transaction of what
                   it tells of: killed anywhere, the next turn finds what is left, and two at once do nothing twice. What
                   a correction withdraws stops between two steps, and none of them is made again. A step that
-                  raises is tried again by the next claim, five times; then the decision has failed, with the reason. A
+                  raises is tried again by the next claim, five times; then the decision has failed, with the reason.
+                  What the job does not ask for any more cannot be changed: that fails at once and gives the job back. A
                   decision that is late has expired and never acts; a person who was faster wins, and is not an error:
                   each step locks the decision and is made only while it is ours, so an undo stops what is left. What
                   cannot be decided takes nobody's place: others are looked at in its stead.
@@ -172,9 +173,9 @@ def carry_out(decision: Decision, now: datetime) -> bool:
         return False
     if test is not None and test.faulty:
         decision_actions.name_faulty(decision, test.faulty)
-    job = _act_on_job(decision, now) if attempt is not None else ""
+    course, job = _act_on_job(decision, now) if attempt is not None else (Course.DONE, "")
     said = " ".join(one for one in (test.sentence if test else "", job) if one)
-    return decision_actions.finish(decision, Course.DONE, said, now)
+    return decision_actions.finish(decision, course, said, now)
 
 
 def _still_there(decision: Decision) -> int:
@@ -237,16 +238,30 @@ def _close(decision: Decision, node: Node, now: datetime) -> None:
 
 
 @transaction.atomic
-def _act_on_job(decision: Decision, now: datetime) -> str:
+def _act_on_job(decision: Decision, now: datetime) -> tuple[str, str]:
     """The step and the row that says so are one transaction."""
     decision_actions.still_ours(decision)
-    if decision.steps.filter(kind__in=(Step.Kind.RESTARTED, Step.Kind.ENDED)).exists():
-        return decision.outcome
+    if decision.steps.filter(kind=Step.Kind.RESTARTED).exists():
+        return Course.DONE, decision.outcome
+    if ended := decision.steps.filter(kind=Step.Kind.ENDED).first():
+        return (Course.FAILED, ended.words) if decision.restarts else (Course.DONE, decision.outcome)
     try:
         with transaction.atomic():
-            return _restart(decision, now) if decision.restarts else _end(decision)
+            return Course.DONE, _restart(decision, now) if decision.restarts else _end(decision)
     except (JobError, Differs) as moved:
-        return f"The job was left alone: {moved}."
+        return _given_back(decision, f"The job was left alone: {moved}.")
+
+
+def _given_back(decision: Decision, why: str) -> tuple[str, str]:
+    """What cannot be done keeps nobody waiting. Who has let the job go meanwhile was first, and that is no failure."""
+    said = f"{why} It is what its end made of it."
+    try:
+        with transaction.atomic():
+            decision_actions.give_back(decision, RECOVERY, why)
+            decision_actions.step(decision, Step.Kind.ENDED, said)
+    except JobError:
+        return Course.DONE, why
+    return Course.FAILED, said
 
 
 def _restart(decision: Decision, now: datetime) -> str:

@@ -79,6 +79,17 @@ def test_more_memory_is_asked_for_where_the_host_ran_out_of_it(tmp_path):
     assert job.memory_per_node_mb == 150 * 1024 and job.command == COMMAND
 
 
+def test_of_shared_memory_a_data_loader_gets_no_more_by_asking_for_memory(tmp_path):
+    text = (
+        "RuntimeError: DataLoader worker (pid 5150) is killed by signal: Bus error. It is possible that dataloader's"
+        " workers are out of shared memory. Please try to raise your shared memory limit.\n"
+    )
+
+    job = approved(decided(tmp_path, text, memory_per_node="100G", command="t.py --num-workers 8"))
+
+    assert (job.command, job.memory_per_node_mb) == ("t.py --num-workers 4", 100 * 1024)
+
+
 @pytest.mark.parametrize(("label", "course"), [({}, "proposed"), ({"acme-resize": "on"}, "done")])
 def test_it_is_done_without_a_yes_only_where_the_mode_and_the_owner_say_so(tmp_path, label, course):
     acts()
@@ -140,6 +151,33 @@ def test_who_released_it_meanwhile_is_left_alone(tmp_path):
     assert job.command == COMMAND
     decision.refresh_from_db()
     assert "left alone" in decision.outcome
+
+
+def test_what_stands_in_the_value_of_a_variable_is_carried_out(tmp_path):
+    environment = {"ARGS": "--lr 1 --micro-batch-size 8 --global-batch-size 64"}
+
+    job = approved(decided(tmp_path, command="sh run.sh", environment=environment))
+
+    assert job.environment["ARGS"] == "--lr 1 --micro-batch-size 4 --global-batch-size 64"
+
+
+@pytest.mark.parametrize("by_now", ["mine.py", f"{COMMAND} && {COMMAND}"])
+def test_what_cannot_be_carried_out_has_failed_and_the_job_is_given_back_at_once(tmp_path, by_now):
+    decision = decided(tmp_path)
+    Job.objects.update(command=by_now)
+
+    job = approved(decision)
+
+    decision.refresh_from_db()
+    assert decision.course == "failed" and "--micro-batch-size 8" in decision.outcome
+    assert (job.command, job.state, job.recover_by, job.hold) == (by_now, State.FAILED, None, "")
+
+
+def test_the_sentence_has_one_comma_where_it_starts_from_the_beginning(tmp_path):
+    decision = decided(tmp_path)
+    decision.checkpoint_step = None
+
+    assert "instead of --micro-batch-size 8, because" in decision_actions.sentence(decision)
 
 
 def test_a_replay_says_what_it_would_ask_for_today(tmp_path):

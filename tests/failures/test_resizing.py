@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from failures.recovery.resizing import Asked, Differs, applied, change, request, taken_back
+from failures.recovery.resizing import Asked, Differs, applied, change, possible, request, taken_back
 
 GIB = 1024
 MEGATRON = "torchrun pretrain_gpt.py --micro-batch-size 8 --global-batch-size 1024 --num-layers 32"
@@ -69,6 +69,83 @@ def test_what_stands_in_the_environment_is_changed_there():
     assert new.command == given.command
 
 
+@pytest.mark.parametrize("value", ["--lr 1 --micro-batch-size 8 --gas 2", "--micro-batch-size 8 --gas 2"])
+def test_what_stands_inside_the_value_of_a_variable_is_changed_there_and_back(value):
+    given = asked("sh run.sh $ARGS", ARGS=value, OTHER="--lr 2")
+    made = changes("OutOfMemoryError", given)
+
+    new = applied(made, given)
+
+    assert new.environment == {"ARGS": value.replace("size 8", "size 4").replace("gas 2", "gas 4"), "OTHER": "--lr 2"}
+    assert applied(taken_back(made), new) == given
+
+
+def test_a_number_is_found_again_as_it_was_written():
+    given = asked("train.py --micro-batch-size 08 --gbs 64")
+    made = changes("OutOfMemoryError", given)
+
+    assert applied(made, given).command == "train.py --micro-batch-size 4 --gbs 64"
+    assert applied(taken_back(made), applied(made, given)) == given
+
+
+def test_what_could_not_be_carried_out_is_not_asked_for():
+    given = asked("train.py --mbs 8 --gbs 64")
+    named = request(given, most_memory_mb=0, whole_nodes=False)
+
+    assert possible("OutOfMemoryError", named, given) == named
+    assert possible("OutOfMemoryError", named, asked("other.py")) is None
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "--gradient_accumulation_steps $ACCUM",
+        "--gradient_accumulation_steps=$ACCUM",
+        "--gradient-accumulation-steps auto",
+        "--gradient_accumulation_steps 0",
+        "--gradient_accumulation_steps 2 --gradient_accumulation_steps 4",
+        "--gradient_accumulation_steps",
+        "--trainer-gradient-accumulation-steps 4",
+    ],
+)
+def test_steps_that_are_named_but_not_understood_are_not_named_once_more(steps):
+    given = asked(f"run_clm.py --per_device_train_batch_size 8 {steps}", ACCUM="4")
+
+    (only,) = changes("OutOfMemoryError", given)
+
+    assert only.becomes == "--per_device_train_batch_size 4" and not only.keeps_batch
+
+
+def test_steps_that_stand_in_the_environment_are_not_added_to_the_command():
+    given = asked("run_clm.py --per_device_train_batch_size 8", GRADIENT_ACCUMULATION_STEPS="auto")
+
+    (only,) = changes("OutOfMemoryError", given)
+
+    assert only.becomes == "--per_device_train_batch_size 4" and not only.keeps_batch
+
+
+def test_an_option_that_refers_to_a_variable_that_is_read_is_understood():
+    given = asked("t.py --micro-batch-size $MBS --gradient_accumulation_steps ${GAS}", MBS="8", GAS="2")
+
+    new = instead("OutOfMemoryError", given)
+
+    assert new == asked(given.command, MBS="4", GAS="4")
+    assert all(one.keeps_batch for one in changes("OutOfMemoryError", given))
+
+
+@pytest.mark.parametrize(
+    ("command", "becomes"),
+    [
+        ("# was --mbs 8\nt.py --mbs 4 --gbs 64", "# was --mbs 8\nt.py --mbs 2 --gbs 64"),
+        ("t.py --mbs 8 --gbs 64  # don't: --mbs 8", "t.py --mbs 4 --gbs 64  # don't: --mbs 8"),
+        ("t.py --name '# 1' \"a # b\" --mbs 8 --gbs 64", "t.py --name '# 1' \"a # b\" --mbs 4 --gbs 64"),
+        ("t.py # --mbs 8 --gbs 64", "t.py # --mbs 8 --gbs 64"),
+    ],
+)
+def test_what_a_comment_says_does_not_count(command, becomes):
+    assert instead("OutOfMemoryError", asked(command)).command == becomes
+
+
 def test_a_program_that_names_nothing_to_make_up_for_it_learns_by_a_smaller_batch_and_that_is_said():
     (only,) = changes("OutOfMemoryError", asked("train.py --batch-size 64"))
 
@@ -84,6 +161,8 @@ def test_a_program_that_names_nothing_to_make_up_for_it_learns_by_a_smaller_batc
         "train.py --micro-batch-size 8 && train.py --micro-batch-size 4",
         "train.py --eval-batch-size 64 --batch-size-schedule 8",
         "train.py --micro-batch-size 8x2",
+        "train.py --micro-batch-size 11 --global-batch-size 64",
+        "train.py --batch-size 1000003",
         "train.py --micro-batch-size 8 --mbs 4 --batch-size 64",
     ],
 )
@@ -102,12 +181,52 @@ def test_of_a_command_only_the_numbers_that_count_are_kept():
 
 @pytest.mark.parametrize(
     ("memory_gib", "most_gib", "whole", "becomes"),
-    [(64, 512, False, "96G"), (400, 512, False, "512G"), (1, 512, False, "2G"), (0, 512, True, "512G")],
+    [
+        (64, 512, False, "96G"),
+        (400, 512, False, "512G"),
+        (1, 512, False, "1536M"),
+        (6, 512, False, "9G"),
+        (0, 512, True, "512G"),
+    ],
 )
 def test_host_memory_grows_by_half_and_never_beyond_the_nodes(memory_gib, most_gib, whole, becomes):
     (only,) = changes("HostOOMKilled", asked(memory_mb=memory_gib * GIB), most=most_gib * GIB, whole=whole)
 
     assert (only.what, only.becomes) == ("memory_per_node", becomes)
+
+
+@pytest.mark.parametrize(
+    ("memory_mb", "becomes", "why"),
+    [
+        (100, "150M", "50M more"),
+        (101, "152M", "51M more"),
+        (9 * GIB + 1, "14G", "5119M more"),
+        (64 * GIB, "96G", "32G more"),
+    ],
+)
+def test_how_much_more_memory_is_said_as_it_is(memory_mb, becomes, why):
+    (only,) = changes("HostOOMKilled", asked(memory_mb=memory_mb))
+
+    assert (only.becomes, only.why) == (becomes, why)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: unable to open shared memory object </torch_1> in read-write mode",
+        "It is possible that dataloader's workers are out of shared memory.",
+        "OSError: [Errno 28] No space left on device: '/dev/shm/x'",
+        "DataLoader worker (pid 7) is killed by signal: Bus error.",
+    ],
+)
+def test_a_data_loader_without_shared_memory_gets_fewer_workers_and_no_more_memory(said):
+    given = asked("t.py --num-workers 8", memory_mb=64 * GIB)
+    room = {"most_memory_mb": 512 * GIB, "whole_nodes": False}
+
+    (only,) = change("DataloaderKilled", request(given, said=[said], **room))
+    (other,) = change("DataloaderKilled", request(given, said=["worker (pid 7) is killed by signal: Killed."], **room))
+
+    assert only.becomes == "--num-workers 4" and other.becomes == "96G"
 
 
 def test_memory_that_is_no_whole_number_of_gib_survives_the_way_there_and_back():
