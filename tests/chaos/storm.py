@@ -1,6 +1,6 @@
 """The storm: a running instance, thousands of short jobs, and something killed every few seconds.
 
-    make chaos [SEED=N] [MINUTES=10]
+    make chaos [SEED=N] [ARGS="--minutes 10"]
 
 Some of the jobs are trainings that fail once: they report heartbeats and checkpoints, and recovery may act. Beside it a
 person says yes or no to what recovery only proposes, resumes nodes that it closed and releases what it holds.
