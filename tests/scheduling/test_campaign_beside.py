@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -42,16 +43,17 @@ def campaign(cluster: Cluster, datasets: list[dict[str, Any]] = DATASETS) -> Cam
     return verbs.ask(wanted, suite=suite, cluster=cluster, team=team, author=make.author(), now=clock.now())
 
 
+def one_turn(row, backend):
+    turns(row.pk, "test", lambda _: backend)
+    now = clock.now()
+    stage_once(now)
+    evaluate_once(now)
+
+
 def test_a_campaign_takes_what_pretraining_leaves_and_nothing_of_what_it_has(process):
     row = Cluster.objects.create(name="beside", address=process.address, log_root=str(process.log_root), policy="acme")
     with closing(process.backend()) as backend:
-
-        def turn() -> None:
-            turns(row.pk, "test", lambda _: backend)
-            now = clock.now()
-            stage_once(now)
-            evaluate_once(now)
-
+        turn = partial(one_turn, row, backend)
         turn()
         hints = {"SIM_DURATION_S": "86400", "SIM_END": "COMPLETED"}
         pretraining = make.job(cluster=row, kind="pretrain", nodes=2, gpus_per_node=8, environment=hints)
@@ -92,13 +94,7 @@ def test_pretraining_that_arrives_gets_every_gpu_that_a_campaign_holds(process):
     """The shards of this dataset never come to their end within the grace, so nobody is waited for."""
     row = Cluster.objects.create(name="beside", address=process.address, log_root=str(process.log_root), policy="acme")
     with closing(process.backend()) as backend:
-
-        def turn() -> None:
-            turns(row.pk, "test", lambda _: backend)
-            now = clock.now()
-            stage_once(now)
-            evaluate_once(now)
-
+        turn = partial(one_turn, row, backend)
         turn()
         asked_for = campaign(row, [{"name": "endless", "samples": 10**8, "infer_s": 10**7}])
         trials = Job.objects.filter(trial__campaign=asked_for, trial__kind="infer")
@@ -126,7 +122,8 @@ def test_pretraining_that_arrives_gets_every_gpu_that_a_campaign_holds(process):
     assert held_by(pretraining) == 24
     assert given_way.count() >= 24
     assert asked_for.state == "RUNNING"
-    assert not shards.filter(state="INFERRING").exists()
+    # On a slow machine a trial was sent for what the first ones gave back; it waits behind pretraining, and has no GPU
+    assert not shards.filter(state="INFERRING").exclude(trial__job__state="PENDING").exists()
     assert set(shards.filter(trial=None, infer_s=None).values_list("state", "tries")) == {("WAITING", 0)}
 
 
