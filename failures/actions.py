@@ -67,7 +67,9 @@ def claim(now: datetime) -> Diagnosis | None:
     """
     with transaction.atomic():
         due = Diagnosis.objects.open().filter(due_at__lte=now).select_for_update(skip_locked=True, of=("self",))
-        row = due.order_by(F("judged_at").asc(nulls_first=True), "due_at").only("pk", "judged_at").first()
+        # What failed in one moment is due in one moment: its first symptom leads, whatever order the table gives
+        longest = (F("judged_at").asc(nulls_first=True), "due_at", "failed_at", "pk")
+        row = due.order_by(*longest).only("pk", "judged_at").first()
         if row is None or (row.judged_at and _bundle_in_hand(now)):
             return None
         Diagnosis.objects.filter(pk=row.pk).update(tries=F("tries") + 1, due_at=now + LEASE)

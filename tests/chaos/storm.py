@@ -48,7 +48,9 @@ ENDS = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED:1", "OUT_OF_MEMORY")
 # Causes with different remedies: started again at once, elsewhere, after a roll back, or not at all
 TRAINING_FAILS = ("cuda_error", "ecc_error", "dataloader_killed", "checkpoint_corrupt", "value_error")
 TRAININGS = 0.15
-STORMY = 0.75  # of the time after the start; the rest is for jobs that are under way when the storm is over
+# GPUs per node of gangs and trainings: whole nodes, and parts of nodes that others share
+WIDTHS = (2, 4, 8)
+STORMY = 0.8  # of the time after the start; the rest is for jobs that are under way when the storm is over
 STILL_TURNS = 120  # a second each at least: longer than the claim of a dead worker and the pause before another try
 LONGEST_REST_S = 1200.0
 STOPPED_S = 33.0  # longer than the lease
@@ -187,7 +189,7 @@ class Storm:
             "kind": "debug",
             "environment": play,
             "nodes": 2 if gang else 1,
-            "gpus_per_node": 8 if gang else dice.choice((1, 1, 2, 4)),
+            "gpus_per_node": dice.choice(WIDTHS) if gang else dice.choice((1, 1, 1, 2)),
             "time_limit": 600,
             "team": "platform",
         }
@@ -201,7 +203,7 @@ class Storm:
             "environment": {"SIM_DURATION_S": f"{dice.uniform(1, 5):.1f}", "SIM_END": f"{fails},COMPLETED"},
             "labels": {"acme-recovery": "on"},
             "nodes": dice.choice((1, 2)),
-            "gpus_per_node": 8,
+            "gpus_per_node": dice.choice(WIDTHS),
             "time_limit": 600,
             "checkpoint_dir": "/checkpoints/storm",
             "team": "platform",
@@ -301,7 +303,7 @@ class Storm:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
                 self.kills["stopped"] += 1
-                self.over.wait(2 * STOPPED_S)  # nothing moves while the holder sleeps; the storm is more than that
+                self.over.wait(4 * STOPPED_S)  # nothing moves while the holder sleeps; the storm is more than that
 
     def _stop_the_holder(self) -> int:
         """Its pid, if it still holds the lease now that it stands still; turns are short, so mostly it does not."""

@@ -48,6 +48,16 @@ def test_every_failed_attempt_gets_a_verdict(tmp_path, state):
     assert make.of(attempt).judged_at
 
 
+def test_of_two_that_failed_in_one_turn_the_earlier_is_read_first_wherever_its_row_lies(tmp_path):
+    attempts = [make.failed(tmp_path, on=(node,)) for node in ("seren-001", "seren-002")]
+    note()
+    due = make.of(attempts[0]).due_at
+    for moment in (due + timedelta(seconds=1), due):  # written again, its row lies behind the other's
+        Diagnosis.objects.filter(attempt=attempts[0]).update(due_at=moment)
+
+    assert [actions.claim(clock.now()).attempt for _ in attempts] == attempts
+
+
 def test_what_went_back_to_the_queue_after_a_node_failure_is_diagnosed_too(tmp_path):
     attempt = make.failed(tmp_path, "step 1\n", state="NODE_FAIL")
 
