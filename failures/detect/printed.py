@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 LONGEST = 800  # characters of a line that are looked at
 MOST = 2**62
 BEHIND = 4  # steps by which ranks of one job may differ in what they print
 LOOKED_BACK = 60  # characters before a number that say what it counts
+AT_ONCE, AROUND = 16, 4  # lines; a bar comes right before or after its figures
 
 NUMBER = r"([-+]?(?:\d{1,15}(?:,\d{3}){0,4}(?:\.\d{0,18})?(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?))(?!\w|\.\d)"
 IS = r"[\"']?\s{0,8}(?:[:=]\s{0,8})?[\"'\[(]{0,2}"
@@ -110,22 +111,40 @@ class Printed:
     saved: Saved | None = None
 
 
-def read(lines: Iterable[str], before: int | None = None) -> Printed:
+def read(lines: Sequence[str], before: int | None = None) -> Printed:
     """`before` is the furthest step that was known; without anything new, `newest` is None."""
-    newest: Told | None = None
-    saved: Saved | None = None
-    for one in _said(lines):
-        if isinstance(one, Told):
-            newest = _joined(newest, one)
-        elif (step := one.step if one.step >= 0 else _furthest(newest, before)) is not None:
-            saved = replace(one, step=step)
+    newest = _newest(lines)
     if newest is not None and before is not None and before - BEHIND < newest.step <= before:
         newest = None
-    return Printed(newest=newest, saved=saved)
+    return Printed(newest=newest, saved=_last_saved(lines, before))
 
 
-def _furthest(newest: Told | None, before: int | None) -> int | None:
-    return newest.step if newest else before
+def _newest(lines: Sequence[str]) -> Told | None:
+    """From the end on, by a few lines at once: of a thousand steps only the last is wanted."""
+    marked = [line[:LONGEST] for line in lines if _may_tell(line)]
+    for end in range(len(marked), 0, -AT_ONCE):
+        newest: Told | None = None
+        for one in _told(marked[max(0, end - AT_ONCE) : end + AROUND]):
+            newest = _joined(newest, one)
+        if newest is not None:
+            return newest
+    return None
+
+
+def _may_tell(line: str) -> bool:
+    low = line.lower()
+    return "step" in low or "iter" in low or "%|" in low or ("loss" in low and "epoch" in low)
+
+
+def _last_saved(lines: Sequence[str], before: int | None) -> Saved | None:
+    """One that does not say at which step is of the step before it."""
+    for place in range(len(lines) - 1, -1, -1):
+        if (saved := _saved(lines[place][:LONGEST])) is None:
+            continue
+        newest = _newest(lines[:place]) if saved.step < 0 else None
+        step = newest.step if newest else before if saved.step < 0 else saved.step
+        return replace(saved, step=step) if step is not None else None
+    return None
 
 
 def _joined(known: Told | None, one: Told) -> Told:
@@ -137,10 +156,10 @@ def _joined(known: Told | None, one: Told) -> Told:
     return replace(ahead, **missing)
 
 
-def _said(lines: Iterable[str]) -> Iterator[Told | Saved]:
+def _told(lines: Iterable[str]) -> Iterator[Told]:
     bars = _Bars()
     for line in lines:
-        if (found := bars.heard(line[:LONGEST])) is not None:
+        if (found := bars.heard(line)) is not None:
             yield found
     if (late := bars.late()) is not None:
         yield late
@@ -153,16 +172,15 @@ class _Bars:
         self.bar: tuple[int, int] | None = None
         self.waits: Told | None = None
 
-    def heard(self, line: str) -> Told | Saved | None:
+    def heard(self, line: str) -> Told | None:
         if "%|" in line and (drawn := BAR.search(line)):
             return self.drawn(line, drawn)
-        low = line.lower()
-        if ("step" in low or "iter" in low) and (told := _of_line(line)):
+        if told := _of_line(line):
             return told
-        if "loss" in low and "epoch" in low and (figures := _figures_alone(line)):
+        if "epoch" in line.lower() and (figures := _figures_alone(line)):
             late, self.waits = self.late(), figures
             return late
-        return _saved(line) if "sav" in low or "ready" in low else None
+        return None
 
     def drawn(self, line: str, drawn: re.Match[str]) -> Told | None:
         bare = _bare_bar(line, drawn)
@@ -286,7 +304,8 @@ def _positive(value: float) -> float | None:
 
 
 def _saved(line: str) -> Saved | None:
-    if not (DONE.search(line) and SUBJECT.search(line)):
+    low = line.lower()
+    if not ("save" in low or "saving" in low or "ready" in low) or not (DONE.search(line) and SUBJECT.search(line)):
         return None
     step, path = SAVED_STEP.search(line), PATH.search(line)
     words = line.replace(path[1], "") if path else line
