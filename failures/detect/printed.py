@@ -16,12 +16,15 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 LONGEST = 800  # characters of a line that are looked at
 MOST = 2**62
 BEHIND = 4  # steps by which ranks of one job may differ in what they print
 LOOKED_BACK = 60  # characters before a number that say what it counts
 AT_ONCE, AROUND = 16, 4  # lines; a bar comes right before or after its figures
+MOST_TAKEN_APART = 512  # lines of a look
+MOST_COUNTERS = 8  # of a line
 
 NUMBER = r"([-+]?(?:\d{1,15}(?:,\d{3}){0,4}(?:\.\d{0,18})?(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?))(?!\w|\.\d)"
 IS = r"[\"']?\s{0,8}(?:[:=]\s{0,8})?[\"'\[(]{0,2}"
@@ -121,7 +124,7 @@ def read(lines: Sequence[str], before: int | None = None) -> Printed:
 
 def _newest(lines: Sequence[str]) -> Told | None:
     """From the end on, by a few lines at once: of a thousand steps only the last is wanted."""
-    marked = [line[:LONGEST] for line in lines if _may_tell(line)]
+    marked = [line[:LONGEST] for line in lines if _may_tell(line)][-MOST_TAKEN_APART:]
     for end in range(len(marked), 0, -AT_ONCE):
         newest: Told | None = None
         for one in _told(marked[max(0, end - AT_ONCE) : end + AROUND]):
@@ -197,7 +200,7 @@ class _Bars:
 
 
 def _of_line(line: str) -> Told | None:
-    found = [match for match in STEP.finditer(line) if _counts_training(line, match)]
+    found = [match for match in islice(STEP.finditer(line), MOST_COUNTERS) if _counts_training(line, match)]
     if not found:
         return None
     of_all = next((match for match in found if match[1].lower().startswith("global")), found[0])
