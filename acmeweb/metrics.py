@@ -27,7 +27,7 @@ from failures.models import Diagnosis, Incident, Standing
 from jobs import clock, tally
 from jobs.glances import glances
 from jobs.lifecycle import NodeState, State
-from jobs.models import Cluster, Job, Node, Pulse, Scope
+from jobs.models import Cluster, Job, Node, Pulse, Scope, Source
 from jobs.rights import Caller
 from scheduling.models import EstimateError, Forecast
 
@@ -49,6 +49,10 @@ def metrics(request: HttpRequest) -> HttpResponse:
         return refusal
     text = "".join(line for family in families(clock.now(), seen) for line in family.lines())
     return HttpResponse(text, content_type=KIND, headers={"Cache-Control": "no-store"})
+
+
+def _reporting(now: datetime) -> int:
+    return Pulse.objects.filter(attempt__ended_at=None, heard_at__gte=now - FRESH, source=Source.REPORTS).count()
 
 
 def _seen_by(request: HttpRequest) -> QuerySet[Job]:
@@ -124,7 +128,7 @@ def families(now: datetime, seen: QuerySet[Job]) -> Iterator[Family | Histogram]
     yield Family(
         "acme_attempts_reporting",
         "Attempts that reported progress within two minutes.",
-        [({}, Pulse.objects.filter(attempt__ended_at=None, heard_at__gte=now - FRESH).count())],
+        [({}, _reporting(now))],
     )
     yield from _failures(names, now)
     yield from _estimates()

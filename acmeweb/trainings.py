@@ -13,7 +13,7 @@ from typing import Any
 from django.db import connection
 
 from jobs import sparks
-from jobs.models import Attempt, Job, Pulse
+from jobs.models import Attempt, Job, Pulse, Source
 from scheduling import accounting
 
 MOST_SHOWN = 12
@@ -30,14 +30,20 @@ SELECT a.id, ARRAY(SELECT loss FROM jobs_progress WHERE attempt_id = a.id AND lo
 @dataclass(frozen=True, kw_only=True)
 class Training:
     job: Job
-    pulse: Pulse | None  # of a program that reports nothing
+    pulse: Pulse | None  # of a program that neither reports nor prints anything
     line: str  # of the loss
     saved_at: datetime | None
     ettr: float | None
 
     @property
     def at_risk_since(self) -> datetime | None:
-        return self.saved_at or self.job.started_at
+        return self.saved_at or (self.told and self.told.saved_at) or self.job.started_at
+
+    @property
+    def told(self) -> Pulse | None:
+        """Where nobody has reported a checkpoint, the one that its log tells of."""
+        pulse = self.pulse
+        return pulse if pulse and pulse.is_of_log and pulse.saved_at and not self.saved_at else None
 
 
 def trainings(visible: Any, now: datetime) -> list[Training]:
@@ -66,8 +72,13 @@ def _training(
         pulse=pulse,
         line=lines.get(one.pk, ""),
         saved_at=saved.get(one.job_id),
-        ettr=ettr.get(one.job_id) if pulse else None,  # of steps that nobody tells, all would count as useful
+        ettr=ettr.get(one.job_id) if _is_known(pulse) else None,
     )
+
+
+def _is_known(pulse: Pulse | None) -> bool:
+    """When its first step came; where nobody knows, all of its time would count as useful."""
+    return pulse is not None and pulse.source != Source.LATE
 
 
 def _losses(attempts: Sequence[int]) -> dict[int, str]:

@@ -13,6 +13,8 @@ Hangs are looked for in generated logs of jobs that report nothing: steps of hal
 line or in blocks of 4 or 8 KiB as a pipe is flushed; saves and evaluations that are announced, pauses that are not,
 noise. Half of them hang at some moment; half of those go on to complain. The log is looked at every 15 s, as the loop
 does; a finding while it still makes steps is false.
+
+Last stands what such a look costs where a log has grown by 1,500 lines, every tenth a step: 100 lines a second.
 """
 
 from __future__ import annotations
@@ -31,8 +33,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from failures.detect import printed
 from failures.detect.cadence import Heard, hear, silence
 from failures.detect.pace import Step, Watch
+from jobs.logs import clean
 
 STEPS, ONSET = 700, (200, 500)
 FACTORS = (1.2, 1.3, 1.5, 2.0, 3.0)
@@ -252,6 +256,24 @@ def hangs_in_logs(count, seed):
     }
 
 
+STEP_LINE = (
+    "[08:15:02] iteration {step:8}/   90000 | consumed samples: {step:12} | elapsed time per iteration (ms): "
+    "6120.5 | learning rate: 1.480000E-04 | global batch size:  1024 | lm loss: 2.804100E+00 | grad norm: 0.318 |"
+)
+OTHER_LINE = "node-{step:03}: [rank{step}] data worker waited 12 ms for shard {step} of /data/corpus/part-{step}"
+
+
+def cost_of_a_look(rounds=20):
+    """Milliseconds of processor time, from bytes to what is known."""
+    lines = [(OTHER_LINE if number % 10 else STEP_LINE).format(step=number) for number in range(1500)]
+    raw, began = "\n".join(lines).encode(), time.process_time()
+    for _ in range(rounds):
+        said = clean(raw).splitlines()
+        hear(Heard(), said, 0.0)
+        printed.read(said)
+    return (time.process_time() - began) / rounds * 1000
+
+
 def table(rows):
     yield f"{'':24}{'precision':>10}{'recall':>8}{'false':>7}{'delay p50':>11}{'p95':>6}{'us/step':>9}   recall at"
     for row in rows:
@@ -280,10 +302,11 @@ def main():
     given = asked.parse_args()
     rows, even = (compare(given.series, given.seed, packed) for packed in (True, False))
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
-    logs = hangs_in_logs(given.series, given.seed)
+    logs, look_ms = hangs_in_logs(given.series, given.seed), cost_of_a_look()
     told = {
         "machine": machine,
         "hangs": logs,
+        "look_ms": look_ms,
         "series": given.series,
         "steps": STEPS,
         "seed": given.seed,
@@ -295,6 +318,7 @@ def main():
     print("batches that are all alike:")
     print("\n".join(table(even)))
     print(log_line(logs))
+    print(f"a look at 1,500 lines: {look_ms:.1f} ms; 500 such logs: {look_ms * 500 / LOOK_S / 1000:.2f} s a second")
     if given.json:
         Path(given.json).write_text(json.dumps(told, indent=2) + "\n")
 

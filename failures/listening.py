@@ -1,4 +1,10 @@
-"""The log of a running attempt → how it counts its steps, a little further. The only code that changes a Cadence.
+"""The log of a running attempt → how it counts its steps and what it prints of them, a little further. The only code
+that changes a Cadence.
+
+What is heard is kept together with the place in the log up to which it was heard, in one transaction: killed
+anywhere, no step is lost and none told twice. Where that place is not known (the row is lost, the log was cut off),
+only steps beyond the known ones count. Moments are those of looking, for a log's clocks are anybody's; a checkpoint is
+dated to the look before, so that what is unsaved is never said to be less than it is.
 
 Nothing of it is history, so nothing of it is an Event.
 """
@@ -8,16 +14,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from django.db import transaction
+
+from failures.detect import printed
 from failures.detect.cadence import Heard, hear
 from failures.detect.hang import Section
+from failures.detect.printed import Printed
 from failures.models import Cadence
+from jobs import progress
 from jobs.logs import Stream, clean
-from jobs.models import Attempt
+from jobs.models import Attempt, Pulse
 
 MOST_READ = 1 << 20  # at one look; of what came beyond that the newest
 FIRST_READ = 64 << 10  # of a log that nobody has looked at yet
+LATE = timedelta(minutes=1)  # whoever is looked at for the first time after that may have completed steps long before
 
 
 def looked(attempts: Sequence[Attempt], now: datetime) -> None:
@@ -36,10 +48,37 @@ def listen(attempt: Attempt, now: datetime) -> Heard:
         known = Heard() if row is None or fresh else _known(row)
         begin = max(0 if row is None or fresh else row.read, log.size - (FIRST_READ if fresh else MOST_READ))
         raw = log.bytes_of(begin, log.size)
-    whole = raw[: raw.rfind(b"\n") + 1]
+    whole = raw[: max(raw.rfind(b"\n"), raw.rfind(b"\r")) + 1]
     heard = hear(known, clean(whole).splitlines(), now.timestamp())
-    _keep(attempt, heard, begin + len(whole), now)
+    said = printed.read(clean(whole.replace(b"\r", b"\n")).splitlines(), _furthest(attempt))
+    with transaction.atomic():
+        _note(attempt, said, row, now, is_fresh=fresh)
+        _keep(attempt, heard, begin + len(whole), now)
     return heard
+
+
+def _furthest(attempt: Attempt) -> int | None:
+    pulse: Pulse | None = getattr(attempt, "pulse", None)
+    return pulse.step if pulse and pulse.is_of_log else None
+
+
+def _note(attempt: Attempt, said: Printed, row: Cadence | None, now: datetime, *, is_fresh: bool) -> None:
+    newest, before = said.newest, _furthest(attempt)
+    if row is None and (newest or said.saved) and _is_shared(attempt):
+        return  # what stands there may be of an earlier attempt
+    late = row is None and attempt.confirmed_at is not None and now - attempt.confirmed_at > LATE
+    if newest and not (is_fresh and before is not None and newest.step <= before):
+        progress.note_printed(attempt.pk, asdict(newest) | {"at": now}, total=newest.total, is_late=late)
+    since = row.looked_at if row else attempt.confirmed_at
+    if said.saved and since and not late:
+        one = said.saved
+        progress.note_printed_save(attempt.pk, step=one.step, path=one.path, saved_at=since)
+
+
+def _is_shared(attempt: Attempt) -> bool:
+    """A cluster that starts a job again by itself may write on into the same file."""
+    others = Attempt.objects.filter(job=attempt.job_id, log_path=attempt.log_path).exclude(pk=attempt.pk)
+    return others.exists()
 
 
 def _known(row: Cadence) -> Heard:

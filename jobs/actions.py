@@ -200,10 +200,12 @@ def end_of(attempt: Attempt) -> Ended:
 
 
 def _try_of(attempt: Attempt, ended: Ended) -> Try:
-    """What it reported as done; what people and the scheduler ended has no cause."""
+    """What it reported as done; what people and the scheduler ended has no cause. A log may count anything, and who
+    counts anew in each epoch never gets further: that holds no job back."""
     how = {"label": attempt.cause, "state": ended.state, "exit_code": ended.exit_code, "signal": ended.signal}
     pulse = getattr(attempt, "pulse", None)
-    steps = [step for step in (attempt.saved_step, pulse and pulse.step) if step is not None]
+    reported = pulse.step if pulse and not pulse.is_of_log else None
+    steps = [step for step in (attempt.saved_step, reported) if step is not None]
     return Try(
         cause=cause_of(**how) if attempt.stop_as in ("", State.FAILED) else "",
         nodes=frozenset(expand(attempt.nodelist)),

@@ -18,7 +18,7 @@ from django.utils.crypto import salted_hmac
 from acmeweb import live
 from jobs import clock, journal
 from jobs.journal import Author
-from jobs.models import Attempt, Event, RankTimes
+from jobs.models import Attempt, Event, Pulse, RankTimes, Source
 
 MARK = "acme_run_"
 COLUMNS = {
@@ -64,13 +64,16 @@ class Noted:
 
 
 _names = ", ".join(COLUMNS)
+_values = [name for name in COLUMNS if name != "at"]
+# Who begins to report steps himself owes nothing to what was read from his log, whatever his clock says
+STAYS = "(jobs_pulse.source = '' OR EXCLUDED.step IS NULL)"
 # One statement for many attempts: which of them live, their rows, their newest values. What a heartbeat leaves out
 # stays as it was. Always in the same order, so that two of these that meet wait for each other and do not deadlock.
 NOTE = f"""
 WITH live AS (SELECT key, id, job_id, stop_as FROM jobs_attempt WHERE key = ANY(%s) AND ended_at IS NULL),
 said AS MATERIALIZED (
     SELECT live.id AS attempt_id, LEAST(COALESCE(v.at, clock_timestamp()), clock_timestamp()) AS at,
-           {", ".join(f"v.{name}" for name in COLUMNS if name != "at")}
+           {", ".join(f"v.{name}" for name in _values)}
     FROM unnest(%s::text[], {", ".join(f"%s::{kind}[]" for kind in COLUMNS.values())}) AS v (key, {_names})
     JOIN live USING (key)),
 kept AS (
@@ -80,8 +83,9 @@ beat AS (
     INSERT INTO jobs_pulse (attempt_id, {_names})
     SELECT DISTINCT ON (attempt_id) attempt_id, {_names} FROM said ORDER BY attempt_id, at DESC
     ON CONFLICT (attempt_id) DO UPDATE SET heard_at = clock_timestamp(), at = EXCLUDED.at,
-        {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_pulse.{name})" for name in COLUMNS if name != "at")}
-    WHERE EXCLUDED.at >= jobs_pulse.at)
+        source = CASE WHEN EXCLUDED.step IS NULL THEN jobs_pulse.source ELSE '' END,
+        {", ".join(f"{x} = COALESCE(EXCLUDED.{x}, CASE WHEN {STAYS} THEN jobs_pulse.{x} END)" for x in _values)}
+    WHERE EXCLUDED.at >= jobs_pulse.at OR NOT {STAYS})
 SELECT key, id, job_id, stop_as, COALESCE(news.count, 0) FROM live
 LEFT JOIN (SELECT attempt_id, count(*) FROM kept GROUP BY attempt_id) AS news ON news.attempt_id = live.id
 """  # noqa: S608 - the names are ours
@@ -99,6 +103,39 @@ def note_many(reports: Mapping[str, Beats]) -> dict[str, Noted]:
 
 def note(key: str, beats: Beats) -> Noted | None:
     return note_many({key: beats}).get(key)
+
+
+# The same for one attempt by its log: only while it lives and reports no step itself, which is looked at again where
+# the rows meet, since its first report may come meanwhile.
+_printed = ", ".join(f"%({name})s::{kind}" for name, kind in COLUMNS.items())
+NOTE_PRINTED = f"""
+WITH live AS (SELECT a.id FROM jobs_attempt a LEFT JOIN jobs_pulse p ON p.attempt_id = a.id
+    WHERE a.id = %(attempt)s AND a.ended_at IS NULL AND (p.step IS NULL OR p.source <> '')),
+kept AS (
+    INSERT INTO jobs_progress (attempt_id, {_names}) SELECT id, {_printed} FROM live
+    ON CONFLICT DO NOTHING)
+INSERT INTO jobs_pulse (attempt_id, {_names}, source, steps_total)
+SELECT id, {_printed}, %(source)s::text, %(total)s::bigint FROM live
+ON CONFLICT (attempt_id) DO UPDATE SET heard_at = clock_timestamp(), at = EXCLUDED.at,
+    source = CASE WHEN jobs_pulse.source = '' THEN EXCLUDED.source ELSE jobs_pulse.source END,
+    steps_total = COALESCE(EXCLUDED.steps_total, jobs_pulse.steps_total),
+    {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_pulse.{name})" for name in _values)}
+    WHERE jobs_pulse.step IS NULL OR jobs_pulse.source <> ''
+"""  # noqa: S608 - the names are ours
+
+
+def note_printed(attempt_id: int, beat: Mapping[str, Any], *, total: int | None, is_late: bool) -> None:
+    """What its log tells of a step. It is nothing where the attempt reports steps itself."""
+    values = {name: beat.get(name) for name in COLUMNS}
+    source = Source.LATE if is_late else Source.LOG
+    with connection.cursor() as cursor:
+        cursor.execute(NOTE_PRINTED, {**values, "attempt": attempt_id, "source": str(source), "total": total})
+
+
+def note_printed_save(attempt_id: int, *, step: int, path: str, saved_at: datetime) -> None:
+    """A checkpoint as its log tells of it: for people to see. It is no Checkpoint, for nobody has looked."""
+    told = Pulse.objects.filter(attempt=attempt_id, attempt__ended_at=None).exclude(source=Source.REPORTS)
+    told.update(saved_step=step, saved_path=path, saved_at=saved_at)
 
 
 DECLARE = """

@@ -25,7 +25,7 @@ from failures.models import Diagnosis, Sign
 from jobs.lifecycle import CLOSED_NODE_FLAGS, FAILURES, FINAL, USABLE_NODE, Flag, NodeFlag, State
 from jobs.maintenance_actions import MAINTENANCE
 from jobs.map_rows import BEFORE, NODE_EVENTS, joined
-from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Hold, Job, Node, Verdict
+from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Hold, Job, Node, Source, Verdict
 from scheduling import ledger, worked
 from scheduling.ledger import Bucket, Facts, Holding, Machine, Piece, Spell, Wait
 from scheduling.reliability import Run
@@ -179,10 +179,16 @@ def _lives(attempts: Mapping[int, Sequence[Attempt]], live: Mapping[int, Attempt
         before = ""
         for one in tries:
             if one.pk in live:
-                told = _life(one, before, steps.get(one.pk), saved.get(one.pk), stalls.get(one.pk, ()))
+                told = _life(one, before, _first_step(one, steps), saved.get(one.pk), stalls.get(one.pk, ()))
                 lives[one.pk] = worked.life(replace(told, slows=slows.get(one.pk, ())))
             before = (one.cause or one.state) if one.state in FAILURES else ""
     return lives
+
+
+def _first_step(one: Attempt, steps: Mapping[int, datetime]) -> datetime | None:
+    """Where its log was not read from the beginning, the first step that is known is not its first."""
+    pulse = getattr(one, "pulse", None)
+    return steps.get(one.pk) if pulse is None or pulse.source != Source.LATE else None
 
 
 def ettr_of_jobs(jobs: Sequence[int], now: datetime) -> dict[int, float | None]:

@@ -67,9 +67,11 @@ class MinuteAdmin(RecordAdmin):
 
 @admin.register(Pulse)
 class PulseAdmin(RecordAdmin):
-    list_display = ("attempt", "step", "loss", "grad_norm", "step_time_s", "tokens", "learning_rate", "at", "heard_at")
+    list_display = (
+        "attempt", "step", "loss", "grad_norm", "step_time_s", "tokens", "learning_rate", "source", "at", "heard_at",
+    )  # fmt: skip
     list_select_related = ("attempt",)
-    list_filter = ("at",)
+    list_filter = ("source", "at")
     ordering = ("-attempt_id",)
     search_fields = ("attempt__key__exact",)
     search_help_text = "The key of an attempt."

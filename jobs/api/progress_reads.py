@@ -17,7 +17,7 @@ from jobs.door import pages, query
 from jobs.door.endpoint import Endpoint, Listing, found, refuse_unknown
 from jobs.door.rights import Rule
 from jobs.door.shapes import Field, Shape, at, either, many, measure, moment, number, plain, text
-from jobs.models import Checkpoint, Pulse, Scope, Verdict
+from jobs.models import Checkpoint, Pulse, Scope, Source, Verdict
 from jobs.progress import COLUMNS
 
 MOST_POINTS, POINTS = 5000, 500
@@ -46,6 +46,7 @@ SERIES = Shape(
     {
         "attempt": number("Its number."),
         "heard_at": moment("The last time it said anything; null: never.", nullable=True),
+        "source": text("Who told its steps; empty: it reported them itself.", choices=Source.values),
         "newest": Field(schema={"oneOf": [POINT.schema(), {"type": "null"}]}),
         "points": many(POINT, "In order; of a long series the last of each of so many equal stretches of time."),
     },
@@ -100,12 +101,13 @@ class JobProgress(Endpoint):
         attempts = found(self.caller.jobs().only("id"), "job", public_id=id).attempts.order_by("-number")
         attempt = found(attempts, "attempt", number=wanted) if wanted else attempts.first()
         if attempt is None:
-            return Response({"attempt": 0, "heard_at": None, "newest": None, "points": []})
+            return Response({"attempt": 0, "heard_at": None, "source": "", "newest": None, "points": []})
         pulse = Pulse.objects.filter(attempt=attempt).first()
         newest = {name: getattr(pulse, name) for name in COLUMNS} if pulse else None
         answer = {
             "attempt": attempt.number,
             "heard_at": plain(pulse.heard_at) if pulse else None,
+            "source": pulse.source if pulse else "",
             "newest": _shown(newest) if newest else None,
             "points": [_shown(row) for row in series(attempt.pk, points)],
         }

@@ -6,7 +6,7 @@ from jobs.models.event import TO_NODES, Deed, DeedKind, Event
 from jobs.models.job import After, Allocation, Attempt, Checkpoint, Dependency, Hold, Job, Verdict
 from jobs.models.maintenance import Maintenance
 from jobs.models.people import Identity, Membership, Quota, Role, Scope, Team, Token
-from jobs.models.progress import PROGRESS_KEPT, Progress, Pulse, RankTimes, Section
+from jobs.models.progress import PROGRESS_KEPT, Progress, Pulse, RankTimes, Section, Source
 from jobs.models.recovery import RecoveryMode
 from jobs.models.saved_view import SavedView
 from jobs.models.telemetry import KEPT, MINUTES_KEPT, Minute, Resolution, Sample
@@ -47,6 +47,7 @@ __all__ = [
     "SavedView",
     "Scope",
     "Section",
+    "Source",
     "Team",
     "Token",
     "Verdict",

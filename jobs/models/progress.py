@@ -49,9 +49,34 @@ class Progress(Measured):
         return f"{self.attempt_id} step {self.step}"
 
 
+class Source(models.TextChoices):
+    REPORTS = "", "its reports"
+    LOG = "log", "its log"
+    LATE = "late", "its log, which nobody had read from the beginning"
+
+
 class Pulse(Measured):
+    """What a log tells of an attempt counts only while the attempt itself reports no step."""
+
     attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="pulse")
     heard_at = models.DateTimeField(db_default=Now(), help_text="By our clock.")
+    source = models.CharField(
+        max_length=4,
+        choices=Source,
+        blank=True,
+        default=Source.REPORTS,
+        db_default="",
+        help_text="Who tells its steps.",
+    )
+    steps_total = models.PositiveBigIntegerField(null=True, help_text="Where it is to end, as its log says.")
+    # No Checkpoint: nobody has looked whether it is whole, so nothing is ever started from it
+    saved_step = models.PositiveBigIntegerField(null=True, help_text="The last checkpoint that its log says is saved.")
+    saved_at = models.DateTimeField(null=True, help_text="When that one was saved, at the earliest.")
+    saved_path = models.CharField(max_length=400, blank=True, default="", db_default="")
+
+    @property
+    def is_of_log(self) -> bool:
+        return self.source != Source.REPORTS
 
     def __str__(self) -> str:
         return f"{self.attempt} step {self.step}"

@@ -1,8 +1,10 @@
 """Watch: look at what running training jobs report, and say when one hangs or its loss went bad.
 
 Who is eligible   attempts that run on a cluster Acme drives, that nobody stops, of jobs which recovery looks after
-                  and that have reported steps; for hangs only those who have been silent for half a minute. Of those
-                  that report no step the log is heard, who was looked at longest ago first.
+                  and that have reported steps; for hangs only those who have been silent for half a minute. Of all
+                  trainings that report no step the log is heard, wherever they run, who was looked at longest ago
+                  first: what it prints of steps is noted for people, and those that recovery looks after are judged by
+                  how it counts.
 What a turn does  asks the pure detectors; what they find becomes a verdict of the running attempt and joins an
                   incident, from which recovery decides. The ranks of one that hangs are asked for their stacks first,
                   where the program can be asked (`stacks` reads them). A symptom that passes before anything was done
@@ -11,6 +13,10 @@ What a turn does  asks the pure detectors; what they find becomes a verdict of t
 Failure story     A verdict is one row for each attempt, written together with the request for stacks and its deed, so
                   killed anywhere or run twice nothing is said or asked twice. The
                   detectors see the rows alone and keep nothing between turns; a late turn finds the same.
+
+Steps read from a log are shown, and date the first one; nobody is judged by the figures beside them. A hang is judged
+by the cadence of the log, which knows blocks and sections and has the longer patience; a step time that includes what
+else the program did between two lines makes nobody slow, and a loss picked out of a line ends no job.
 
 A turn reads one row of each running attempt (its pulse), and the newest 300 of those that are looked at closely: who
 has been silent, and whose newest loss is new. With a thousand training jobs that is some megabytes every 15 seconds.
@@ -39,7 +45,7 @@ from failures.models import Diagnosis
 from jobs.ending import RECOVERY_LABEL, TRAINING
 from jobs.lifecycle import State
 from jobs.logs import NoLog, Stream
-from jobs.models import Attempt, Mode, Progress
+from jobs.models import Attempt, Mode, Progress, Source
 from jobs.wishes import want_turn
 from scheduling.loops.rows import one_row
 
@@ -57,8 +63,8 @@ HANG, SPIKE = "Hang", "LossNaNOrSpike"
 def watch_once(now: datetime) -> int:
     """How many symptoms were found or taken back."""
     done, hangs, watched = _passed(now), list[tuple[Attempt, Finding]](), Counter[int]()
-    silent_ones = _silent_ones()
-    for attempts, look in ((followed(), _hang_of), (silent_ones, _heard)):
+    judged, others = _silent_ones()
+    for attempts, look in ((followed(), _hang_of), (judged, _heard)):
         for attempt in attempts:
             watched[attempt.job.cluster_id] += 1
             with one_row(attempt):
@@ -66,7 +72,10 @@ def watch_once(now: datetime) -> int:
                     hangs.append((attempt, finding))
                 else:
                     done += _spiked(attempt, now)
-    listening.looked(silent_ones, now)
+    for attempt in others:
+        with one_row(attempt), suppress(NoLog):
+            listening.listen(attempt, now)
+    listening.looked([*judged, *others], now)
     silent = Counter(attempt.job.cluster_id for attempt, _ in hangs)
     for attempt, finding in hangs:
         cluster = attempt.job.cluster_id
@@ -86,24 +95,30 @@ def _is_the_way_here(silent: int, watched: int) -> bool:
 
 def followed() -> list[Attempt]:
     """Running attempts that recovery looks after, that report steps, and that have no verdict yet."""
-    rows = _looked_after().filter(pulse__step__isnull=False).select_related("pulse")
+    rows = _looked_after().filter(pulse__step__isnull=False, pulse__source=Source.REPORTS).select_related("pulse")
     return list(rows[:MOST_AT_ONCE])
 
 
-def _silent_ones() -> list[Attempt]:
-    """The same of those that report none, and whose log can be read; who was looked at longest ago comes first."""
-    rows = _looked_after().filter(pulse__step__isnull=True).exclude(log_path="").exclude(job__cluster__log_root="")
+def _silent_ones() -> tuple[list[Attempt], list[Attempt]]:
+    """Those that report none, and whose log can be read: the ones that recovery looks after, and the others."""
+    rows = _trainings().filter(Q(pulse__step__isnull=True) | ~Q(pulse__source=Source.REPORTS))
+    rows = rows.exclude(log_path="").exclude(job__cluster__log_root="")
     rows = rows.select_related("cadence", "pulse").order_by(F("cadence__looked_at").asc(nulls_first=True))
-    return list(rows[:MOST_LOGS])
+    found = list(rows[:MOST_LOGS])
+    looked_after = set(_looked_after().filter(pk__in=[one.pk for one in found]).values_list("pk", flat=True))
+    return [one for one in found if one.pk in looked_after], [one for one in found if one.pk not in looked_after]
 
 
 def _looked_after() -> QuerySet[Attempt]:
+    rows = _trainings().filter(stop_as="", diagnosis=None, job__cluster__mode=Mode.DRIVE, job__foreign_id="")
+    return rows.exclude(job__labels__contains={RECOVERY_LABEL: "off"}).filter(job__requeue_limit__gt=0)
+
+
+def _trainings() -> QuerySet[Attempt]:
     """A job that its cluster has suspended completes no step, and does not hang."""
-    looked_after = Q(job__kind__in=[str(kind) for kind in TRAINING]) | ~Q(job__checkpoint_dir="")
-    wanted = looked_after | Q(job__labels__contains={RECOVERY_LABEL: "on"})
-    rows = Attempt.objects.filter(wanted, ended_at__isnull=True, confirmed_at__isnull=False, stop_as="", diagnosis=None)
-    rows = rows.filter(job__cluster__mode=Mode.DRIVE, job__foreign_id="", job__state=State.RUNNING)
-    rows = rows.exclude(job__labels__contains={RECOVERY_LABEL: "off"}).filter(job__requeue_limit__gt=0)
+    training = Q(job__kind__in=[str(kind) for kind in TRAINING]) | ~Q(job__checkpoint_dir="")
+    wanted = training | Q(job__labels__contains={RECOVERY_LABEL: "on"})
+    rows = Attempt.objects.filter(wanted, ended_at__isnull=True, confirmed_at__isnull=False, job__state=State.RUNNING)
     return rows.select_related("job__cluster").defer("job__command")
 
 
@@ -125,7 +140,7 @@ def _hang_of(attempt: Attempt, now: datetime) -> Finding | None:
 
 def _spiked(attempt: Attempt, now: datetime) -> bool:
     pulse = getattr(attempt, "pulse", None)
-    if pulse is None or pulse.loss is None or now - pulse.heard_at >= FRESH:
+    if pulse is None or pulse.is_of_log or pulse.loss is None or now - pulse.heard_at >= FRESH:
         return False
     finding = _spike(_points(attempt))
     return finding is not None and _say(attempt, SPIKE, finding, now)
@@ -199,7 +214,7 @@ def _passed(now: datetime) -> int:
 def _last_step(attempt: Attempt, now: datetime) -> datetime | None:
     """As it was judged: by what it reports, else by its log."""
     pulse = getattr(attempt, "pulse", None)
-    if pulse is not None and pulse.step is not None:
+    if pulse is not None and pulse.step is not None and not pulse.is_of_log:
         return pulse.at
     with suppress(NoLog):
         if moments := listening.listen(attempt, now).moments:
