@@ -231,7 +231,7 @@ def test_the_list_holds_the_jobs_of_ones_teams_only(ada, ben):
         ("state=PENDING", True),
         ("state=waiting", True),
         ("state=running", False),
-        ("state=nonsense", False),
+        ("state=nonsense", True),
         ("kind=debug", True),
         ("kind=sft", False),
         ("team=pretraining", True),
