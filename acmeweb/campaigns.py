@@ -37,6 +37,8 @@ class UnderWay:
 def under_way(caller: Caller) -> list[UnderWay]:
     """The newest first, as on the page of all of them."""
     rows = evaluating.campaigns(caller).filter(state__in=OPEN).select_related("team", "suite", "cluster")
+    if not rows.exists():
+        return []
     found = list(rows.order_by("-pk").defer("plan")[:MOST_SHOWN])
     known = evaluating.standings(found)
     standings = [known.get(row.pk, Standing()) for row in found]

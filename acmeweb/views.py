@@ -95,7 +95,6 @@ def home(request: HttpRequest) -> HttpResponse:
         "queue": cache(lambda: _queue(caller)),
         "trainings": cache(lambda: trainings(caller.jobs(), now)),
         "campaigns": cache(lambda: under_way(caller)),
-        "recent": cache(lambda: list(caller.jobs().finished_last().in_rows()[:MOST_RECENT])),
     }
     fragments = {part: f"_{part}.html" for part in ("exceptions", "capacity", "queue", "trainings", "campaigns")}
     return answer(request, "home.html", context, fragments)
@@ -120,9 +119,11 @@ class Trouble:
 
 
 def _trouble(caller: Caller, now: datetime) -> Trouble:
+    """Most of it there is mostly none of; so it is asked first whether there is any, in a tenth of the words."""
     mine = caller.jobs()
     troubled = Node.objects.troubled().filter(maintenance=None)  # what was planned needs nobody
-    nodes = list(troubled.select_related("cluster").order_by("-since")[: MOST_TROUBLE + 1])
+    nodes = list(troubled.select_related("cluster").order_by("-since")[: MOST_TROUBLE + 1]) if troubled.exists() else []
+    held = mine.held_back().order_by("-pk")
     incidents, proposals = _untaken(caller), _proposals(caller, now)
     return Trouble(
         silent=list(Cluster.objects.silent(now)),
@@ -132,13 +133,15 @@ def _trouble(caller: Caller, now: datetime) -> Trouble:
         more_incidents=len(incidents) > MOST_TROUBLE,
         nodes=nodes[:MOST_TROUBLE],
         more_nodes=troubled.count() - MOST_TROUBLE if len(nodes) > MOST_TROUBLE else 0,
-        held=list(mine.held_back().in_rows().order_by("-pk")[:MOST_TROUBLE]),
+        held=list(held.in_rows()[:MOST_TROUBLE]) if held.exists() else [],
         hanging=list(mine.hanging(Deed.objects.hanging()).in_rows().order_by("-pk")[:MOST_TROUBLE]),
     )
 
 
 def _proposals(caller: Caller, now: datetime) -> list[Decision]:
     """What recovery would do if somebody said yes; the first to expire first."""
+    if not Decision.objects.waiting_for_a_yes(now).exists():
+        return []
     rows = rights.decisions(caller).waiting_for_a_yes(now)
     found = list(rows.select_related("attempt__job__team", "sign__node").order_by("expires_at")[: MOST_TROUBLE + 1])
     for decision in found:
@@ -148,7 +151,10 @@ def _proposals(caller: Caller, now: datetime) -> list[Decision]:
 
 def _untaken(caller: Caller) -> list[Incident]:
     """Incidents that nobody has taken on; those that somebody acknowledged are in good hands."""
-    rows = rights.incidents(caller).filter(state=Standing.OPEN, scope__in=OF_THE_PLATFORM)
+    untaken = {"state": Standing.OPEN, "scope__in": OF_THE_PLATFORM}
+    if not Incident.objects.filter(**untaken).exists():  # anybody's: whose they are is the longest question of all
+        return []
+    rows = rights.incidents(caller).filter(**untaken)
     found = list(rows.select_related("cluster").order_by("-pk")[: MOST_TROUBLE + 1])
     for incident in found:
         incident.look = look(incident.root_cause, incident.category)
@@ -159,6 +165,7 @@ def _untaken(caller: Caller) -> list[Incident]:
 class Queue:
     waiting: list[Job]
     running: list[Job]
+    finished: list[Job]
     is_cut: bool
 
     @property
@@ -167,19 +174,25 @@ class Queue:
 
 
 def _queue(caller: Caller) -> Queue:
-    """Half of the rows for each; what one half leaves free goes to the other."""
-    visible, half = caller.jobs().in_rows(), MOST_QUEUED // 2
-    all_waiting = visible.waiting().in_queue_order()
-    all_running = visible.live().order_by(F("started_at").desc(nulls_first=True), "-pk")
+    """Half of the rows for each; what one half leaves free goes to the other. Which jobs is asked list by list, what
+    their rows show once for all of them."""
+    visible, half = caller.jobs(), MOST_QUEUED // 2
+    all_waiting = visible.waiting().in_queue_order().values_list("pk", flat=True)
+    by_start = F("started_at").desc(nulls_first=True)
+    all_running = visible.live().order_by(by_start, "-pk").values_list("pk", flat=True)
     # One row more than is shown says that there are more
     running = list(all_running[: half + 1])
     waiting = list(all_waiting[: MOST_QUEUED - min(half, len(running)) + 1])
     if len(waiting) < half < len(running):
         running = list(all_running[: MOST_QUEUED - len(waiting) + 1])
     shown = waiting[: MOST_QUEUED - min(half, len(running))]
+    going = running[: MOST_QUEUED - len(shown)]
+    finished = list(visible.finished_last().values_list("pk", flat=True)[:MOST_RECENT])
+    rows = Job.objects.filter(pk__in=[*shown, *going, *finished]).in_rows().in_bulk()
     return Queue(
-        waiting=shown,
-        running=running[: MOST_QUEUED - len(shown)],
+        waiting=[rows[pk] for pk in shown if pk in rows],  # it may have been deleted since
+        running=[rows[pk] for pk in going if pk in rows],
+        finished=[rows[pk] for pk in finished if pk in rows],
         is_cut=len(waiting) + len(running) > MOST_QUEUED,
     )
 

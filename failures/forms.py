@@ -10,6 +10,7 @@ from django.http import HttpRequest
 
 from failures.diagnosis.values import Ending
 from jobs.door.throttle import PerUser
+from jobs.readers import bad, short
 
 LONGEST = 8 * 1024 * 1024
 MOST_PER_MINUTE = 30
@@ -58,10 +59,12 @@ class PasteForm(forms.Form):
         return Ending(exit_code=self.cleaned_data["exit_code"], signal=self.cleaned_data["signal"])
 
 
-def day(text: str) -> datetime | None:
-    """A day of a calendar, in UTC; nothing that can be read is no day."""
+def day(name: str, written: str) -> datetime:
+    """A day of a calendar, in UTC."""
     try:
-        found = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+        found = datetime.strptime(written, "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError:
-        return None
-    return found if 1971 < found.year < 9000 else None
+        bad(name, f"{short(written)} is no day such as 2026-01-31")
+    if not 1971 < found.year < 9000:
+        bad(name, f"{short(written)} is out of range")
+    return found

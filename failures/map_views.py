@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.utils.cache import patch_cache_control
 from django.views.decorators.gzip import gzip_page
@@ -11,8 +11,7 @@ from django.views.decorators.http import require_safe
 from failures.last_errors import last_errors
 from jobs import clock, map_rows
 from jobs.models import Cluster, Node
-from jobs.pages import moment_asked
-from jobs.readers import BadSpec
+from jobs.pages import Address, moment_since, refused
 
 OF_THE_NODE = -1
 
@@ -23,11 +22,10 @@ def map_errors(request: HttpRequest, cluster: str) -> HttpResponse:
     """Rows of node, GPU (-1: the node as a whole), time and words."""
     row = get_object_or_404(Cluster, name=cluster)
     now = clock.now()
-    try:
-        asked = moment_asked(request, map_rows.begins(row, now), now)
-    except BadSpec as bad:
-        return HttpResponseBadRequest(str(bad), content_type="text/plain; charset=utf-8")
-    at = asked or now
+    asked = Address(request.GET)
+    at = asked.read("at", moment_since(map_rows.begins(row, now), now), now)
+    if asked.wrong:
+        return refused(asked.wrong)
     names = dict(Node.objects.filter(cluster=row).values_list("pk", "name"))
     errors = [
         [names[one.node], OF_THE_NODE if one.gpu is None else one.gpu, int(one.at.timestamp()), one.words]

@@ -17,7 +17,7 @@ from failures.models import LearnedRule, RuleState
 from jobs import clock
 from jobs.door.rights import Caller
 from jobs.journal import Author
-from jobs.pages import answer
+from jobs.pages import Address, answer
 
 MOST = 200
 STATES: dict[str, tuple[str, ...]] = {
@@ -33,8 +33,8 @@ DONE = {"adopt": "adopted", "retire": "retired"}
 @require_safe
 def rules(request: HttpRequest) -> HttpResponse:
     caller = rights.of_user(request.user)
-    state = request.GET.get("state", "running")
-    state = state if state in STATES else "running"
+    asked = Address(request.GET)
+    state = asked.one_of("state", list(STATES), "running")
     context = {
         "now": clock.now(),
         "state": state,
@@ -43,7 +43,7 @@ def rules(request: HttpRequest) -> HttpResponse:
         "may_keep": rights.may_keep_rules(caller),
         "here": request.get_full_path(),
     }
-    return answer(request, "failures/rules.html", context, {"rules": "failures/_rules.html"})
+    return answer(request, "failures/rules.html", context, {"rules": "failures/_rules.html"}, asked.wrong)
 
 
 def _rows(caller: Caller, state: str) -> list[LearnedRule]:

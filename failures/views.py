@@ -35,7 +35,8 @@ from failures.models.diagnosis import look
 from jobs import clock
 from jobs.journal import Author
 from jobs.models import Cluster, Job
-from jobs.pages import answer, said
+from jobs.pages import PLACE, Address, answer, said
+from jobs.readers import BadSpec
 from jobs.rights import Caller
 
 PAGE = 25
@@ -63,13 +64,16 @@ PERIODS = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days", "36
 @require_safe
 def failures(request: HttpRequest) -> HttpResponse:
     caller, now = rights.of_user(request.user), clock.now()
-    asked = _asked(request)
-    since, until = _period(asked, now)
+    address = Address(request.GET)
+    days = {name: address.read(name, forms.day) for name in ("from", "to")}
+    asked = _asked(address) | {name: f"{day:%Y-%m-%d}" if day else "" for name, day in days.items()}
+    since, until = _period(address, days, asked["days"], now)
+    before = address.read("before", PLACE)
     figures = cache(lambda: _figures(asked, since, until, caller))
     context = {
         "now": now,
         "asked": asked,
-        "incidents": cache(lambda: _page(caller, asked, now)),
+        "incidents": cache(lambda: _page(caller, asked, before, now)),
         "states": [_choice("state", name, asked, STATE_WORDS.get(name, name)) for name in STATES],
         "reaches": [_choice("reach", name, asked) for name in REACH],
         "periods": [_choice("days", days, asked, words) for days, words in PERIODS.items()],
@@ -78,30 +82,35 @@ def failures(request: HttpRequest) -> HttpResponse:
         "figures": figures,
         "since": since,
         "until": until,
-        "is_first": not asked["before"],
+        "is_first": before is None,
         "here": request.get_full_path(),
         "csv_url": _csv(asked, since, until),
     }
     fragments = {"incidents": "failures/_incidents.html", "figures": "failures/_figures.html"}
-    return answer(request, "failures/failures.html", context, fragments)
+    return answer(request, "failures/failures.html", context, fragments, address.wrong)
 
 
-def _asked(request: HttpRequest) -> dict[str, str]:
-    given = {name: request.GET.get(name, "").strip()[:40] for name in ("state", "reach", "cluster", "days", "by")}
-    given |= {name: request.GET.get(name, "").strip()[:40] for name in ("from", "to", "before")}
-    usual = {"state": "unresolved", "reach": "everything", "days": "30", "by": "cause"}
-    known: dict[str, Sequence[str]] = {
-        "state": list(STATES), "reach": list(REACH), "days": list(PERIODS), "by": statistics.BY,
-    }  # fmt: skip
-    return {name: value if value in known.get(name, (value,)) else usual[name] for name, value in given.items()}
+def _asked(address: Address) -> dict[str, str]:
+    known: dict[str, tuple[Sequence[str], str]] = {
+        "state": (list(STATES), "unresolved"),
+        "reach": (list(REACH), "everything"),
+        "days": (list(PERIODS), "30"),
+        "by": (statistics.BY, "cause"),
+    }
+    words = {name: address.one_of(name, choices, usual) for name, (choices, usual) in known.items()}
+    return words | {"cluster": address.text("cluster")}
 
 
-def _period(asked: Mapping[str, str], now: datetime) -> tuple[datetime, datetime]:
+def _period(
+    address: Address, named: Mapping[str, datetime | None], days: str, now: datetime
+) -> tuple[datetime, datetime]:
     """Whole days from a calendar win over "the last so many days"."""
-    since, until = forms.day(asked["from"]), forms.day(asked["to"])
-    end = min(until + timedelta(days=1), now) if until and until < now else now
-    begin = since if since and since < end else end - timedelta(days=int(asked["days"]))
-    return begin, end
+    since, until = named["from"], named["to"]
+    end = min(until + timedelta(days=1), now) if until else now
+    if since and since >= end:
+        address.wrong.append(BadSpec("from", f"{since:%Y-%m-%d} is after the end of the period, {end:%Y-%m-%d}"))
+        since = None
+    return since or end - timedelta(days=int(days)), end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +121,7 @@ class Choice:
 
 
 def _choice(field: str, value: str, asked: Mapping[str, str], words: str = "") -> Choice:
-    kept = {name: text for name, text in asked.items() if text and name != "before"}
+    kept = {name: text for name, text in asked.items() if text}
     if field == "days":
         kept = {name: text for name, text in kept.items() if name not in ("from", "to")}
     is_on = asked[field] == value and not (field == "days" and (asked["from"] or asked["to"]))
@@ -125,14 +134,14 @@ class Page:
     older: str
 
 
-def _page(caller: Caller, asked: Mapping[str, str], now: datetime) -> Page:
+def _page(caller: Caller, asked: Mapping[str, str], before: int | None, now: datetime) -> Page:
     rows = rights.incidents(caller).filter(state__in=STATES[asked["state"]], scope__in=REACH[asked["reach"]])
     if asked["state"] == "undecided":
         rows = rows.filter(pk__in=rights.decisions(caller).waiting_for_a_yes(now).values("incident"))
     if asked["cluster"]:
-        rows = rows.filter(cluster__name=asked["cluster"].replace("\x00", ""))
-    if asked["before"].isdecimal() and len(asked["before"]) < 19:
-        rows = rows.filter(pk__lt=int(asked["before"]))
+        rows = rows.filter(cluster__name=asked["cluster"])
+    if before is not None:
+        rows = rows.filter(pk__lt=before)
     found = list(rows.select_related("cluster").prefetch_related("nodes").order_by("-pk")[: PAGE + 1])
     named = dict(caller.jobs().filter(public_id__in=[row.subject for row in found]).values_list("public_id", "name"))
     for row in found:

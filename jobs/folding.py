@@ -54,7 +54,7 @@ def _told_before(found: QuerySet[Job], chunk: Sequence[Job], before: int | None)
 
 
 def tasks(found: QuerySet[Job], rows: Sequence[Job]) -> Mapping[str, Tasks]:
-    """By array, of the arrays among these rows."""
+    """By array, of the arrays among these rows that have more than one task that fits."""
     arrays = {job.array_id for job in rows if job.array_id}
     if not arrays:
         return {}
@@ -62,7 +62,7 @@ def tasks(found: QuerySet[Job], rows: Sequence[Job]) -> Mapping[str, Tasks]:
     grouped = found.order_by().filter(array_id__in=arrays).values_list("array_id", "state").annotate(Count("pk"))
     for array, state, count in grouped:
         counts[array][state] += count
-    return {array: _tasks(states) for array, states in counts.items()}
+    return {array: _tasks(states) for array, states in counts.items() if states.total() > 1}
 
 
 def _tasks(states: Counter[str]) -> Tasks:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,12 +19,13 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_POST, require_safe
 
-from jobs import clock, folding, forms, many, saved_views
+from jobs import clock, folding, forms, job_filters, many, saved_views, view_actions
+from jobs.job_filters import Asked
 from jobs.journal import Author
-from jobs.lifecycle import FAILURES, FINAL, LIVE, Kind, State
+from jobs.lifecycle import Kind, State
 from jobs.many import MOST_VERBS, Outcome
 from jobs.models import Cluster, Job, Role, Team
-from jobs.pages import answer, said
+from jobs.pages import PLACE, Address, answer, refused, said
 from jobs.rights import Caller
 from jobs.spec import BadSpec
 from jobs.verbs import PRIORITY, VERBS, Wish
@@ -33,52 +33,6 @@ from jobs.wishes import want_turn
 
 PAGE = 50
 CHUNK = 1000
-FILTERS = ("q", "state", "kind", "team", "user", "cluster", "array")
-STATE_GROUPS: dict[str, Iterable[State]] = {
-    "waiting": (State.PENDING,),
-    "running": sorted(LIVE),
-    "finished": sorted(FINAL),
-    "failed": sorted(FAILURES),
-    **{state.value: (state,) for state in State},
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What the address asks for."""
-
-    filters: Mapping[str, str]
-    mine: bool
-    unfolded: bool
-
-    @property
-    def kept(self) -> dict[str, str]:
-        """The same as an address, without the place in the list."""
-        kept = {name: value for name, value in self.filters.items() if value}
-        return kept | ({"mine": "1"} if self.mine else {}) | ({"fold": "0"} if self.unfolded else {})
-
-    def url(self, **other: str | None) -> str:
-        """No filters at all are asked for too: the bare address may begin with a view."""
-        wanted = {name: value for name, value in (self.kept | other).items() if value is not None}
-        return f"?{urlencode(wanted) or saved_views.NO_VIEW}"
-
-
-def _asked(given: Any) -> Asked:
-    filters = {name: given.get(name, "").replace("\x00", "").strip() for name in FILTERS}
-    return Asked(filters=filters, mine=given.get("mine") == "1", unfolded=given.get("fold") == "0")
-
-
-def _found(user: Any, asked: Asked) -> QuerySet[Job]:
-    found, wanted = Caller(user=user).jobs(), asked.filters
-    if asked.mine:
-        found = found.filter(user=user)
-    if wanted["q"]:
-        found = found.called(wanted["q"])
-    if wanted["state"]:
-        found = found.filter(state__in=STATE_GROUPS.get(wanted["state"], ()))
-    exact = {"kind": "kind", "team": "team__name", "user": "user__username", "cluster": "cluster__name"}
-    exact["array"] = "array_id"
-    return found.filter(**{field: wanted[name] for name, field in exact.items() if wanted[name]})
 
 
 # --- the table
@@ -86,13 +40,12 @@ def _found(user: Any, asked: Asked) -> QuerySet[Job]:
 
 @require_safe
 def jobs(request: HttpRequest) -> HttpResponse:
-    asked, caller = _asked(request.GET), Caller(user=request.user)
-    views = cache(lambda: saved_views.known_to(caller))
+    address, caller = Address(request.GET), Caller(user=request.user)
+    asked, before = job_filters.asked(address), address.read("before", PLACE)
+    views = cache(lambda: list(view_actions.known_to(caller)))
     if not request.GET and "HX-Request" not in request.headers and (first := saved_views.first_of(views())):
         return redirect(saved_views.address(first))
-    written = request.GET.get("before", "")
-    before = int(written) if written.isdecimal() and len(written) < 19 else None
-    found = _found(request.user, asked)
+    found = job_filters.found(request.user, asked)
     # One row more than is shown says whether there is a next page; counting a million rows would not be worth it
     rows = _rows(found, asked, before)
     tasks = {} if _is_flat(asked) else folding.tasks(found, rows[:PAGE])
@@ -103,8 +56,8 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "now": clock.now(),
         "rows": rows[:PAGE],
         "older": urlencode(asked.kept | {"before": rows[PAGE - 1].pk}) if len(rows) > PAGE else "",
-        "newest": urlencode(asked.kept) if written else "",
-        "is_first": not written,
+        "newest": urlencode(asked.kept) if before is not None else "",
+        "is_first": before is None,
         "asked": asked.filters,
         "mine": asked.mine,
         "kept": asked.kept,
@@ -114,7 +67,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "fold_url": "" if asked.filters["array"] else asked.url(fold=None if asked.unfolded else "0"),
         "unfolded": asked.unfolded,
         "csv_url": f"{reverse('jobs-csv')}{asked.url(fold=None)}",
-        "state_groups": [name for name in STATE_GROUPS if name.islower()],
+        "state_groups": [name for name in job_filters.STATE_GROUPS if name.islower()],
         "states": list(State),
         "kinds": list(Kind),
         "teams": teams,
@@ -124,7 +77,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "selects": True,
         "views": cache(lambda: saved_views.shelf(caller, views(), teams(), urlencode(asked.kept))),
     }
-    return answer(request, "jobs/jobs.html", context, {"jobs": "jobs/_jobs.html"})
+    return answer(request, "jobs/jobs.html", context, {"jobs": "jobs/_jobs.html"}, address.wrong)
 
 
 def _is_flat(asked: Asked) -> bool:
@@ -140,7 +93,7 @@ def _rows(found: QuerySet[Job], asked: Asked, before: int | None) -> list[Job]:
 
 @require_POST
 def save_view(request: HttpRequest) -> HttpResponse:
-    return saved_views.save(request, urlencode(_asked(request.POST).kept))
+    return saved_views.save(request, Address(request.POST))
 
 
 # --- for spreadsheets
@@ -152,22 +105,27 @@ COLUMNS = (
 
 
 @require_safe
-def as_csv(request: HttpRequest) -> StreamingHttpResponse:
+def as_csv(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """All that the filters find, however many, a thousand at a time and never all in memory."""
-    pieces = _pieces(_found(request.user, _asked(request.GET)).in_rows())
+    address = Address(request.GET)
+    asked = job_filters.asked(address)
+    if address.wrong:
+        return refused(address.wrong)
+    clusters = dict(Cluster.objects.values_list("pk", "name"))
+    pieces = _pieces(job_filters.found(request.user, asked).in_rows(), clusters)
     chunks = _threaded(pieces) if isinstance(request, ASGIRequest) else pieces
     response = StreamingHttpResponse(chunks, content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = 'attachment; filename="jobs.csv"'
     return response
 
 
-def _pieces(found: QuerySet[Job]) -> Iterator[str]:
+def _pieces(found: QuerySet[Job], clusters: Mapping[int, str]) -> Iterator[str]:
     """Each chunk begins where the one before it ended: no cursor and no transaction stays open while somebody reads."""
     now, last = clock.now(), None
     yield _written([COLUMNS])
     while rows := list((found if last is None else found.filter(pk__lt=last)).order_by("-pk")[:CHUNK]):
         last = rows[-1].pk
-        yield _written([_cells(job, now) for job in rows])
+        yield _written([_cells(job, clusters.get(job.cluster_id, ""), now) for job in rows])
 
 
 async def _threaded(pieces: Iterator[str]) -> AsyncIterator[str]:
@@ -182,13 +140,13 @@ def _next(pieces: Iterator[str]) -> str:
         connections.close_all()  # of this thread; the next piece may come from another, or never be asked for
 
 
-def _cells(job: Job, now: Any) -> list[Any]:
+def _cells(job: Job, cluster: str, now: Any) -> list[Any]:
     elapsed = job.elapsed(now)
     exit_code = "" if job.exit_code is None and job.signal is None else f"{job.exit_code or 0}:{job.signal or 0}"
     moments = (job.submitted_at, job.started_at, job.ended_at)
     return [
         *(job.public_id, _plain(job.name), _plain(job.owner_name), job.team.name, job.kind),
-        *(job.cluster.name, job.state),
+        *(cluster, job.state),
         *(one.isoformat(timespec="seconds") if one else "" for one in moments),
         "" if elapsed is None else int(elapsed.total_seconds()),
         *(job.nodes, job.gpus, job.priority, job.reason, exit_code, getattr(job, "nodelist", "")),
@@ -215,21 +173,27 @@ def on_many(request: HttpRequest) -> HttpResponse:
     verb = VERBS.get(request.POST.get("verb", ""))
     if verb is None:
         raise Http404("no such verb")
-    caller = Caller(user=request.user)
+    address, caller = Address(request.POST), Caller(user=request.user)
+    asked = job_filters.asked(address)
+    back = reverse("jobs") + asked.url()
+    if address.wrong:
+        # Without that filter it would be done to more jobs than were meant
+        messages.error(request, f"Nothing was changed: {address.wrong[0]}.")
+        return redirect(back)
     named = " ".join([*request.POST.getlist("id"), request.POST.get("ids", "")])
     ids = named.replace("\x00", " ").split()[: MOST_VERBS + 1]
     everything = request.POST.get("all") == "1"
-    rows = _found(request.user, _asked(request.POST)) if everything else many.called(caller.jobs(), ids)
+    rows = job_filters.found(request.user, asked) if everything else many.called(caller.jobs(), ids)
     jobs = many.in_turn(rows.select_related("user", "team", "cluster"))
     if not jobs:
         messages.warning(request, "No job was chosen: tick some, or all that the filters find.")
-        return redirect(_back(request))
+        return redirect(back)
     done = request.POST.get("confirm") == "1"
     try:
         outcomes = _tried(request, verb, jobs[:MOST_VERBS], caller, dry=not done)
     except BadSpec as bad:
         messages.error(request, f"Nothing was changed: {bad}.")
-        return redirect(_back(request))
+        return redirect(back)
     context = {
         "now": clock.now(),
         "verb": verb,
@@ -240,14 +204,10 @@ def on_many(request: HttpRequest) -> HttpResponse:
         "most": MOST_VERBS,
         "why": request.POST.get("why", ""),
         "priority": request.POST.get("priority", ""),
-        "back": _back(request),
-        "kept": _asked(request.POST).kept,
+        "back": back,
+        "kept": asked.kept,
     }
     return render(request, "jobs/many.html", context)
-
-
-def _back(request: HttpRequest) -> str:
-    return reverse("jobs") + _asked(request.POST).url()
 
 
 def _tried(request: HttpRequest, verb: Any, jobs: Sequence[Job], caller: Caller, *, dry: bool) -> list[Outcome]:

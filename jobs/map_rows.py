@@ -27,12 +27,15 @@ SELECT n.id, e.at FROM jobs_node n CROSS JOIN LATERAL (SELECT at, from_state FRO
   WHERE node_id = n.id AND what = 'node.moved' ORDER BY id LIMIT 1) AS e
 WHERE n.cluster_id = %s AND e.from_state LIKE 'UNKNOWN%%'
 """
-# The newest of each node before a moment, by the index (node, id) from its end
+# The newest of each node before a moment: each half is one step into an index of its own, however much happened since
 BEFORE = """
-SELECT n.id, e.what, e.to_state, e.why, e.by FROM jobs_node n CROSS JOIN (VALUES ('moved'), ('asked')) AS kind (name)
-CROSS JOIN LATERAL (SELECT what, to_state, why, by FROM jobs_event WHERE node_id = n.id AND at < %s
-  AND CASE kind.name WHEN 'moved' THEN what = 'node.moved' ELSE what IN ('node.drained', 'node.resumed') END
-  ORDER BY id DESC LIMIT 1) AS e WHERE n.cluster_id = %s
+SELECT n.id, e.what, e.to_state, e.why, e.by FROM jobs_node n CROSS JOIN LATERAL (
+  (SELECT what, to_state, why, by FROM jobs_event WHERE node_id = n.id AND what = 'node.moved'
+   AND at < %(at)s ORDER BY at DESC, id DESC LIMIT 1)
+  UNION ALL
+  (SELECT what, to_state, why, by FROM jobs_event WHERE node_id = n.id AND what IN ('node.drained', 'node.resumed')
+   AND at < %(at)s ORDER BY at DESC, id DESC LIMIT 1)
+) AS e WHERE n.cluster_id = %(cluster)s
 """
 REACH = timedelta(days=30)  # how far back the map goes; telemetry of five minutes is kept a day longer
 FRESH = timedelta(minutes=1)  # older readings say nothing of now; four samples come in that time
@@ -156,7 +159,7 @@ def _told(cluster: Cluster, nodes: Iterable[Node], at: datetime) -> tuple[Mappin
     """The condition of each node, and who was drained. Before its first Event a node was what that moved it from."""
     conditions, drained = {}, set()
     with connection.cursor() as cursor:
-        cursor.execute(BEFORE, [at, cluster.pk])
+        cursor.execute(BEFORE, {"at": at, "cluster": cluster.pk})
         for node, what, state, _, _ in cursor.fetchall():
             if what == "node.moved":
                 conditions[node] = state

@@ -6,9 +6,8 @@ from collections import Counter
 from datetime import datetime
 from functools import cache
 
-from django.contrib import messages
 from django.db.models.expressions import RawSQL
-from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.utils.cache import patch_cache_control
 from django.views.decorators.gzip import gzip_page
@@ -18,20 +17,15 @@ from jobs import clock, map_rows, mapping
 from jobs.map_rows import Picture
 from jobs.mapping import Known
 from jobs.models import Allocation, Cluster, Job
-from jobs.pages import answer, cluster_asked, moment_asked
-from jobs.readers import BadSpec
+from jobs.pages import Address, answer, cluster_asked, moment_since, refused
 
 
 @require_safe
 def map_page(request: HttpRequest) -> HttpResponse:
     clusters, cluster = cluster_asked(request)
     now = clock.now()
-    at, wrong = None, ""
-    try:
-        at = moment_asked(request, map_rows.begins(cluster, now), now) if cluster else None
-    except BadSpec as bad:
-        wrong = str(bad)
-        messages.error(request, f"{wrong}. This is the map of now.")
+    asked = Address(request.GET)
+    at = asked.read("at", moment_since(map_rows.begins(cluster, now), now)) if cluster else None
     context = {
         "now": now,
         "clusters": clusters,
@@ -40,9 +34,7 @@ def map_page(request: HttpRequest) -> HttpResponse:
         "begins": map_rows.begins(cluster, now) if cluster else now,
         "racks": cache(lambda: _racks(cluster, at)),
     }
-    response = answer(request, "jobs/map.html", context, {"racks": "jobs/_racks.html"})
-    response.status_code = 400 if wrong else response.status_code
-    return response
+    return answer(request, "jobs/map.html", context, {"racks": "jobs/_racks.html"}, asked.wrong)
 
 
 def _racks(cluster: Cluster | None, at: datetime | None) -> list[mapping.Rack]:
@@ -60,10 +52,10 @@ def map_data(request: HttpRequest, cluster: str) -> HttpResponse:
     """A few queries, whatever the size. Compressed here: it holds nothing that a guess could be tried against."""
     row = get_object_or_404(Cluster, name=cluster)
     now = clock.now()
-    try:
-        at = moment_asked(request, map_rows.begins(row, now), now)
-    except BadSpec as bad:
-        return HttpResponseBadRequest(str(bad), content_type="text/plain; charset=utf-8")
+    asked = Address(request.GET)
+    at = asked.read("at", moment_since(map_rows.begins(row, now), now))
+    if asked.wrong:
+        return refused(asked.wrong)
     picture = map_rows.then(row, at) if at else map_rows.now(row)
     readings = map_rows.readings_then(row, at) if at else map_rows.readings(row, now)
     drawn = mapping.drawn(picture.spots, picture.holders, _known(request, picture), readings)

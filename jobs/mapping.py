@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,33 +56,36 @@ def drawn(
 ) -> dict[str, Any]:
     """`holders` are node, GPU, job; `known` are those of them that the reader may know. The GPUs of all nodes stand one
     after the other, in the order of the nodes."""
-    held = {(node, gpu): job for node, gpu, job in holders}
     numbers = {pk: number for number, pk in enumerate(known)}
-    nodes, busy, hot = [], [], []
+    held: dict[int, dict[int, int]] = defaultdict(dict)
+    for node, gpu, job in holders:
+        held[node][gpu] = numbers.get(job, OTHERS)
+    nodes: list[list[Any]] = []
     who: list[int] = []
+    busy: list[int] = []
+    hot: list[int] = []
     xids: list[tuple[int, int]] = []  # of few, so only of those
     for spot in sorted(spots, key=lambda one: (one.leaf, one.rack, one.name)):
         nodes.append([spot.name, spot.rack, spot.leaf, spot.gpus, spot.word, spot.tone, int(spot.takes_work)])
-        reading = readings.get(spot.id, NOTHING)
-        for gpu in range(spot.gpus):
-            if (code := _read(reading.xid, gpu)) > 0:
-                xids.append((len(who), code))
-            who.append(_holder(held.get((spot.id, gpu)), gpu in spot.foreign, numbers))
-            busy.append(_read(reading.busy, gpu))
-            hot.append(_read(reading.hot, gpu))
+        reading, first = readings.get(spot.id, NOTHING), len(who)
+        xids += [(first + gpu, code) for gpu, code in enumerate(_read(reading.xid, spot.gpus)) if code > 0]
+        who += _holders(spot, held[spot.id])
+        busy += _read(reading.busy, spot.gpus)
+        hot += _read(reading.hot, spot.gpus)
     jobs = [[one.public_id, one.name, one.team] for one in known.values()]
     return {"nodes": nodes, "jobs": jobs, "who": who, "busy": busy, "hot": hot, "xid": xids}
 
 
-def _holder(job: int | None, is_foreign: bool, numbers: Mapping[int, int]) -> int:
-    if job is None:
-        return FOREIGN if is_foreign else FREE
-    return numbers.get(job, OTHERS)
+def _holders(spot: Spot, held: Mapping[int, int]) -> list[int]:
+    if not spot.foreign:
+        return [held.get(gpu, FREE) for gpu in range(spot.gpus)]
+    return [held.get(gpu, FOREIGN if gpu in spot.foreign else FREE) for gpu in range(spot.gpus)]
 
 
-def _read(values: Sequence[float | None], gpu: int) -> int:
-    value = values[gpu] if gpu < len(values) else None
-    return UNKNOWN if value is None or not math.isfinite(value) else round(value)
+def _read(values: Sequence[float | None], gpus: int) -> list[int]:
+    """One for each GPU; telemetry may know fewer of them, or more."""
+    known = [UNKNOWN if value is None or not math.isfinite(value) else round(value) for value in values[:gpus]]
+    return known + [UNKNOWN] * (gpus - len(known))
 
 
 @dataclass(frozen=True, kw_only=True)

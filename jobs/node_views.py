@@ -19,7 +19,7 @@ from jobs.journal import Author
 from jobs.lifecycle import NodeState
 from jobs.models import Allocation, Attempt, Cluster, DrainMode, Event, Job, Mode, Node, Resolution, Sample
 from jobs.node_actions import NodeError
-from jobs.pages import MOST_EVENTS, answer, said
+from jobs.pages import MOST_EVENTS, Address, answer, said
 from jobs.wishes import want_turn
 
 NODE_FILTERS: dict[str, Callable[[Node], bool]] = {
@@ -51,22 +51,23 @@ class Choice:
 
 @require_safe
 def nodes(request: HttpRequest) -> HttpResponse:
-    wanted, cluster = request.GET.get("state", ""), request.GET.get("cluster", "")
+    asked = Address(request.GET)
+    wanted, cluster = asked.one_of("state", list(NODE_FILTERS), "all"), asked.text("cluster")
     rows = Node.objects.select_related("cluster").order_by("cluster__name", "name")
     everything = [node for node in rows if cluster in ("", node.cluster.name)]
     held = Allocation.objects.held_per_node()
-    fits = NODE_FILTERS.get(wanted, NODE_FILTERS["all"])
+    fits = NODE_FILTERS[wanted]
     context = {
         "now": clock.now(),
         "rows": [(node, held.get(node.pk, 0) + len(node.foreign_gpus)) for node in everything if fits(node)],
-        "filters": [_choice(name, everything, wanted or "all", cluster) for name in NODE_FILTERS],
-        "wanted": wanted,
+        "filters": [_choice(name, everything, wanted, cluster) for name in NODE_FILTERS],
+        "wanted": "" if wanted == "all" else wanted,
         "cluster": cluster,
         "clusters": cache(lambda: list(Cluster.objects.all())),
         "here": request.get_full_path(),
         "may_operate": request.user.has_perm("jobs.operate_cluster"),
     }
-    return answer(request, "nodes/nodes.html", context, {"nodes": "nodes/_nodes.html"})
+    return answer(request, "nodes/nodes.html", context, {"nodes": "nodes/_nodes.html"}, asked.wrong)
 
 
 def _choice(name: str, nodes: list[Node], wanted: str, cluster: str) -> Choice:

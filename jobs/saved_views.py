@@ -6,19 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from django.contrib import messages
-from django.db.models import Exists, OuterRef
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
+from django.utils.http import urlencode
 from django.views.decorators.http import require_POST
 
-from jobs import view_actions
+from jobs import job_filters, view_actions
+from jobs.job_filters import NO_VIEW
 from jobs.journal import Author
 from jobs.models import Role, SavedView, Team
+from jobs.pages import Address
+from jobs.readers import BadSpec
 from jobs.rights import Caller
 from jobs.view_actions import ViewError
-
-NO_VIEW = "view=0"  # an address without filters that asks for just that
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +31,6 @@ class Shelf:
     may_change: bool
     is_first: bool
     teams: Sequence[Team]  # to save a view for
-
-
-def known_to(caller: Caller) -> list[SavedView]:
-    """Each says whether the caller's list begins with it."""
-    chosen = Exists(SavedView.first_for.through.objects.filter(savedview=OuterRef("pk"), user=caller.user))
-    rows = SavedView.objects.for_user(caller.user).select_related("team", "owner")
-    return list(rows.annotate(is_first=chosen))
 
 
 def shelf(caller: Caller, views: Sequence[SavedView], teams: Iterable[Team], query: str) -> Shelf:
@@ -66,9 +60,13 @@ def address(view: SavedView) -> str:
 # --- what their forms ask for
 
 
-def save(request: HttpRequest, query: str) -> HttpResponse:
-    """`query` is what the list showed, already read by its filters."""
-    caller = Caller(user=request.user)
+def save(request: HttpRequest, shown: Address) -> HttpResponse:
+    """The filters that the list showed, as their form has them."""
+    caller, asked = Caller(user=request.user), job_filters.asked(shown)
+    query = urlencode(asked.kept)
+    if shown.wrong:
+        messages.error(request, f"Nothing was saved: {shown.wrong[0]}.")
+        return redirect(reverse("jobs") + asked.url())
     named = request.POST.get("for", "")
     team = get_object_or_404(caller.teams(), name=named.replace("\x00", "")) if named else None
     try:
@@ -77,9 +75,9 @@ def save(request: HttpRequest, query: str) -> HttpResponse:
         )
         if request.POST.get("first") == "1":
             view_actions.begin_with(caller, view)
-    except ViewError as error:
+    except (ViewError, BadSpec) as error:
         messages.error(request, f"Nothing was saved: {error}.")
-        return redirect(f"{reverse('jobs')}?{query or NO_VIEW}")
+        return redirect(reverse("jobs") + asked.url())
     messages.success(request, f"{view.name} is saved." if is_new else f"{view.name} shows these filters now.")
     return redirect(address(view))
 
@@ -91,7 +89,7 @@ def change(request: HttpRequest, pk: int, verb: str) -> HttpResponse:
     view = get_object_or_404(rows, pk=pk)
     try:
         said = _changed(request, caller, view, verb)
-    except ViewError as error:
+    except (ViewError, BadSpec) as error:
         messages.error(request, f"Nothing was changed: {error}.")
     else:
         messages.success(request, said)

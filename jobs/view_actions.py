@@ -1,7 +1,11 @@
-"""The only code that changes saved views of the list of jobs, each change with its Event.
+"""Whose the saved views of the list of jobs are, and the only code that changes them, each change with its Event.
 
 A personal view is its owner's. A team's is seen by all in it, saved by its researchers, and changed or removed by who
-saved it and by the team's operators. Which view a list begins with is everybody's own choice.
+saved it and by the team's operators. Which view a list begins with is everybody's own choice. A token of one team
+reaches that team's views.
+
+    ViewError    the views are not what they are taken to be
+    └── NotYours it needs a role that the caller does not have
 """
 
 from __future__ import annotations
@@ -10,10 +14,12 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.db import IntegrityError, transaction
+from django.db.models import Exists, OuterRef, QuerySet
 
 from jobs import journal
 from jobs.journal import Author
 from jobs.models import Role, SavedView, Team
+from jobs.readers import bad
 from jobs.rights import Caller
 
 MOST_VIEWS = 50  # of a person, and of a team
@@ -24,8 +30,20 @@ class ViewError(Exception):
     """Nothing was changed; the message is a sentence without its full stop."""
 
 
+class NotYours(ViewError):
+    pass
+
+
+def known_to(caller: Caller, *, everywhere: bool = False) -> QuerySet[SavedView]:
+    """Each says whether the caller's list begins with it."""
+    chosen = Exists(SavedView.first_for.through.objects.filter(savedview=OuterRef("pk"), user=caller.user))
+    rows = SavedView.objects.all() if everywhere else SavedView.objects.for_user(caller.user)
+    rows = rows.select_related("team", "owner").annotate(is_first=chosen)
+    return rows if caller.bound_to is None else rows.filter(team=caller.bound_to)
+
+
 def may_save(caller: Caller, team: Team | None) -> bool:
-    return team is None or caller.has(Role.RESEARCHER, team.pk)
+    return caller.bound_to is None if team is None else caller.has(Role.RESEARCHER, team.pk)
 
 
 def may_change(caller: Caller, view: SavedView) -> bool:
@@ -39,24 +57,31 @@ def save(caller: Caller, name: str, query: str, *, team: Team | None, author: Au
     """The view, and whether it is new: one of that name shows these filters from now on, if it may be changed."""
     name = named(name)
     if not may_save(caller, team):
-        raise ViewError("this needs the role researcher in the team")
-    if len(query) > LONGEST_QUERY:
-        raise ViewError(f"the filters are longer than {LONGEST_QUERY} characters")
+        token, role = "a token of one team saves for that team", "this needs the role researcher in the team"
+        raise NotYours(role if team else token)
     there = SavedView.objects.filter(owner=caller.user, team=None) if team is None else team.saved_views.all()
     view = there.select_for_update().filter(name=name).first()
     if view is None:
         return _made(caller, name, query, team=team, most=there.count(), author=author), True
     if not may_change(caller, view):
-        raise ViewError(f"{view} is somebody else's; choose another name")
+        raise NotYours(f"{view} is somebody else's; choose another name")
+    show(caller, view, query, author=author)
+    return view, False
+
+
+def show(caller: Caller, view: SavedView, query: str, *, author: Author) -> None:
+    """Other filters under the same name; within the transaction of who locked it."""
+    _refuse(caller, view)
+    _refuse_long(query)
     SavedView.objects.filter(pk=view.pk).update(query=query)
     _tell("view.changed", view, author, query=query, before=view.query)
     view.query = query
-    return view, False
 
 
 def _made(caller: Caller, name: str, query: str, *, team: Team | None, most: int, author: Author) -> SavedView:
     if most >= MOST_VIEWS:
         raise ViewError(f"there are {MOST_VIEWS} views already; remove one first")
+    _refuse_long(query)
     try:
         with transaction.atomic():
             view = SavedView.objects.create(owner=caller.user, team=team, name=name, query=query)
@@ -98,15 +123,20 @@ def begin_with(caller: Caller, view: SavedView | None) -> None:
 def named(name: str) -> str:
     name = " ".join(name.split())
     if not name:
-        raise ViewError("name: a view needs one")
+        bad("name", "a view needs one")
     if len(name) > LONGEST_NAME or not name.isprintable():
-        raise ViewError(f"name: at most {LONGEST_NAME} characters that can be printed")
+        bad("name", f"at most {LONGEST_NAME} characters that can be printed")
     return name
+
+
+def _refuse_long(query: str) -> None:
+    if len(query) > LONGEST_QUERY:
+        bad("filters", f"are longer than {LONGEST_QUERY} characters")
 
 
 def _refuse(caller: Caller, view: SavedView) -> None:
     if not may_change(caller, view):
-        raise ViewError(f"{view} is somebody else's: this needs the role operator in its team")
+        raise NotYours(f"{view} is somebody else's: this needs the role operator in its team")
 
 
 def _tell(what: str, view: SavedView, author: Author, **more: Any) -> None:

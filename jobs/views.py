@@ -21,7 +21,7 @@ from jobs.hostlist import compress
 from jobs.journal import Author
 from jobs.lifecycle import Forbidden, State
 from jobs.models import Attempt, Job, Role, Team
-from jobs.pages import MOST_EVENTS, answer, said
+from jobs.pages import MOST_EVENTS, Address, answer, digits, refused, said
 from jobs.rights import Caller
 from jobs.spec import BadSpec, refuse_priority
 from jobs.verbs import PRIORITY, VERBS, NotAllowed, Wish, carry_out
@@ -121,25 +121,23 @@ def log(request: HttpRequest, public_id: str) -> HttpResponse:
     context = {"now": clock.now(), "job": row, "topic": topic_of(row), **_log(row, attempt)}
     if attempt and "attempt" in request.GET:
         context["log_url"] += f"?attempt={attempt.number}"
-    if attempt and context["tail"] and (asked := _reading(request)):
+    address = Address(request.GET)
+    asked, line = _reading(address), address.read("line", IN_LOG)
+    if attempt and context["tail"] and asked:
         context |= asked | _read(row, attempt, asked)
-        return answer(request, "jobs/reading.html", context)
-    line = request.GET.get("line", "")
-    if attempt and context["tail"] and line.isdecimal() and 0 < len(line) < 16:
-        context["window"] = logs.window(row.cluster.log_root, attempt.log_path, int(line))
-    return answer(request, "jobs/log.html", context, {"log": "jobs/_log.html"})
+        return answer(request, "jobs/reading.html", context, wrong=address.wrong)
+    if attempt and context["tail"] and line is not None:
+        context["window"] = logs.window(row.cluster.log_root, attempt.log_path, line)
+    return answer(request, "jobs/log.html", context, {"log": "jobs/_log.html"}, address.wrong)
 
 
-def _reading(request: HttpRequest) -> dict[str, Any]:
+IN_LOG, RANK = digits(15), digits(6)  # a byte or a line of it
+
+
+def _reading(address: Address) -> dict[str, Any]:
     """A place in the log, words to look for, or a rank; empty for its end."""
-    asked = {name: request.GET.get(name, "").replace("\x00", "").strip()[:200] for name in ("at", "find", "rank")}
-    if not any(asked.values()):
-        return {}
-    return {"at": _whole(asked["at"], 16) or 0, "find": asked["find"], "rank": _whole(asked["rank"], 7)}
-
-
-def _whole(written: str, digits: int) -> int | None:
-    return int(written) if written.isascii() and written.isdecimal() and len(written) < digits else None
+    at, rank, find = address.read("at", IN_LOG), address.read("rank", RANK), address.text("find")
+    return {} if at is None and rank is None and not find else {"at": at or 0, "find": find, "rank": rank}
 
 
 def _read(row: Job, attempt: Attempt, asked: dict[str, Any]) -> dict[str, Any]:
@@ -180,7 +178,10 @@ def log_lines(request: HttpRequest, public_id: str) -> HttpResponse:
     attempt = _attempt(request, row)
     if attempt is None:
         raise Http404("it has not started yet")
-    asked = {name: _whole(request.GET.get(name, ""), 16) for name in ("at", "before")}
+    address = Address(request.GET)
+    asked = {name: address.read(name, IN_LOG) for name in ("at", "before")}
+    if address.wrong:
+        return refused(address.wrong)
     where = (row.cluster.log_root, attempt.log_path)
     try:
         at = asked["at"]

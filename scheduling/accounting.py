@@ -326,7 +326,7 @@ Told = tuple[int, str, str, str]  # when, what, to which state, why
 def _told(cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datetime) -> dict[int, list[Told]]:
     told: dict[int, list[Told]] = defaultdict(list)
     with connection.cursor() as cursor:
-        cursor.execute(BEFORE, [since, cluster.pk])
+        cursor.execute(BEFORE, {"at": since, "cluster": cluster.pk})
         for node, what, state, why, by in cursor.fetchall():
             told[node].append((us(since), _told_by(what, by), state, _cause(why, by)))
     rows: Any = Event.objects.filter(node__in=[node.pk for node in nodes], what__in=NODE_EVENTS)

@@ -26,6 +26,7 @@ from scheduling.loops.simulate import MOST_DAYS, MOST_JOBS
 from scheduling.models import UploadedTrace, Which
 from scheduling.replays import BELONGS, LARGEST_FILE, TRACES, kind_of
 from scheduling.simulator import asking
+from scheduling.simulator.asking import BadSetting
 from scheduling.simulator.run import Setting
 
 
@@ -215,12 +216,6 @@ class ReplayForm(forms.Form):
     def more_is_wrong(self) -> bool:
         return any(field.errors for field in self.more())
 
-    def clean_trace_file(self) -> Any:
-        file = self.cleaned_data["trace_file"]
-        if file and file.size > LARGEST_FILE:
-            raise forms.ValidationError(f"The file has {file.size:,} bytes, more than the {LARGEST_FILE:,} allowed.")
-        return file
-
     def clean_until(self) -> datetime | None:
         """Read as the API reads it."""
         until = self.cleaned_data["until"]
@@ -230,13 +225,19 @@ class ReplayForm(forms.Form):
             raise forms.ValidationError(f"{bad.why}.") from None
 
     def clean_quota(self) -> list[dict[str, str]]:
-        """What each line means is checked as the API's objects are."""
-        rows = []
+        """What each line means is checked as the API's objects are, by the numbers of the lines."""
+        rows, lines = [], []
         for number, line in enumerate(filter(None, map(str.strip, self.cleaned_data["quota"].splitlines())), 1):
             cells = [cell.strip() for cell in line.split(",")]
             if len(cells) != 3:
                 raise forms.ValidationError(f"Line {number} is not team,kind,GPUS: {line[:60]}")
             rows.append(dict(zip(("team", "kind", "gpus"), cells, strict=True)))
+            lines.append(f"line {number}")
+        try:
+            if rows:
+                asking.quotas_of(rows, lines)
+        except BadSetting as bad:
+            raise forms.ValidationError(f"{bad.why[0].upper()}{bad.why[1:]}.") from None
         return rows
 
     def clean_policies(self) -> list[str]:

@@ -18,7 +18,6 @@ from rest_framework.exceptions import PermissionDenied
 from jobs import clock
 from jobs.api.submitting import Places
 from jobs.door.errors import BadField
-from jobs.door.throttle import PerUser
 from jobs.journal import Author
 from jobs.pages import answer
 from jobs.readers import BadSpec
@@ -28,7 +27,7 @@ from scheduling import trace_actions
 from scheduling.comparing import MOST_RUNS, lines, sections
 from scheduling.forms import ReplayForm
 from scheduling.models import UNFINISHED, Simulation, SimulationState
-from scheduling.replays import checked, may_change, read_file, theirs, traces, wake
+from scheduling.replays import Uploads, checked, may_change, read_file, theirs, traces, wake
 from scheduling.simulation_actions import Gone, TooMany
 from scheduling.trace_actions import Brought
 
@@ -87,13 +86,6 @@ def _made(form: ReplayForm, places: Places, brought: Brought | None, author: Aut
         trace = trace_actions.keep(brought, team=team, author=author).called
     params = checked(trace, policies, form.asked(trace), places, places.caller)
     return actions.ask(trace=trace, policies=policies, params=params, team=team, author=author, now=clock.now())
-
-
-class Uploads(PerUser):
-    """Reading one may take seconds."""
-
-    name = "traces:"
-    most = 10
 
 
 def _read(request: HttpRequest, file: UploadedFile | None) -> Brought | None:

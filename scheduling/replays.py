@@ -17,6 +17,7 @@ from kombu.exceptions import OperationalError
 from jobs import clock, readers
 from jobs.api.submitting import Places
 from jobs.door.errors import BadField
+from jobs.door.throttle import PerUser
 from jobs.models import Role, Scope
 from jobs.readers import UNPRINTABLE, BadSpec
 from jobs.rights import Caller
@@ -98,17 +99,28 @@ def checked(trace: str, policies: list[str], asked: dict[str, Any], places: Plac
         most = simulate.MOST_REPLAYED // len(policies)
         raise BadField("jobs", f"{len(policies)} policies may replay {most:,} jobs each; ask for fewer of either")
     try:
-        simulate.setting_of(trace, params)
+        setting = simulate.setting_of(trace, params)
         asking.settings_of(params.get("policy_settings", {}), policies)
         if "quota" in params:
             asking.keep_quotas(policies)
+        if kind == "acme":
+            asking.keep_to(setting.quotas, acme.TEAMS, f"there are {acme.TEAMS[0]} to {acme.TEAMS[-1]}")
     except BadSetting as bad:
         raise BadField(bad.field, bad.why) from None
     return params
 
 
+class Uploads(PerUser):
+    """Reading one may take seconds; pages and programs have one counter."""
+
+    name = "traces:"
+    most = 10
+
+
 def read_file(file: UploadedFile) -> Brought:
     """What somebody sent. Raises BadSpec."""
+    if (file.size or 0) > LARGEST_FILE:
+        raise BadSpec("trace_file", f"has {file.size:,} bytes, more than the {LARGEST_FILE:,} allowed")
     name = UNPRINTABLE.sub("?", file.name or "trace")[:80]
     with NamedTemporaryFile(prefix="acme-trace-") as kept:
         for chunk in file.chunks():

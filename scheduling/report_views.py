@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from django.contrib.staticfiles import finders
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.http import urlencode
@@ -19,11 +19,12 @@ from django.views.decorators.http import require_safe
 
 from failures import rights
 from jobs import clock
-from jobs.pages import answer
+from jobs.pages import Address, answer, refused
+from jobs.readers import BadSpec
 from jobs.rights import Caller
 from scheduling import accounting, ledger_table, reporting, usage, waste
 from scheduling.ledger import Bucket
-from scheduling.reporting import GROUPS, BadPeriod, Period, Row
+from scheduling.reporting import GROUPS, Period, Row
 
 MOST_PEOPLE = 100
 
@@ -37,7 +38,8 @@ class Choice:
 
 @require_safe
 def reports(request: HttpRequest) -> HttpResponse:
-    period, by = _asked(request)
+    address = Address(request.GET)
+    period, by = _asked(address)
     context = _report(request, period, by) | {
         "now": clock.now(),
         "periods": [_choice(period, by, {"days": days}, name) for days, name in reporting.DAYS.items()],
@@ -46,17 +48,16 @@ def reports(request: HttpRequest) -> HttpResponse:
         "csv_url": f"{reverse('report-csv')}?{urlencode({**period.asked, 'by': by})}",
         "export_url": f"{reverse('report-export')}?{urlencode(period.asked)}",
     }
-    return answer(request, "reports/reports.html", context)
+    return answer(request, "reports/reports.html", context, wrong=address.wrong)
 
 
-def _asked(request: HttpRequest) -> tuple[Period, str]:
-    by = request.GET.get("by", "") or ledger_table.BY[0]
-    if by not in ledger_table.BY:
-        raise Http404("no such report")
+def _asked(address: Address) -> tuple[Period, str]:
+    by = address.one_of("by", ledger_table.BY, ledger_table.BY[0])
     try:
-        return reporting.period(request.GET.get("days", ""), request.GET.get("month", ""), clock.now()), by
-    except BadPeriod as bad:
-        raise Http404(str(bad)) from None
+        return reporting.period(address.text("days"), address.text("month"), clock.now()), by
+    except BadSpec as bad:
+        address.wrong.append(bad)
+        return reporting.period("", "", clock.now()), by
 
 
 def _choice(period: Period, by: str, asked: Mapping[str, str], name: str) -> Choice:
@@ -122,7 +123,10 @@ def _day(now: datetime) -> Row:
 @require_safe
 def as_csv(request: HttpRequest) -> HttpResponse:
     """Every bucket for itself, in GPU-hours."""
-    period, by = _asked(request)
+    address = Address(request.GET)
+    period, by = _asked(address)
+    if address.wrong:
+        return refused(address.wrong)
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="gpu-hours-by-{by}-{_label(period)}.csv"'
     csv.writer(response).writerows(_lines(_table(Caller(user=request.user), period, by), by))
@@ -142,7 +146,10 @@ def _lines(found: ledger_table.Table, by: str) -> list[Sequence[Any]]:
 @require_safe
 def export(request: HttpRequest) -> HttpResponse:
     """One file that needs nothing else: to be kept, sent, or printed to PDF."""
-    period, _ = _asked(request)
+    address = Address(request.GET)
+    period, _ = _asked(address)
+    if address.wrong:
+        return refused(address.wrong)
     context = _report(request, period, "team") | {"now": clock.now(), "style": _style()}
     by_day = _table(Caller(user=request.user), period, "day")
     context["days"] = _rows(by_day, "day")

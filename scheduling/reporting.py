@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
+from jobs.readers import bad
 from scheduling.ledger import HELD, Bucket
 
 DAYS = {"1": "24 hours", "7": "7 days", "30": "30 days"}
@@ -15,10 +16,6 @@ USUAL_DAYS = "7"
 MONTH = re.compile(r"(20\d\d)-(0[1-9]|1[0-2])")
 US_PER_HOUR = 3_600_000_000
 Size = TypeVar("Size", int, float)
-
-
-class BadPeriod(ValueError):
-    """The message is a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,22 +66,22 @@ class Period:
 
 
 def period(days: str, month: str, now: datetime) -> Period:
-    """A calendar month (UTC, as far as it has gone), or the last so many days."""
+    """A calendar month (UTC, as far as it has gone), or the last so many days. Raises BadSpec."""
     if month:
         return _month(month, now)
     days = days or USUAL_DAYS
     if days not in DAYS:
-        raise BadPeriod(f"days: {days[:20]!r} is none of {', '.join(DAYS)}.")
+        bad("days", f"{days[:20]!r} is none of {', '.join(DAYS)}")
     return Period(title=f"last {DAYS[days]}", since=now - timedelta(days=int(days)), until=now, asked={"days": days})
 
 
 def _month(text: str, now: datetime) -> Period:
     found = MONTH.fullmatch(text)
     if found is None:
-        raise BadPeriod(f"month: {text[:20]!r} is no month such as {now:%Y-%m}.")
+        bad("month", f"{text[:20]!r} is no month such as {now:%Y-%m}")
     since = datetime(int(found[1]), int(found[2]), 1, tzinfo=UTC)
     if since >= now:
-        raise BadPeriod(f"month: {text} has not begun yet.")
+        bad("month", f"{text} has not begun yet")
     return Period(title=f"{since:%B %Y}", since=since, until=min(_next(since), now), asked={"month": text})
 
 

@@ -1,6 +1,6 @@
 from django.urls import path, register_converter
 
-from jobs.api import jobs, logs, maintenance, nodes, places, progress, progress_reads
+from jobs.api import jobs, logs, maintenance, nodes, places, progress, progress_reads, views
 
 
 class PublicId:
@@ -43,6 +43,9 @@ urlpatterns = [
     path("jobs/<public_id:id>/log/", logs.JobLog.as_view()),
     path("jobs/<public_id:id>/log/follow/", logs.FollowJobLog.as_view()),
     *[path(f"jobs/<public_id:id>/{name}/", view.as_view()) for name, view in jobs.VERBS.items()],
+    path("views/", views.Views.as_view()),
+    path("views/<int:view>/", views.OneView.as_view()),
+    path("views/<int:view>/remove/", views.RemoveView.as_view()),
     path("progress/", progress.Progress.as_view()),
     path("nodes/", nodes.Nodes.as_view()),
     path("nodes/<node_name:cluster>/<node_name:name>/", nodes.OneNode.as_view()),

@@ -25,10 +25,11 @@ class Endpoint(APIView):
     rules: ClassVar[dict[str, Rule]] = {}
     tag: ClassVar[str] = ""
     own_credentials: ClassVar[bool] = False  # neither a person's token nor a session opens it
+    takes_file: ClassVar[bool] = False  # POST is a form with a file, which is never whole in memory
     request: Any
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        if request.method == "POST":
+        if request.method == "POST" and not self.takes_file:
             # Before anybody takes the stream: an Idempotency-Key is bound to these bytes
             request.raw_body = request._request.body
         super().initial(request, *args, **kwargs)

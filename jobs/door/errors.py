@@ -20,6 +20,7 @@ from jobs.maintenance_actions import MaintenanceError
 from jobs.node_actions import NodeError
 from jobs.readers import BadSpec
 from jobs.verbs import NotAllowed
+from jobs.view_actions import NotYours, ViewError
 
 log = logging.getLogger(__name__)
 
@@ -70,10 +71,10 @@ def translated(error: Exception) -> Exception:
             return BadField(error.field, error.why)
         case MaintenanceError() if error.field:
             return BadField(error.field, str(error))
-        case Moved() | MaintenanceError() | NodeError() | Forbidden():
-            return Conflict(str(error))
-        case NotAllowed():
+        case NotAllowed() | NotYours():
             return exceptions.PermissionDenied(str(error))
+        case Moved() | MaintenanceError() | NodeError() | Forbidden() | ViewError():
+            return Conflict(str(error))
         case IntegrityError():
             return Conflict("Somebody else changed the same rows at the same moment; try again.", RETRY_S)
         case OperationalError() if isinstance(error.__cause__, postgres.DeadlockDetected | postgres.LockNotAvailable):

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import connection, transaction
 from django.db.models import QuerySet
@@ -23,6 +23,8 @@ from rest_framework.utils.encoders import JSONEncoder
 from jobs import clock
 from jobs.door.errors import RETRY_S, BadField, Conflict
 from jobs.models import IdempotencyKey
+
+T = TypeVar("T")
 
 LONGEST_KEY = 200
 KEPT_HEADERS = ("Location", "ETag")
@@ -56,6 +58,17 @@ def once_apart(request: Any, think: Callable[[], Response]) -> Response:
     answer = think()
     with transaction.atomic():
         return _answered(asked) or _keep(asked, answer)
+
+
+def once_after(request: Any, think: Callable[[], T], work: Callable[[T], Response]) -> Response:
+    """The same where a part of the work takes long and changes nothing: nothing is open while that is done."""
+    asked = of_person(request)
+    if asked:
+        with transaction.atomic():
+            if known := _answered(asked):
+                return known
+    thought = think()
+    return once(request, lambda: work(thought), asked)
 
 
 def of_person(request: Any) -> Keyed | None:

@@ -30,7 +30,7 @@ REFUSALS = {
     409: "It is in another state by now, or the same Idempotency-Key is in use; with Retry-After, try again.",
     412: "It has changed since the version in If-Match.",
     413: "The body is too large.",
-    415: "The body is no JSON.",
+    415: "The body is no JSON; with a file, no multipart/form-data.",
     429: "Too many requests; Retry-After says when to come back.",
     503: "The database does not answer at the moment; Retry-After says when to come back.",
 }
@@ -44,7 +44,7 @@ PATHS: dict[str, Schema] = {
     "attempt": {"type": "string", "pattern": r"^[0-9a-z]{1,16}(_[0-9]{1,7})?\.[0-9]{1,5}$"},
     **{
         name: {"type": "integer", "minimum": 1, "maximum": 10**18 - 1}
-        for name in ("incident", "decision", "order", "channel", "number")
+        for name in ("incident", "decision", "order", "channel", "number", "view", "trace")
     },
     "rule": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,60}$"},
 }
@@ -65,7 +65,8 @@ class ByRule(AutoSchema):
             "responses": self._answers(path, method, rule, registry),
         }
         if method in CHANGES:
-            body = {"application/json": {"schema": _reference(rule.body, registry)}} if rule.body else {}
+            kind = "multipart/form-data" if self.view.takes_file else "application/json"
+            body = {kind: {"schema": _reference(rule.body, registry)}} if rule.body else {}
             needed = any(field.required for field in rule.body.fields.values()) if rule.body else False
             operation["requestBody"] = {"content": body, "required": needed}
         return operation

@@ -40,6 +40,13 @@ class Event(models.Model):
             models.Index(fields=["job", "id"], name="event_by_job", condition=models.Q(job__isnull=False)),
             models.Index(fields=["node", "id"], name="event_by_node", condition=models.Q(node__isnull=False)),
             models.Index(fields=["at"], name="event_by_time"),
+            # What a node was at some moment: the last that was told of it before, and the last that was asked
+            models.Index(fields=["node", "-at", "-id"], name="event_node_moved", condition=models.Q(what="node.moved")),
+            models.Index(
+                fields=["node", "-at", "-id"],
+                name="event_node_asked",
+                condition=models.Q(what__in=("node.drained", "node.resumed")),
+            ),
             models.Index(fields=["cluster", "id"], name="event_of_policy", condition=models.Q(what="policy.changed")),
         ]
 

@@ -6,6 +6,7 @@ Times are compared with the `now` that the view passes down, so one page shows o
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from django import template
 from django.conf import settings
@@ -23,6 +24,7 @@ NOTHING = "–"
 
 
 @register.simple_tag
+@lru_cache(maxsize=1000)  # there are some dozens, and every row has one
 def badge(look: Badge) -> SafeString:
     """Icon and word; where a table is narrow the style sheet shows Slurm's short code instead of the word."""
     return format_html(

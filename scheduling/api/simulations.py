@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 MOST_POLICIES = 13
 TRACE_SAYS = (
     "history: past jobs of a cluster; acme:seren, acme:kalos: jobs drawn like those of Acme; upload:NUMBER: a file that"
-    " was brought to the page What if."
+    " was brought to traces/ or the page What if."
 )
 MOST_POOLS = 1000
 

@@ -15,11 +15,11 @@ import numpy as np
 from jobs.traces.trace import Floats, Ints, Trace, made_of
 from scheduling.simulator.acme_figures import BOUNDS_S, SITES, Site, Work
 
-__all__ = ["SITES", "Distance", "Site", "distances", "drawn"]
+__all__ = ["SITES", "TEAMS", "Distance", "Site", "distances", "drawn"]
 
 DAY_S = 86_400
 BATCH = 16  # evaluations of one checkpoint, in the mean
-TEAM_OF = 12  # users share so many teams
+TEAMS = tuple(f"t{number}" for number in range(12))  # users share them
 # Submissions by hour of the day: low at night, high in the afternoon
 HOURS = (4, 3, 2, 2, 2, 2, 2, 3, 5, 8, 10, 9, 6, 8, 10, 10, 10, 9, 7, 7, 7, 7, 6, 5)
 WEEKDAYS = (1.1, 1.1, 1.1, 1.1, 1.1, 0.8, 0.7)
@@ -50,7 +50,7 @@ def drawn(site: Site, name: str, *, jobs: int | None = None, seed: int = 0) -> T
         kinds=[words[kind] for kind in kinds.tolist()],
         names=[words[kind] for kind in kinds.tolist()],
         users=[f"u{user}" for user in users],
-        pools=[f"t{user % TEAM_OF}" for user in users],
+        pools=[TEAMS[user % len(TEAMS)] for user in users],
     )
 
 

@@ -128,19 +128,27 @@ def quotas(lines: Iterable[str], source: str, teams: Container[str]) -> list[Quo
     if not {"team", "kind", "gpus"} <= set(rows.fieldnames or ()):
         raise BadSetting("quota", f"{source} must be a CSV with the columns team,kind,gpus")
     known = _checked((f"{source} line {rows.line_num}", row) for row in rows)
-    keep_to(known, teams)
+    for where, quota in known.items():
+        if quota.team not in teams:
+            raise BadSetting("quota", f"{where}: {_nobody(quota)}")
     return list(known.values())
 
 
-def quotas_of(rows: Sequence[Mapping[str, object]]) -> list[QuotaView]:
-    """The same as objects; whose teams the trace has is seen when there is one."""
-    return list(_checked((f"entry {number}", row) for number, row in enumerate(rows)).values())
+def quotas_of(rows: Sequence[Mapping[str, object]], named: Sequence[str] = ()) -> list[QuotaView]:
+    """The same as objects; whose teams the trace has is seen when there is one. `named`: where each row was written."""
+    named = named or [f"entry {number}" for number in range(len(rows))]
+    return list(_checked(zip(named, rows, strict=True)).values())
 
 
-def keep_to(known: Mapping[str, QuotaView], teams: Container[str]) -> None:
-    for where, quota in known.items():
+def keep_to(quotas: Iterable[QuotaView], teams: Container[str], known: str = "") -> None:
+    """`known` says which teams there are, where that can be said."""
+    for quota in quotas:
         if quota.team not in teams:
-            raise BadSetting("quota", f"{where}: nobody in the trace is of team {quota.team!r}")
+            raise BadSetting("quota", _nobody(quota) + (f"; {known}" if known else ""))
+
+
+def _nobody(quota: QuotaView) -> str:
+    return f"nobody in the trace is of team {quota.team!r}"
 
 
 def _checked(rows: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, QuotaView]:

@@ -141,6 +141,6 @@ def test_the_jobs_that_a_list_shows_bring_what_a_row_needs():
     row = Job.objects.all().in_rows().get()
 
     with CaptureQueriesContext(connection) as asked:
-        shown = (row.owner_name, row.team.name, str(row.cluster), row.badge, row.nodelist, row.why, row.exit_code)
+        shown = (row.owner_name, row.team.name, row.cluster_id, row.badge, row.nodelist, row.why, row.exit_code)
 
     assert len(asked) == 0 and shown[0] == "ada"

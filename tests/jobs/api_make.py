@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from jobs import actions, clock
@@ -92,6 +94,19 @@ def token(user: Any, scope: Scope = Scope.ADMIN, **fields: Any) -> str:
     return secret
 
 
+@dataclass(frozen=True)
+class Form:
+    """A body with a file, as a browser or curl -F sends it."""
+
+    file: bytes
+    fields: dict[str, str] = field(default_factory=dict)
+    name: str = "jobs.csv"
+    of: str = "trace_file"
+
+    def written(self) -> dict[str, Any]:
+        return {**self.fields, self.of: SimpleUploadedFile(self.name, self.file)}
+
+
 class Caller:
     """A program with a token; answers are checked to be JSON of no server error."""
 
@@ -104,6 +119,8 @@ class Caller:
         return self._checked(self.client.get(_address(path), query, headers=self._headers(headers)))
 
     def post(self, path: str, body: Any = None, **headers: str) -> Any:
+        if isinstance(body, Form):
+            return self._checked(self.client.post(_address(path), body.written(), headers=self._headers(headers)))
         raw = body if isinstance(body, bytes) else json.dumps({} if body is None else body).encode()
         kind = headers.pop("content_type", "application/json")
         return self._checked(self.client.post(_address(path), raw, content_type=kind, headers=self._headers(headers)))

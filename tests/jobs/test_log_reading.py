@@ -198,4 +198,7 @@ def test_a_page_reads_on_both_sides_of_where_it_is(attempt):
     assert end["stop"] == end["size"] and end["whole"]
     assert above["lines"] + middle["lines"] == end["lines"]
     assert lines(attempt, "ben").status_code == 404
-    assert lines(attempt, at="x", before="9" * 30).json() == end
+    assert lines(attempt, before="9" * 15).json() == end
+    for wrong in ({"at": "x"}, {"before": "9" * 30}):
+        refused = lines(attempt, **wrong)
+        assert (refused.status_code, "is no whole number of up to 15 digits" in refused.content.decode()) == (400, True)

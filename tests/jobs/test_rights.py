@@ -16,9 +16,9 @@ from jobs.door.endpoint import Endpoint, Nowhere
 from jobs.ending import Ended
 from jobs.journal import SYNC
 from jobs.lifecycle import State
-from jobs.models import Cluster, Event, Job, Maintenance, Membership, Node, Role, Scope
+from jobs.models import Cluster, Event, Job, Maintenance, Membership, Node, Role, SavedView, Scope
 from scheduling.loops.recover import recover_once
-from scheduling.models import Campaign, EvaluationRule, Simulation, Suite
+from scheduling.models import Campaign, EvaluationRule, Simulation, Suite, UploadedTrace
 from tests.jobs import api_make as make
 from tests.jobs.api_make import Caller
 from tests.scheduling import campaign_make as campaigns
@@ -45,6 +45,9 @@ METHODS = [
 ]
 NAMED = [f"{method} {address}" for address, method, _ in METHODS]
 
+TRACE = (
+    b"job_id,user,group_or_vc,type,submit_ts,duration_s,gpu_num,node_num,state\n1,ada,nlp,debug,60,60,1,1,COMPLETED\n"
+)
 NEXT_MONTH = (datetime.now(UTC) + timedelta(days=30)).isoformat()
 # What each POST and PATCH is sent when nothing but rights may stand in its way
 BODIES = {
@@ -93,6 +96,11 @@ BODIES = {
     "channels/<incident_number:channel>/": {"is_on": False},
     "channels/<incident_number:channel>/remove/": {},
     "recovery/modes/": {"team": "speech", "mode": "observe"},
+    "views/": {"name": "more", "team": "speech", "filters": {"state": "failed"}},
+    "views/<int:view>/": {"name": "days"},
+    "views/<int:view>/remove/": {},
+    "traces/": make.Form(TRACE, {"team": "speech"}),
+    "traces/<int:trace>/remove/": {},
 }
 CHANGES_NOTHING = ("diagnose/",)
 
@@ -102,6 +110,8 @@ def address_of(pattern, job):
         "simulations/<public_id:id>": f"simulations/{simulation_of(job)}",
         "campaigns/<public_id:id>": f"campaigns/{campaign_of(job)}",
         "<int:rule>": str(rule_of(job).pk),
+        "<int:view>": str(view_of(job).pk),
+        "<int:trace>": str(trace_of(job).pk),
         "<incident_number:decision>": str(Decision.objects.get().pk),
         "<incident_number:order>": str(Order.objects.latest("pk").pk),
         "<incident_number:channel>": str(channel_of(job).pk),
@@ -135,6 +145,15 @@ def rule_of(job):
     return known or EvaluationRule.objects.create(
         team=job.team, user=job.user, cluster=job.cluster, directory="/checkpoints/a", suite="core"
     )
+
+
+def view_of(job):
+    return SavedView.objects.get_or_create(team=job.team, name="nights", defaults={"owner": job.user})[0]
+
+
+def trace_of(job):
+    fields = {"user": job.user, "jobs": 1, "span_s": 0, "packed": b""}
+    return UploadedTrace.objects.get_or_create(team=job.team, name="week.csv", defaults=fields)[0]
 
 
 def channel_of(job):
@@ -183,7 +202,8 @@ def untouched(job):
     learned = LearnedRule.objects.exclude(state=RuleState.SHADOW).exists()
     decided = Decision.objects.exclude(said_by="").exists() or Order.objects.filter(lifted_at=None).count() != 1
     asked = Campaign.objects.exclude(state="PENDING").exists() or Suite.objects.count() > 1
-    changed = judged or learned or decided or asked or Channel.objects.exclude(pk=channel_of(job).pk).exists()
+    kept = SavedView.objects.exclude(name="nights").exists() or UploadedTrace.objects.exclude(name="week.csv").exists()
+    changed = judged or learned or decided or asked or kept or Channel.objects.exclude(pk=channel_of(job).pk).exists()
     return (job.state, job.hold, job.priority) == before and Job.objects.count() == 1 and not changed
 
 
@@ -312,7 +332,8 @@ def test_every_post_is_done_once_for_each_key(address, view, theirs):
     if first.status_code < 300:  # what was refused changed nothing, and is worked out anew
         assert again.json() == first.json()
         assert again.headers["Idempotency-Replayed"] == "true"
-        assert caller.post(where, b'{"other": 1}', Idempotency_Key="k1").status_code == 409
+        other = make.Form(TRACE * 2, {"team": "speech"}) if isinstance(BODIES[address], make.Form) else b'{"other": 1}'
+        assert caller.post(where, other, Idempotency_Key="k1").status_code == 409
 
 
 @pytest.mark.parametrize("verb", ["cancel", "hold", "release", "priority"])

@@ -7,6 +7,7 @@ from django.test import Client
 
 from jobs import saved_views, view_actions
 from jobs.models import Event, Role, SavedView
+from jobs.readers import BadSpec
 from jobs.rights import Caller
 from jobs.view_actions import ViewError
 from tests import make
@@ -35,11 +36,11 @@ def browser(name="ada"):
 
 
 def names(user):
-    return [view.name for view in saved_views.known_to(caller(user))]
+    return [view.name for view in view_actions.known_to(caller(user))]
 
 
 def first(user="ada"):
-    return saved_views.first_of(saved_views.known_to(caller(user)))
+    return saved_views.first_of(view_actions.known_to(caller(user)))
 
 
 # --- whose they are
@@ -104,7 +105,7 @@ def test_no_one_else_finds_a_personal_view_by_its_number(team):
 
 @pytest.mark.parametrize("name", ["", "   ", "x" * 41, "a\x07b"])
 def test_a_name_is_short_and_can_be_read(team, name):
-    with pytest.raises(ViewError, match="name"):
+    with pytest.raises(BadSpec, match="name"):
         saved(name)
 
 

@@ -183,7 +183,7 @@ def test_a_quota_holds_a_team_back_and_one_of_nobody_is_a_sentence(ada):
 
     assert replayed("vision")["result"]["runs"][0]["jct_s"]["mean"] == pytest.approx(750, abs=60)  # one after the other
     told = replayed("speech")
-    assert (told["state"], told["error"]) == ("FAILED", "quota: entry 0: nobody in the trace is of team 'speech'")
+    assert (told["state"], told["error"]) == ("FAILED", "quota: nobody in the trace is of team 'speech'")
 
 
 def test_a_policy_is_replayed_with_its_settings_and_checkpoints(ada):
