@@ -23,6 +23,7 @@ from acmeweb.env import ROOT, Env
 TURNS = ("strict", "skipping", "sharing", "easy", "preempting", "claiming", "plan", "conservative")
 MODULES = (
     *("scheduling.engine.line", "scheduling.engine.room", "scheduling.engine.engine", "scheduling.engine.placement"),
+    *("scheduling.engine.live", "scheduling.engine.explain"),
     *(f"scheduling.engine.turns.{name}" for name in TURNS),
     "scheduling.simulator.kernel",
 )

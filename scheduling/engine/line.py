@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scheduling.engine.engine import Entry, Job
+    from scheduling.engine.engine import Ask, Entry, Job
 
 BLOCK = 256
+CROWD = 100
 Order = tuple[int, float, int]
 
 
@@ -144,3 +145,19 @@ class Line:
         del self._shortest[since:]
         for start in range(since * BLOCK, len(self._expected), BLOCK):
             self._shortest.append(min(self._expected[start : start + BLOCK]))
+
+
+def join(arrived: list[Entry], hungry: dict[Ask, None]) -> None:
+    """Each into the line of his wish. Many at once, as at the start of a live turn, line by line; they are in order."""
+    if len(arrived) < CROWD:
+        for entry in arrived:
+            ask = entry[3].ask
+            ask.line.add(entry)
+            hungry[ask] = None
+        return
+    joining: dict[Ask, list[Entry]] = {}
+    for entry in arrived:
+        joining.setdefault(entry[3].ask, []).append(entry)
+    for ask, entries in joining.items():
+        ask.line.extend(entries)
+        hungry[ask] = None

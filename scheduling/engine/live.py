@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from operator import attrgetter
 
 from scheduling.engine.blockers import Blocker, BlockerKind, gated, gates, named
 from scheduling.engine.books import Books, Owner
@@ -24,6 +25,10 @@ from scheduling.engine.rules import Rules
 from scheduling.engine.windows import Bar, rounded, seconds
 
 Policy = Callable[[Picture], Decisions]
+# Whose are the same ask for the same, on one account; asked of ten thousand, so without the hash of a dataclass
+SPELLED = attrgetter(*(one.name for one in fields(Need)))
+ADMITTED = attrgetter(*(one.name for one in fields(Owner)))
+BY_SUBMISSION = attrgetter("submitted_at", "id")
 
 
 def policy(rules: Callable[[], Rules]) -> Policy:
@@ -83,7 +88,7 @@ class Opened:
         self._holdings: dict[tuple[object, ...], Ask] = {}
         self.gated: list[Wait] = []
         self.jobs: list[tuple[Job, WaitingJob]] = []
-        for asked in sorted(picture.waiting, key=lambda job: (job.submitted_at, job.id)):
+        for asked in sorted(picture.waiting, key=BY_SUBMISSION):
             if gated(asked, picture.now):
                 shut = tuple(gates(asked, picture.now))
                 self.gated.append(Wait(job_id=asked.id, reason=shut[0].reason, why=shut[0].why, blockers=shut))
@@ -93,7 +98,7 @@ class Opened:
     def _job(self, asked: WaitingJob) -> Job:
         limit = _seconds(asked.time_limit)
         need = self.need(asked) if self.engine.bars else asked.need
-        wish = (need, asked.team, asked.kind, asked.preemptible, asked.array, asked.array_limit)
+        wish: tuple[object, ...] = SPELLED(need) + ADMITTED(asked)
         if (ask := self._wishes.get(wish)) is None:
             ask = self._wishes[wish] = self._ask(need, Owner.of(asked))
         return Job(len(self.jobs), ask, asked.submitted_at.timestamp(), limit, limit, band=-asked.priority)

@@ -80,12 +80,16 @@ class Room:
         """The same nodes with other GPUs free, given as sets, for placements that look at nothing else."""
         other = self._twin()
         other.free, other.cpus, other.memory_mb, other._ample = [], [], [], {}
-        other.by_free = [nodes & ~more for nodes, more in zip(at_least, (*at_least[1:], 0), strict=True)]
-        other.levels = sum(1 << free for free, nodes in enumerate(other.by_free) if nodes)
-        other.usable = at_least[0]
-        other.free_gpus = sum(nodes.bit_count() for nodes in at_least[1:])
         other.unsettled = ()
+        other.draw(at_least)
         return other
+
+    def draw(self, at_least: Sequence[Nodes]) -> None:
+        """From now on these are free; for rooms of which nobody asks more than placements do."""
+        self.by_free = [nodes & ~more for nodes, more in zip(at_least, (*at_least[1:], 0), strict=True)]
+        self.levels = sum(1 << free for free, nodes in enumerate(self.by_free) if nodes)
+        self.usable = at_least[0]
+        self.free_gpus = sum(nodes.bit_count() for nodes in at_least[1:])
 
     def held_before(self, places: Places, need: Need) -> None:
         """Somebody held this already when the room was made of what was free."""

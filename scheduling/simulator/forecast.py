@@ -36,6 +36,7 @@ from scheduling.engine.cluster import (
     RunningJob,
     WaitingJob,
 )
+from scheduling.engine.engine import Ask
 from scheduling.engine.live import Opened
 from scheduling.engine.rules import Rules
 from scheduling.simulator.durations import STEPS, Durations
@@ -115,7 +116,11 @@ class _Forward:
         apart = {quota.team for quota in picture.quotas}
         self._apart = apart if not opened.engine.rules.by_account else {job.team for job in self.waiting}
         self._asks: dict[tuple[Need, Owner], int] = {}
-        self._ask_of = [self._ask(asked) for asked in self.waiting]
+        known: dict[Ask, int] = {}  # whoever stands in one line of the Picture does in the replay
+        for job, asked in opened.jobs:
+            if job.ask not in known:
+                known[job.ask] = self._ask(asked)
+        self._ask_of = [known[job.ask] for job, _ in opened.jobs]
         self._expected = [job.expected_s for job, _ in opened.jobs]
         self._bands = [job.band for job, _ in opened.jobs]
         past = [max(0.0, self._now - (job.started_at or picture.now).timestamp()) for job in self._running]

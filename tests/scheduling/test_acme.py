@@ -21,8 +21,9 @@ from tests.scheduling.test_engine import hours, node, started, waiting
 MINUTE = timedelta(minutes=1)
 
 
-def decide(nodes, *jobs, settings=None, **fields):
-    return configured("acme", settings or {})(Picture(now=NOON, nodes=tuple(nodes), waiting=jobs, **fields))
+def decide(nodes, *jobs, running=(), settings=None, **fields):
+    picture = Picture(now=NOON, nodes=tuple(nodes), waiting=jobs, running=tuple(running), **fields)
+    return configured("acme", settings or {})(picture)
 
 
 def runs(number, places, **fields):

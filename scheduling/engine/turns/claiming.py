@@ -18,7 +18,8 @@ from heapq import heappop, heappush
 
 from scheduling.engine.cluster import Need
 from scheduling.engine.engine import Ask, Engine, Job
-from scheduling.engine.room import Nodes, Places, Room
+from scheduling.engine.placement import BY_SHARE
+from scheduling.engine.room import Nodes, Places, Room, members
 
 RESTART_S = 60.0
 # The highest class among the victims, GPU-seconds lost, how many stop, and since when: of equals the last to come
@@ -53,7 +54,10 @@ def room_for(engine: Engine, job: Job, among: Nodes, now: float) -> Places | Non
 def _victims(engine: Engine, job: Job, among: Nodes, market: Market) -> list[Job]:
     """Who must stop so that it fits; it is known to fit if all do whom it may claim from."""
     loss = market.loss
-    chosen = _cheapest(engine, job, among, market)
+    chosen, enough = _cheapest(engine, job, among, market)
+    alone = all(len(victim.places or ()) == 1 for victim in chosen)
+    if enough and alone and engine.place in BY_SHARE:
+        return chosen  # on each node as few as can be, and no node too many
     room = engine.room.copy()
     for victim in chosen:
         room.give(victim.places or (), victim.ask.need)
@@ -62,8 +66,8 @@ def _victims(engine: Engine, job: Job, among: Nodes, market: Market) -> list[Job
         chosen += rest
         for victim in rest:
             room.give(victim.places or (), victim.ask.need)
-    elif all(len(victim.places or ()) == 1 for victim in chosen):
-        return chosen  # on each node as few as can be, and no node too many
+    elif alone:
+        return chosen
     return _needed(engine, job.ask, among, room, sorted(chosen, key=loss.__getitem__, reverse=True))
 
 
@@ -117,27 +121,30 @@ class Market:
 
     def moved(self, places: Places) -> None:
         """Somebody began or left there."""
+        nodes = 0
+        for node, _ in places:
+            nodes |= 1 << node
         for stall in self._stalls.values():
-            stall.stale.update(node for node, _ in places)
+            stall.stale |= nodes
 
     def cheapest(self, room: Room, firm: Room, need: Need, gpus: int, count: int, wanted: Nodes) -> list[Offer]:
         """Of the nodes that are wanted so many, where a share of so many GPUs costs least."""
         share = gpus, need.cpus, need.memory_mb
         if (stall := self._stalls.get(share)) is None:
-            stall = self._stalls[share] = _Stall(range(len(room.nodes)))
+            stall = self._stalls[share] = _Stall((1 << len(room.nodes)) - 1)
         able = firm.spacious(need, sum(firm.by_free[gpus:]))
-        for node in stall.stale:
+        for node in members(stall.stale):
             there = able >> node & 1
             stall.put(node, _offer(room, node, gpus, need, self._on_node[node], self.loss) if there else None)
-        stall.stale.clear()
+        stall.stale = 0
         return stall.cheapest(count, wanted)
 
 
 class _Stall:
     """The offers for one kind of share, the cheapest first. What is out of date is thrown away when it comes up."""
 
-    def __init__(self, nodes: Iterable[int]) -> None:
-        self.stale = set(nodes)  # to be priced before anybody buys
+    def __init__(self, nodes: Nodes) -> None:
+        self.stale = nodes  # to be priced before anybody buys
         self._heap: list[tuple[Price, int, int, list[Job]]] = []
         self._newest: dict[int, int] = {}  # node -> which of its offers holds
         self._put = 0
@@ -170,17 +177,20 @@ def _market(engine: Engine, job: Job, now: float) -> Market:
     return market
 
 
-def _cheapest(engine: Engine, job: Job, among: Nodes, market: Market) -> list[Job]:
-    """The victims on the nodes where the shares of this wish cost least."""
+def _cheapest(engine: Engine, job: Job, among: Nodes, market: Market) -> tuple[list[Job], bool]:
+    """The victims on the nodes where the shares of this wish cost least, and whether there were enough nodes."""
     need, room, firm = job.ask.need, engine.room, _without_borrowers(engine, job)
     chosen: dict[Job, None] = {}
     taken = 0
+    enough = True
     for gpus, count in ((need.gpus, need.nodes), (need.rest, int(need.rest > 0))):
         if count:
-            for _, node, there in market.cheapest(room, firm, need, gpus, count, among & ~taken):
+            offers = market.cheapest(room, firm, need, gpus, count, among & ~taken)
+            enough &= len(offers) == count
+            for _, node, there in offers:
                 taken |= 1 << node
                 chosen.update(dict.fromkeys(there))
-    return list(chosen)
+    return list(chosen), enough
 
 
 Offer = tuple[Price, int, list[Job]]
@@ -188,26 +198,30 @@ Offer = tuple[Price, int, list[Job]]
 
 def _offer(room: Room, node: int, gpus: int, need: Need, borrowers: list[Job], loss: dict[Job, Price]) -> Offer:
     """What it costs to make a share fit on this node, where it does if all borrowers stop."""
-    lack = [gpus - room.free[node], need.cpus - room.cpus[node], need.memory_mb - room.memory_mb[node]]
+    lack = gpus - room.free[node]
+    lack_cpus, lack_mb = need.cpus - room.cpus[node], need.memory_mb - room.memory_mb[node]
     stop: list[Job] = []
     for job in borrowers:
-        if all(missing <= 0 for missing in lack):
+        if lack <= 0 and lack_cpus <= 0 and lack_mb <= 0:
             break
         stop.append(job)
-        lack = [missing - part for missing, part in zip(lack, _part(job, node), strict=True)]
+        held = job.ask.need
+        lack, lack_cpus, lack_mb = lack - _held(job, node), lack_cpus - held.cpus, lack_mb - held.memory_mb
     for job in stop[-2::-1]:  # the last was needed; of the others some may be superfluous now
-        parts = _part(job, node)
-        if all(missing + part <= 0 for missing, part in zip(lack, parts, strict=True)):
+        part, held = _held(job, node), job.ask.need
+        if lack + part <= 0 and lack_cpus + held.cpus <= 0 and lack_mb + held.memory_mb <= 0:
             stop.remove(job)
-            lack = [missing + part for missing, part in zip(lack, parts, strict=True)]
+            lack, lack_cpus, lack_mb = lack + part, lack_cpus + held.cpus, lack_mb + held.memory_mb
     prices = [loss[job] for job in stop]
     worst = max((price[0] for price in prices), default=FREE[0])
     return (worst, sum(price[1] for price in prices), sum(price[2] for price in prices), 0.0), node, stop
 
 
-def _part(job: Job, node: int) -> tuple[int, int, int]:
-    gpus = next(gpus for number, gpus in job.places or () if number == node)
-    return gpus, job.ask.need.cpus, job.ask.need.memory_mb
+def _held(job: Job, node: int) -> int:
+    for number, gpus in job.places or ():
+        if number == node:
+            return gpus
+    return 0
 
 
 def _needed(engine: Engine, ask: Ask, among: Nodes, room: Room, dearest_first: list[Job]) -> list[Job]:

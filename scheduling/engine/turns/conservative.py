@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 
 from scheduling.engine.engine import Ask, Engine, Entry, Job
+from scheduling.engine.line import join
 from scheduling.engine.room import Places
 from scheduling.engine.turns.claiming import room_for
 from scheduling.engine.turns.plan import Plan
@@ -51,9 +52,7 @@ def _start_at_once(engine: Engine, arrived: list[Entry], now: float) -> list[Ent
 
 def _turn(engine: Engine, arrived: list[Entry], now: float) -> bool:
     """False if somebody could not start although his time has come: then all is to be planned anew."""
-    for entry in arrived:
-        entry[3].ask.line.add(entry)
-        engine.hungry[entry[3].ask] = None
+    join(arrived, engine.hungry)
     plan: Plan | None = engine.promise
     if plan is None or engine.books or not _comes_true(engine, plan, arrived, now):
         plan = engine.promise = _made_anew(engine, now)

@@ -20,11 +20,12 @@ from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
 
 from scheduling.engine.engine import Ask, Engine, Entry, Job
-from scheduling.engine.line import Line
+from scheduling.engine.line import Line, join
 from scheduling.engine.room import Nodes, Places
 from scheduling.engine.turns.claiming import claimable, fits, room_for
 
-CROWD = 100
+Fitting = dict[tuple[int, Nodes, int | None], bool]  # shape, nodes and class of a wish: whether it has a place
+Nowhere = set[tuple[int, bool, int | None]]  # shape, whether he is short, class
 
 
 @dataclass(eq=False, kw_only=True)
@@ -83,11 +84,11 @@ def _walk(engine: Engine, arrived: list[Entry], now: float) -> None:
     promise: Promise | None = engine.promise
     stands = promise is not None and not _before(arrived, promise.job)
     if promise and stands and not engine.freed:
-        nowhere: set[tuple[int, bool]] = set()
-        _line_up(engine, [entry for entry in arrived if not _try(engine, promise, entry[3], now, nowhere)])
+        nowhere: Nowhere = set()
+        join([entry for entry in arrived if not _try(engine, promise, entry[3], now, nowhere)], engine.hungry)
         return
     if arrived:
-        _line_up(engine, arrived)
+        join(arrived, engine.hungry)
     if promise and stands and _first_waits_on(engine, promise.job, now):
         head: Job | None = promise.job
     else:
@@ -112,22 +113,6 @@ def _first_waits_on(engine: Engine, first: Job, now: float) -> bool:
     if engine.rules.claims:
         return not fits(engine, first, first.ask.able)
     return first.ask.share > engine.opened or engine.place(engine.room, first.ask.need, first.ask.able) is None
-
-
-def _line_up(engine: Engine, arrived: list[Entry]) -> None:
-    """Many at once, as at the start of a live turn, line by line."""
-    if len(arrived) < CROWD:
-        for entry in arrived:
-            ask = entry[3].ask
-            ask.line.add(entry)
-            engine.hungry[ask] = None
-        return
-    joining: dict[Ask, list[Entry]] = {}
-    for entry in arrived:
-        joining.setdefault(entry[3].ask, []).append(entry)
-    for ask, entries in joining.items():
-        ask.line.extend(entries)
-        engine.hungry[ask] = None
 
 
 def _before(arrived: list[Entry], head: Job) -> bool:
@@ -231,9 +216,9 @@ def _promise(engine: Engine, head: Job, now: float) -> Promise:
 def _pass(engine: Engine, promise: Promise, now: float, opened: int) -> None:
     """Start who may pass, in order over all the lines whose wish is small enough."""
     small = [ask for ask in engine.hungry if ask.share <= opened]
-    known: dict[tuple[int, Nodes], bool] = {}
+    known: Fitting = {}
     walks = [walk for ask in small if (walk := _Walk.of(engine, promise, ask, now, known))]
-    nowhere: set[tuple[int, bool]] = set()
+    nowhere: Nowhere = set()
     heads = [(*entry, walk) for walk in walks if (entry := walk.next())]
     heapify(heads)
     while heads:
@@ -269,9 +254,7 @@ class _Walk:
         self._place = self.line.front
 
     @staticmethod
-    def of(
-        engine: Engine, promise: Promise, ask: Ask, now: float, known: dict[tuple[int, Nodes], bool]
-    ) -> _Walk | None:
+    def of(engine: Engine, promise: Promise, ask: Ask, now: float, known: Fitting) -> _Walk | None:
         """None if nobody in it can pass."""
         if ask.gpus > engine.firm.free_gpus or ask is promise.job.ask:
             return None
@@ -311,31 +294,37 @@ class _Walk:
         return refused.expected_s > self.slack
 
 
-def _fits(engine: Engine, ask: Ask, among: Nodes, known: dict[tuple[int, Nodes], bool]) -> bool:
+def _class(job: Job) -> int | None:
+    """A borrower's: he may claim from lower ones. Owners are alike."""
+    return job.asked_band if job.ask.borrows else None
+
+
+def _fits(engine: Engine, ask: Ask, among: Nodes, known: Fitting) -> bool:
     """`known`: what was found out of other lines, in the same room."""
-    if engine.borrowers:
-        return fits(engine, ask.line.first[3], among)
-    wish = ask.shape, among
+    job: Job = ask.line.first[3]
+    wish = ask.shape, among, _class(job)
     if (found := known.get(wish)) is None:
-        found = known[wish] = engine.place(engine.room, ask.need, among) is not None
+        found = known[wish] = fits(engine, job, among)
     return found
 
 
-def _try(engine: Engine, promise: Promise, job: Job, now: float, nowhere: set[tuple[int, bool]]) -> bool:
+def _try(engine: Engine, promise: Promise, job: Job, now: float, nowhere: Nowhere) -> bool:
     """Whether he may pass; if so he runs. `nowhere`: for which wishes there was no place, short or not; in a turn the
-    room only gets less, if nobody gives way."""
+    room only gets less, until somebody gives way."""
     ask = job.ask
     if ask is promise.job.ask:
         return False
     short = job.expected_s <= promise.slack(now) or promise.outranks(ask)
-    wish = ask.shape, short
-    if (wish in nowhere and not engine.borrowers) or (engine.books and engine.refuses(ask)):
+    wish = ask.shape, short, _class(job)
+    if wish in nowhere or (engine.books and engine.refuses(ask)):
         return False
+    stopped = len(engine.stopped)
     places = _room_for(engine, job, ask.able if short else promise.beyond(ask), now)
     if places is None:
-        if not engine.borrowers:
-            nowhere.add(wish)
+        nowhere.add(wish)
         return False
+    if len(engine.stopped) > stopped:
+        nowhere.clear()
     if not short:
         promise.spend(places)
     engine.begin(job, places, now)

@@ -17,9 +17,10 @@ from operator import itemgetter
 from scheduling.engine.cluster import Need
 from scheduling.engine.engine import Ask, Engine, Entry, Job
 from scheduling.engine.placement import BY_SHARE
-from scheduling.engine.room import Nodes, Places, Room
+from scheduling.engine.room import EVERYWHERE, Nodes, Places, Room
 
 MOST_ROOMS = 256  # more ends than this are taken together, each at the latest of its group
+BLOCK = 16  # rooms that are summed up together
 FEW_GPUS = 16  # on a node, up to which there is a set for each number
 SHORTEST_S = 1e-3  # even who is expected to take no time needs a place
 LATE_S = 60.0  # whoever has passed his expected end is expected to take so much more
@@ -28,59 +29,63 @@ Group = tuple[float, list[Job]]  # when, and who ends then
 
 
 class Future:
-    """The room from one time of the plan to the next."""
+    """The rooms of a plan, by time. A wish is a number in `wishes`, which whoever plans adds to."""
 
     __slots__ = ()
 
-    def whole(self) -> Room:
-        """As placements look at it."""
+    def whole(self, at: int) -> Room:
+        """As placements look at it; good until the next one is asked for."""
         raise NotImplementedError
 
-    def usable(self) -> Nodes:
+    def usable(self, at: int) -> Nodes:
         raise NotImplementedError
 
-    def fitting(self, number: int) -> Nodes:
-        """The nodes that fit this wish."""
+    def fitting(self, at: int, wish: int) -> Nodes:
+        """The nodes that fit this wish then."""
         raise NotImplementedError
 
-    def take(self, share: Share) -> None:
+    def narrowed(self, first: int, last: int, wish: int, wide: int, among: Nodes) -> tuple[Nodes, int]:
+        """Those that fit it in all of these rooms, and `last`; or, where they are fewer than `wide`, the first room in
+        which they are."""
         raise NotImplementedError
 
-    def copy(self) -> Future:
+    def take(self, first: int, last: int, share: Share) -> None:
+        """From each of these rooms."""
         raise NotImplementedError
 
-    def becomes(self, room: Room, back: list[Share]) -> bool:
+    def split(self, at: int) -> None:
+        """There is one more, in which for now everything is as in the one before."""
+        raise NotImplementedError
+
+    def forget(self, past: int) -> None:
+        """The first so many."""
+        raise NotImplementedError
+
+    def becomes(self, at: int, room: Room, back: list[Share]) -> bool:
         """Whether it is that room once these have given back what they took."""
         raise NotImplementedError
 
 
-class Stretch(Future):
-    """The room from one time of the plan to the next, and the nodes that fit what was asked for before: by the number
-    of the wish in `wishes`, which all stretches share.
+class Stretch:
+    """The room from one time of the plan to the next, and the nodes that fit what was asked for before.
 
     What is taken can only narrow them, and only on the nodes that are taken: so nobody looks at all nodes again."""
 
-    __slots__ = ("_fitting", "_room", "_wishes")
+    __slots__ = ("_fitting", "_wishes", "room")
 
     def __init__(self, room: Room, wishes: list[Need], fitting: list[Nodes]) -> None:
-        self._room = room
+        self.room = room
         self._wishes = wishes
         self._fitting = fitting  # as far as anybody asked
 
-    def whole(self) -> Room:
-        return self._room
-
-    def usable(self) -> Nodes:
-        return self._room.usable
-
-    def fitting(self, number: int) -> Nodes:
+    def fitting(self, wish: int) -> Nodes:
         known = self._fitting
-        while len(known) <= number:
-            known.append(self._room.fitting(self._wishes[len(known)]))
-        return known[number]
+        while len(known) <= wish:
+            known.append(self.room.fitting(self._wishes[len(known)]))
+        return known[wish]
 
     def take(self, share: Share) -> None:
-        room, known = self._room, self._fitting
+        room, known = self.room, self._fitting
         room.take(share.places, share.need)
         for node, _ in share.places:
             free, cpus, memory_mb = room.free[node], room.cpus[node], room.memory_mb[node]
@@ -92,60 +97,200 @@ class Stretch(Future):
                         known[number] = nodes ^ bit
 
     def copy(self) -> Stretch:
-        return Stretch(self._room.copy(), self._wishes, list(self._fitting))
+        return Stretch(self.room.copy(), self._wishes, list(self._fitting))
 
-    def becomes(self, room: Room, back: list[Share]) -> bool:
-        mine = self._room.copy()
+
+class Stretches(Future):
+    __slots__ = ("_rooms",)
+
+    def __init__(self, rooms: list[Room], wishes: list[Need]) -> None:
+        self._rooms = [Stretch(room, wishes, []) for room in rooms]
+
+    def whole(self, at: int) -> Room:
+        return self._rooms[at].room
+
+    def usable(self, at: int) -> Nodes:
+        return self._rooms[at].room.usable
+
+    def fitting(self, at: int, wish: int) -> Nodes:
+        return self._rooms[at].fitting(wish)
+
+    def narrowed(self, first: int, last: int, wish: int, wide: int, among: Nodes) -> tuple[Nodes, int]:
+        for at in range(first, last):
+            among &= self._rooms[at].fitting(wish)
+            if among.bit_count() < wide:
+                return among, at
+        return among, last
+
+    def take(self, first: int, last: int, share: Share) -> None:
+        for at in range(first, last):
+            self._rooms[at].take(share)
+
+    def split(self, at: int) -> None:
+        self._rooms.insert(at, self._rooms[at - 1].copy())
+
+    def forget(self, past: int) -> None:
+        del self._rooms[:past]
+
+    def becomes(self, at: int, room: Room, back: list[Share]) -> bool:
+        mine = self._rooms[at].room.copy()
         for share in back:
             mine.give(share.places, share.need)
         return mine.free == room.free and mine.usable == room.usable
 
 
-class Outline(Future):
-    """A stretch where only GPUs can be short: for each number of GPUs, the nodes that have as many free or more."""
+class Outlines(Future):
+    """Rooms in which only GPUs can be short: for each number of GPUs, the nodes that have as many free or more.
 
-    __slots__ = ("_at_least", "_like", "_wishes")
+    Who takes whole nodes closes them, which is one set for all numbers. Rooms stand in blocks; what is there all the
+    time of a block is worked out when it is asked for, so a long job looks at few rooms."""
 
-    def __init__(self, like: Room, wishes: list[Need], at_least: list[Nodes]) -> None:
-        self._like = like
+    __slots__ = ("_blocks", "_kept", "_kept_open", "_levels", "_open", "_room", "_wishes")
+
+    def __init__(self, like: Room, wishes: list[Need], rooms: list[list[Nodes]]) -> None:
         self._wishes = wishes
-        self._at_least = at_least
+        self._levels: list[list[Nodes]] = [[sets[gpus] for sets in rooms] for gpus in range(like.most + 1)]
+        self._open: list[Nodes] = list(self._levels[0])  # by room, the nodes that nobody has whole
+        self._room = like.outlined(rooms[0])
+        self._blocks = [*range(0, len(rooms), BLOCK), len(rooms)]  # where they begin, and where the last one ends
+        blocks = len(self._blocks) - 1
+        # By block, what `_levels` and `_open` say of all of its rooms; everywhere: not worked out
+        self._kept: list[list[Nodes]] = [[EVERYWHERE] * blocks for _ in self._levels]
+        self._kept_open: list[Nodes] = [EVERYWHERE] * blocks
 
-    def whole(self) -> Room:
-        return self._like.outlined(self._at_least)
+    def whole(self, at: int) -> Room:
+        self._room.draw(self._sets(at))
+        return self._room
 
-    def usable(self) -> Nodes:
-        return self._at_least[0]
+    def usable(self, at: int) -> Nodes:
+        return self._levels[0][at]
 
-    def fitting(self, number: int) -> Nodes:
-        gpus = self._wishes[number].gpus
-        return self._at_least[gpus] if gpus < len(self._at_least) else 0
+    def fitting(self, at: int, wish: int) -> Nodes:
+        gpus = self._wishes[wish].gpus
+        if not gpus:
+            return self._levels[0][at]
+        return self._levels[gpus][at] & self._open[at] if gpus < len(self._levels) else 0
 
-    def take(self, share: Share) -> None:
-        at_least = self._at_least
+    def narrowed(self, first: int, last: int, wish: int, wide: int, among: Nodes) -> tuple[Nodes, int]:
+        gpus = self._wishes[wish].gpus
+        if gpus >= len(self._levels):
+            return 0, first
+        rows, kept = self._levels[gpus], self._kept[gpus]
+        opened, kept_open = (self._open, self._kept_open) if gpus else (rows, kept)
+        blocks = self._blocks
+        block = bisect_left(blocks, first)
+        at = first
+        while at < last:
+            if at == blocks[block]:
+                block += 1
+                if blocks[block] <= last:
+                    always = self._always(rows, kept, block - 1) & self._always(opened, kept_open, block - 1) & among
+                    if always.bit_count() >= wide:
+                        among, at = always, blocks[block]
+                        continue
+            among &= rows[at] & opened[at]
+            if among.bit_count() < wide:
+                return among, at
+            at += 1
+        return among, last
+
+    def _always(self, rows: list[Nodes], kept: list[Nodes], block: int) -> Nodes:
+        nodes = kept[block]
+        if nodes == EVERYWHERE:
+            for at in range(self._blocks[block], self._blocks[block + 1]):
+                nodes &= rows[at]
+            kept[block] = nodes
+        return nodes
+
+    def take(self, first: int, last: int, share: Share) -> None:
         for gpus, nodes in share.sets:
-            others = ~nodes
-            if nodes & (nodes - 1):
-                for free in range(1, len(at_least)):
-                    kept = others | at_least[free + gpus] if free + gpus < len(at_least) else others
-                    at_least[free] &= kept
+            if not gpus:
+                continue
+            if gpus >= len(self._levels) - 1:
+                self._close(first, last, nodes)
+            elif nodes & (nodes - 1):
+                self._take_from_many(first, last, gpus, nodes)
             else:
-                free = len(at_least) - 1
-                while not at_least[free] & nodes:
-                    free -= 1
-                for lost in range(free, max(0, free - gpus), -1):
-                    at_least[lost] &= others
+                self._take_from_one(first, last, gpus, nodes)
 
-    def copy(self) -> Outline:
-        return Outline(self._like, self._wishes, list(self._at_least))
+    def _close(self, first: int, last: int, nodes: Nodes) -> None:
+        opened, kept = self._open, self._kept_open
+        for at in range(first, last):
+            opened[at] ^= nodes
+        for block in self._touched(first, last):
+            if kept[block] != EVERYWHERE:
+                kept[block] ^= kept[block] & nodes
 
-    def becomes(self, room: Room, back: list[Share]) -> bool:
-        mine = list(self._at_least)
+    def _take_from_one(self, first: int, last: int, gpus: int, node: Nodes) -> None:
+        levels, blocks = self._levels, self._blocks
+        most = len(levels) - 1
+        had = most
+        for block in self._touched(first, last):
+            least, highest = most, 0
+            begins, ends = max(first, blocks[block]), min(last, blocks[block + 1])
+            for at in range(begins, ends):
+                while had < most and levels[had + 1][at] & node:
+                    had += 1
+                while not levels[had][at] & node:  # mostly it has what it had in the room before
+                    had -= 1
+                for lost in range(had - gpus + 1, had + 1):
+                    levels[lost][at] ^= node
+                if had > highest:
+                    highest = had
+                if had - gpus < least:
+                    least = had - gpus
+            for lost in range(least + 1, highest + 1):
+                kept = self._kept[lost]
+                if kept[block] != EVERYWHERE:
+                    kept[block] ^= kept[block] & node
+
+    def _take_from_many(self, first: int, last: int, gpus: int, nodes: Nodes) -> None:
+        levels = self._levels
+        for at in range(first, last):
+            for free in range(1, len(levels)):
+                had = levels[free][at] & nodes
+                if had:
+                    levels[free][at] ^= had ^ (had & levels[free + gpus][at] if free + gpus < len(levels) else 0)
+        for block in self._touched(first, last):
+            for kept in self._kept:
+                kept[block] = EVERYWHERE
+
+    def _touched(self, first: int, last: int) -> range:
+        return range(bisect_right(self._blocks, first) - 1, bisect_left(self._blocks, last))
+
+    def split(self, at: int) -> None:
+        for rows in (*self._levels, self._open):
+            rows.insert(at, rows[at - 1])
+        blocks = self._blocks
+        block = bisect_right(blocks, at - 1) - 1
+        for following in range(block + 1, len(blocks)):
+            blocks[following] += 1
+        if blocks[block + 1] - blocks[block] > 2 * BLOCK:
+            blocks.insert(block + 1, blocks[block] + BLOCK)
+            for kept in (*self._kept, self._kept_open):
+                kept[block : block + 1] = [EVERYWHERE, EVERYWHERE]
+
+    def forget(self, past: int) -> None:
+        for rows in (*self._levels, self._open):
+            del rows[:past]
+        blocks = self._blocks
+        gone = bisect_right(blocks, past) - 1
+        for kept in (*self._kept, self._kept_open):
+            del kept[:gone]
+            kept[0] = EVERYWHERE
+        self._blocks = [0, *(begins - past for begins in blocks[gone + 1 :])]
+
+    def becomes(self, at: int, room: Room, back: list[Share]) -> bool:
+        mine = self._sets(at)
         for share in back:
             for gpus, nodes in share.sets:
                 for free in range(len(mine) - 1, 0, -1):
                     mine[free] |= nodes & mine[max(0, free - gpus)]
         return mine == room.at_least()
+
+    def _sets(self, at: int) -> list[Nodes]:
+        opened = self._open[at]
+        return [rows[at] & opened if gpus else rows[at] for gpus, rows in enumerate(self._levels)]
 
 
 class Share:
@@ -178,10 +323,10 @@ class Plan:
         self.times = [now, *(at for at, _ in groups)]
         outlines = self._outlines(groups)
         self._outlined = outlines is not None
-        self.rooms: list[Future] = [*(outlines or self._stretches(groups))]
+        self.rooms: Future = outlines or self._stretches(groups)
         self._known: dict[int, tuple[Need, int]] = {}
 
-    def _stretches(self, groups: list[Group]) -> list[Stretch]:
+    def _stretches(self, groups: list[Group]) -> Stretches:
         rooms = [self._engine.firm.copy()]
         for at, ended in groups:
             room = rooms[-1].copy()
@@ -190,9 +335,9 @@ class Plan:
             for job in ended:
                 room.give(job.places or (), job.ask.need)
             rooms.append(room)
-        return [Stretch(room, self._wishes, []) for room in rooms]
+        return Stretches(rooms, self._wishes)
 
-    def _outlines(self, groups: list[Group]) -> list[Outline] | None:
+    def _outlines(self, groups: list[Group]) -> Outlines | None:
         """None where more than GPUs may be short, or somebody must look closer."""
         engine, room = self._engine, self._engine.firm.copy()
         a_gpu = _most_beside_a_gpu(engine)
@@ -200,15 +345,15 @@ class Plan:
             return None
         if not _has_beside(room, a_gpu, range(len(room.nodes))):
             return None
-        rooms = [Outline(engine.firm, self._wishes, room.at_least())]
+        rooms = [room.at_least()]
         for _, ended in groups:
             for job in ended:
                 places = job.places or ()
                 room.give(places, job.ask.need)
                 if not _has_beside(room, a_gpu, [node for node, _ in places]):
                     return None
-            rooms.append(Outline(engine.firm, self._wishes, room.at_least()))
-        return rooms
+            rooms.append(room.at_least())
+        return Outlines(engine.firm, self._wishes, rooms)
 
     @property
     def job(self) -> Job:
@@ -223,13 +368,14 @@ class Plan:
         """What is past is forgotten; the first room begins now."""
         past = bisect_right(self.times, now) - 1
         if past > 0:
-            del self.times[:past], self.rooms[:past]
+            del self.times[:past]
+            self.rooms.forget(past)
         self.times[0] = now
 
     def fits_now(self, ask: Ask) -> bool:
         """Whether the first room has what is asked for; how long it will have it is another matter."""
         need, wish = self._wish(ask)
-        return (self.rooms[0].fitting(wish) & ask.able).bit_count() >= need.nodes
+        return (self.rooms.fitting(0, wish) & ask.able).bit_count() >= need.nodes
 
     def promise(self, job: Job) -> float | None:
         """The earliest start that delays nobody who has one; None if it never fits."""
@@ -241,25 +387,21 @@ class Plan:
         while first < count:
             begins = times[first]
             until = begins + max(job.expected_s, SHORTEST_S)
-            among = beside = self._engine.able(job.ask, begins) & rooms[first].usable()
-            following = first + 1
-            for at in range(first, count):
-                if times[at] >= until or among.bit_count() < wide:
-                    break
-                fitting = rooms[at].fitting(wish)
-                among &= fitting
-                if rest:
-                    beside &= rooms[at].fitting(beside_wish)
-                if fitting.bit_count() < wide:
-                    following = at + 1  # nobody so wide is there at that time, whenever he began
-            if among.bit_count() >= wide and (places := self._places(rooms[first].whole(), need, rest, among, beside)):
-                share = Share(places, need)
-                self._take(first, until, share)
-                self.starts[job] = begins, share
-                self.soonest = min(self.soonest, begins)
-                self._note(job, begins)
-                return begins
-            first = following
+            last = bisect_left(times, until, first + 1)
+            able = self._engine.able(job.ask, begins) & rooms.usable(first)
+            among, narrow = rooms.narrowed(first, last, wish, wide, able)
+            if narrow == last:
+                beside = rooms.narrowed(first, last, beside_wish, 0, able)[0] if rest else 0
+                if places := self._places(rooms.whole(first), need, rest, among, beside):
+                    share = Share(places, need)
+                    self._take(first, last, until, share)
+                    self.starts[job] = begins, share
+                    self.soonest = min(self.soonest, begins)
+                    self._note(job, begins)
+                    return begins
+            elif rooms.fitting(narrow, wish).bit_count() < wide:
+                first = narrow  # nobody so wide is there at that time, whenever he began
+            first += 1
         self._note(job, math.inf)
         return None
 
@@ -283,15 +425,12 @@ class Plan:
         last = self._place(room, rest, beside & ~sum(1 << node for node, _ in whole))
         return (*whole, *last) if last is not None else None
 
-    def _take(self, first: int, until: float, share: Share) -> None:
-        last = len(self.times)
-        if until < math.inf:
-            last = bisect_left(self.times, until, first + 1)
-            if last == len(self.times) or self.times[last] != until:
-                self.times.insert(last, until)
-                self.rooms.insert(last, self.rooms[last - 1].copy())
-        for room in self.rooms[first:last]:
-            room.take(share)
+    def _take(self, first: int, last: int, until: float, share: Share) -> None:
+        """From what begins before `until`; `last` is the first that does not."""
+        if until < math.inf and (last == len(self.times) or self.times[last] != until):
+            self.times.insert(last, until)
+            self.rooms.split(last)
+        self.rooms.take(first, last, share)
 
     def _note(self, job: Job, begins: float) -> None:
         """Kept: for each time that one may take, the latest start of those who take no longer."""
@@ -308,7 +447,7 @@ class Plan:
     def matches(self, room: Room, now: float) -> bool:
         """Whether it is as was planned, apart from those who are to start by now."""
         at = max(0, bisect_right(self.times, now) - 1)
-        return self.rooms[at].becomes(room, [self.starts[job][1] for job in self.due(now)])
+        return self.rooms.becomes(at, room, [self.starts[job][1] for job in self.due(now)])
 
     def due(self, now: float) -> list[Job]:
         """Who is to start by now."""
