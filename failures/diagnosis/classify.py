@@ -169,6 +169,8 @@ DATASETS = re.compile(
 )
 STORES = re.compile(r"/(?:botocore|s3transfer|s3fs|minio|gcsfs|oss2|adlfs|google/cloud/storage|azure/storage)/")
 WEIGHTS = re.compile(r":(?:load_weights|load_model|load_state_dict|_load_pretrained_model|load_checkpoint)$")
+LOADERS = re.compile(r":\w*(?:load_weights?|weight_loader)$")  # functions that put one tensor of a file into a model
+UNFIT = frozenset({"RuntimeError", "ValueError", "AssertionError", "KeyError"})
 UNTYPED = frozenset({"ValueError", "RuntimeError", "OSError"})  # names that say nothing of what was being done
 UNWRITTEN = re.compile(r"cannot be opened|Input/output error|file write failed|unexpected pos|write\(\)")
 
@@ -183,6 +185,8 @@ def relabelled(finding: Finding) -> Finding:
     if finding.label == "ConnectionError" and any(STORES.search(frame) for frame in frames):
         return replace(finding, label="S3StorageError", blame=Blame.STORAGE)
     if finding.label == "KeyError" and any(WEIGHTS.search(frame) for frame in frames[-2:]):
+        return replace(finding, label="ModelLoadingError", specificity=64)
+    if finding.signature == GENERIC and finding.label in UNFIT and any(LOADERS.search(frame) for frame in frames[-2:]):
         return replace(finding, label="ModelLoadingError", specificity=64)
     if finding.signature == GENERIC and finding.label in UNTYPED and any(DATASETS.search(frame) for frame in frames):
         return replace(finding, label="DatasetLoadingError", specificity=66)

@@ -39,6 +39,7 @@ PREFIXES: tuple[tuple[str, str], ...] = (
     ("[", r"\[(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?)\]"),
     (DIGITS, r"(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?) (?=\S)"),
     (LETTERS, rf"(?:[\w.]{{1,60}} - )?{LEVELS} - (?=\S)"),  # logging's name and level between dashes
+    ("t", rf'time="?(?P<time>[^" ]{{1,40}})"? level={LEVELS} msg="?'),  # logfmt, of programs written in Go
     (LOWER, r"[a-z][\w.-]{1,80} +\|(?= +\S)"),  # docker compose
     ("s", r"std(?:out|err) [FP]\b"),  # a container's log file, after its time
     ("{", r'\{"(?:log|message|msg|line|textPayload)": ?"'),  # one JSON object a line

@@ -295,6 +295,27 @@ def test_the_frames_say_that_a_data_set_was_being_built() -> None:
     assert diagnose_text(text).root_cause == "DatasetLoadingError"
 
 
+def test_the_frames_say_that_a_weight_was_being_put_in_its_place() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/py/models/tern.py", line 9, in load_weights\n'
+        '  File "/py/layers/linear.py", line 4, in weight_loader\n'
+        "RuntimeError: The expanded size of the tensor (264) must match the existing size (256)\n"
+    )
+
+    assert diagnose_text(text).root_cause == "ModelLoadingError"
+    assert diagnose_text(text.replace("weight", "batch")).root_cause == "RuntimeError"
+
+
+def test_what_the_scheduler_could_not_sweep_up_is_no_failure_of_a_disk() -> None:
+    swept = (
+        'time="2025-03-01T04:00:12Z" level=warning msg="Failed to remove cgroup (will retry)" '
+        'error="rmdir /cgroup/step_1/box: device or resource busy"\n'
+    )
+    failed = "RuntimeError: The server socket has failed to listen on any local network address.\n"
+
+    assert diagnose_text(failed + swept).root_cause == "ConnectionError"
+
+
 def test_source_text_in_a_traceback_raises_nothing() -> None:
     text = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    raise KeyError("x")\nTypeError: no\n'
 

@@ -55,10 +55,36 @@ NAMES: dict[str, str] = {
     "Exception": "RuntimeError", "RuntimeError": "RuntimeError", "NotImplementedError": "RuntimeError", "RecursionError": "RuntimeError",
     "StopIteration": "RuntimeError", "CompilationError": "RuntimeError", "BackendCompilerFailed": "RuntimeError",
     "InternalTorchDynamoError": "RuntimeError", "TorchRuntimeError": "RuntimeError", "InductorError": "RuntimeError",
-    "Unsupported": "RuntimeError", "OverflowError": "ValueError", "FloatingPointError": "LossNaNOrSpike", "EOFError": "RuntimeError",
+    "Unsupported": "RuntimeError", "OverflowError": "ValueError", "FloatingPointError": "LossNaNOrSpike", "LookupError": "KeyError", "ProcessLookupError": "OSError", "EOFError": "RuntimeError",
     "UnpicklingError": "CheckpointCorrupt", "PicklingError": "RuntimeError", "SafetensorError": "CheckpointCorrupt",
     "NodeDiedError": "NodeFailure", "ProxyError": "ConnectionError", "DataLossError": "CheckpointCorrupt", "DistNetworkError": "ConnectionError", "Again": "ConnectionError", "DistStoreError": "ConnectionError",
 }  # fmt: skip
+
+# What a name that is not above tells by its words. The first that fits decides: rare words before common ones.
+FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(words), label) for words, label in (
+    (r"Import|(?:Module|Package|Distribution)NotFound", "ImportError"),
+    (r"Key(?:Error|NotFound)", "KeyError"),
+    (r"IndexError|AxisError|OutOfBounds", "IndexError"),
+    (r"AttributeError", "AttributeError"),
+    (r"AssertionError", "AssertionError"),
+    (r"Type(?:Error|Mismatch)", "TypeError"),
+    (r"SyntaxError", "SyntaxError"),
+    (r"[Dd]ead[Ll]ock", "Hang"),
+    (r"OutOfDisk|DiskFull|NoSpace", "DiskFull"),
+    (r"(?:Node|Host|Raylet)(?:Died|Lost|Down)", "NodeFailure"),
+    (r"ObjectStore(?!Full)|Bucket|S3|Blob(?!Format)", "S3StorageError"),
+    (r"Memory(?:Error|Limit)", "HostOOMKilled"),
+    (r"CUDA|Cuda|NVML|Hip[A-Z]|Nccl", "CUDAError"),
+    (r"Corrupt|Checksum|CRC|LZMA|Truncated", "CheckpointCorrupt"),
+    (r"Dataset|EmptyData", "DatasetLoadingError"),
+    (r"Permission|AccessDenied|Forbidden|Unauthori[sz]ed|Authentication|Credential", "PermissionError"),
+    (r"Connect(?!or[A-Z])|Timeout|TimedOut|Network|Socket|SSH|SSL|TLS|Http|HTTP|Rpc|RPC|Unavailable|Unreachable|"
+     r"IncompleteRead|ChunkedEncoding|Handshake|Protocol|RateLimit|Throttl|BadStatus|Disconnect", "ConnectionError"),
+    (r"(?:File|Path|Config|^)NotFound|Missing(?:File|Path|Config)", "FileNotFoundError"),
+    (r"BadParameter|Usage|InconsistentArgument|UnknownOption|MissingArgument", "ArgumentError"),
+    (r"Value|Unicode|Validation|Config|Schema|Decod|Encod|Parse|Parsing|InvalidURL|Misconfig", "ValueError"),
+    (r"OSError|IOError|FileSystem|Lock(?:ed)?(?:Error|Exception)", "OSError"),
+))  # fmt: skip
 
 # Wrappers: they report somebody else's end.
 WRAPPERS = frozenset(
@@ -104,7 +130,7 @@ WEAK = {"Exception": 30, "RuntimeError": 40, "NotImplementedError": 46, "StopIte
         "RendezvousConnectionError": 44, "RendezvousTimeoutError": 44}  # fmt: skip
 
 NAME = re.compile(
-    r"(?:^|[\s\"'(\[:>|=])((?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupted|Failure|Fault)|Exception|gaierror|StopIteration|ArrowInvalid|DistributionNotFound|"
+    r"(?:^|[\s\"'(\[:>|=])((?:[A-Za-z_]\w*\.)*_{0,2}([A-Z]\w*(?:Error|Exception|Interrupted|Failure|Fault)|Exception|gaierror|StopIteration|ArrowInvalid|DistributionNotFound|"
     r"VersionConflict|BackendCompilerFailed))"
     r"(?=$|[:\s('\"\\,.\])])"
 )
@@ -121,7 +147,8 @@ ERRNO = re.compile(r"\[?\bErrno (\d+)\]?")
 ERRNOS = {
     "2": "FileNotFoundError", "12": "HostOOMKilled", "13": "PermissionError", "1": "PermissionError", "28": "DiskFull",
     "122": "DiskFull", "32": "ConnectionError", "104": "ConnectionError", "110": "ConnectionError", "111": "ConnectionError",
-    "101": "ConnectionError", "113": "ConnectionError", "-2": "ConnectionError", "-3": "ConnectionError",
+    "100": "ConnectionError", "101": "ConnectionError", "103": "ConnectionError", "112": "ConnectionError",
+    "113": "ConnectionError", "-2": "ConnectionError", "-3": "ConnectionError",
 }  # fmt: skip
 
 
@@ -155,11 +182,7 @@ def at_home(message: str) -> bool:
 
 
 def by_name(name: str) -> str:
-    """Unknown names fall to the family their last words belong to."""
+    """Unknown names fall to the family that their words belong to: libraries name theirs after what went wrong."""
     if name in NAMES:
         return NAMES[name]
-    for ending in ("NotFoundError", "ImportError", "KeyError", "TypeError", "ValueError", "IndexError", "AttributeError",
-                   "AssertionError", "PermissionError", "SyntaxError", "OSError", "ConnectionError", "TimeoutError"):  # fmt: skip
-        if name.endswith(ending):
-            return NAMES.get(ending, "FileNotFoundError" if ending == "NotFoundError" else "RuntimeError")
-    return "RuntimeError"
+    return next((label for words, label in FAMILIES if words.search(name)), "RuntimeError")

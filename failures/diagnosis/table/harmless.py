@@ -41,7 +41,7 @@ ROWS: tuple[Signature, ...] = (
     ),
     benign(
         "slurm-cgroup-left",  # the scheduler sweeping up behind a step that has ended already
-        r"slurm\w*: .{0,60}(?:deleting|destroy|removing|rmdir).{0,80}cgroup.{0,120}(?:[Rr]esource busy|No such file)",
+        r"\b(?:delet|destroy|remov|rmdir).{0,80}\bcgroup.{0,240}(?:[Rr]esource busy|No such file)",
         "slurmstepd: _slurm_cgroup_destroy: problem deleting step cgroup path /cgroup/step_0: Device or resource busy",
     ),
     benign(

@@ -40,6 +40,7 @@ ROWS: tuple[Signature, ...] = (
             r"stopped posting node status|NodeStatusUnknown|stateDown|SISTER_EOF",
             r"TaintManagerEviction.{0,40}Marking for deletion",
             r"agent heartbeat lost|left the rendezvous unexpectedly",
+            r"\bnode \S{1,60} (?:(?:has )?no heartbeat|is (?:unknown|lost|gone)\b)|\bNODE_ERROR\b",
         ),
         "fleet: machine tern-6 rebooted by itself during the run",
         caseless=True,
@@ -70,7 +71,7 @@ ROWS: tuple[Signature, ...] = (
         43,
         (
             (
-                r"\b(?:s3|bucket|minio|rados|ceph|object ?stor(?:e|age)|gcs|oss|blob storage|"
+                r"\b(?:s3|bucket|minio|rados|ceph|object[ _]?stor(?:e|age)|gcs|oss|blob storage|"
                 r"rclone)\b.{0,160}(?:error|fail|denied|timed? ?out|unavailable|slow ?down|throttl)"
             ),
             (
@@ -89,7 +90,7 @@ ROWS: tuple[Signature, ...] = (
         "Preempted/TimeLimit",
         42,
         (
-            r"\b(?:was|been|being|be|got) (?:evicted|preempted|reclaimed)\b",
+            r"\b(?:was|been|being|be|got|is|are) (?:evicted|preempted|reclaimed)\b",
             (
                 r"(?:wall ?clock|wall ?time|time|run ?time) ?(?:limit|time)? (?:limit )?(?:was |is |"
                 r"has been )?(?:reached|exceeded|exhausted|expired)"
@@ -150,7 +151,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"(?:cannot|could not|couldn't|unable to|failed to) (?:connect|reach|fetch url|resolve)\b|"
             r"(?:could not|unable to|failed to) (?:\w+ ){1,3}(?:TCP|socket|network) connection\b|"
-            r"connection (?:error|failed|lost|closed)\b|\b(?:UNAVAILABLE|DEADLINE_EXCEEDED): "
+            r"connection (?:error|failed|lost|closed)\b|\brpc error: code = [a-z]|\b(?:UNAVAILABLE|DEADLINE_EXCEEDED): "
         ),
         "sidecar: could not reach the parameter server",
         caseless=True,

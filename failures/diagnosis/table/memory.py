@@ -26,8 +26,11 @@ ROWS: tuple[Signature, ...] = (
             r"MPS backend out of memory|Allocator \(GPU_[0-9]+_bfc\) ran out of memory|c10::OutOfMemoryError",
             r"cudaErrorMemoryAllocation",
             r"CUDA_ERROR_OUT_OF_MEMORY",
-            r"CUBLAS_STATUS_ALLOC_FAILED",
-            r"CUDNN_STATUS_ALLOC_FAILED",
+            r"_STATUS_ALLOC_FAILED",
+            (
+                r"(?i:\b(?:HIP error|Triton Error|GPUassert|CUDA (?:runtime API|driver) error)\b.{0,40}"
+                r"\bout of memory\b)"
+            ),
             r"(?i:resource[_ ]exhausted).{0,60}(?:[Oo]ut of memory|OOM|[Aa]llocat|[Rr]eserve)",
             r"OOM when allocating tensor",
             (
@@ -74,7 +77,7 @@ ROWS: tuple[Signature, ...] = (
             r"ray\.exceptions\.OutOfMemoryError",
             r"killed due to the node running low on memory|how to address the out of memory issue",
             r"Some of the step tasks have been OOM Killed",
-            r"memory pressure.{0,40}kill",
+            r"memory pressure.{0,40}kill|killed due to memory pressure|\|OUT_OF_MEMORY\||\bstate:? OUT_OF_MEMORY\b",
             r"using [0-9.]+ ?[kMG]i?B.{0,60}of its memory limit",
             r"oom_kill event",
         ),
@@ -93,6 +96,7 @@ ROWS: tuple[Signature, ...] = (
                 r"cannot pin memory|cudaHostAlloc.{0,40}fail)"
             ),
             r"ENOMEM",
+            r"java\.lang\.OutOfMemoryError",
         ),
         (
             "RuntimeError: [enforce fail at alloc_cpu.cpp:114] data. DefaultCPUAllocator: can't allocate memory: "
@@ -131,7 +135,8 @@ ROWS: tuple[Signature, ...] = (
             r"\(signal: 7\)",
             r"exitcode *: *-7\b",
             r"(?:return|exit) code[ =:]{1,4}(?:-7|135)\b",
-            r"(?i:exited on signal 7\b|terminated by signal 7\b)",
+            r"(?i:\b(?:killed|terminated|died|ended|exited)(?: by| with| on| from| due to)? signal:? ?7\b)",
+            r"(?i:\bexit(?:ed)?(?: with)?(?: exit)? ?(?:code|status)?(?: code)?:? *135\b)",
         ),
         "run.sh: line 12: 88 Bus error               (core dumped) python pretrain.py",
     ),
@@ -151,6 +156,8 @@ ROWS: tuple[Signature, ...] = (
                 r"Terminated by signal 9|exited on signal 9\b|exit code.{0,6}137)"
             ),
             r"\bcode[ =:]+137\b",
+            r"(?i:\b(?:killed|terminated|died|ended|exited)(?: by| with| on| from| due to)? signal:? ?9\b)",
+            r"was sent SIGKILL|^=? *EXIT CODE: 9\b|EXIT STRING: Killed",
             r": Killed +\S",
             r"\bKilled[ \t\r]*$",
             r"已杀死|WTERMSIG 9\b",

@@ -11,7 +11,8 @@ ROWS: tuple[Signature, ...] = (
         "Preempted/TimeLimit",
         97,
         (
-            r"JobState=TIMEOUT|\bReason=TimeLimit\b|\b(?:TIMEOUT|DEADLINE)\+? +[0-9]+:[0-9]+",
+            r"State=(?:TIMEOUT|DEADLINE)\b|\bReason=TimeLimit\b|\b(?:TIMEOUT|DEADLINE)\+? +[0-9]+:[0-9]+",
+            r"\|(?:TIMEOUT|DEADLINE)\||\bstate:? (?:TIMEOUT|DEADLINE)\b",
             r"MaxRuntimeExceeded|MaxWaitTimeExceeded",
             r"(?i:maximum wall ?clock time exceeded|killed by walltime|walltime .{0,30}exceeded)",
             r"(?i:exiting program after [0-9.]+ minutes)",
@@ -25,13 +26,15 @@ ROWS: tuple[Signature, ...] = (
         ),
         "slurmstepd: error: *** JOB 7001 ON tern-1 CANCELLED AT 2025-03-01T04:00:12 DUE TO TIME LIMIT ***",
         blame=Blame.SCHEDULER,
+        unless=r"DeadlineExceededError|\bcode = DeadlineExceeded",  # of one call, not of the job
     ),
     cause(
         "slurm-preempted",
         "Preempted/TimeLimit",
         97,
         (
-            r"JobState=PREEMPTED|\bPREEMPTED\+? +[0-9]+:[0-9]+|requeued to reclaim resources",
+            r"State=PREEMPTED|\bPREEMPTED\+? +[0-9]+:[0-9]+|requeued to reclaim resources",
+            r"\|PREEMPTED\||\bstate:? PREEMPTED\b|\b[Rr]eason\W{1,12}Preempted\b|Warning +Preempted\b",
             r"(?i:\bpreempted (?:job|jobid|workload|pod)\b|node is being preempted|imminent node shutdown)",
             (
                 r"(?i:preempted (?:to|in order to) (?:accommodate|admit|make room)|"
@@ -61,7 +64,7 @@ ROWS: tuple[Signature, ...] = (
         "Preempted/TimeLimit",
         95,
         (
-            r"\bEvicted\b|TaintManagerEviction|Node is shutting down",
+            r"\bEvicted\b|TaintManagerEviction|Node is shutting down|\bNodeShutdown\b",
             (
                 r"(?i:pod .{0,60}\bevict(?:ed|ion)|The node was low on resource|"
                 r"evicting pod|"
@@ -93,6 +96,7 @@ ROWS: tuple[Signature, ...] = (
             r"CANCELLED AT [0-9T:-]+ (?:DUE to SIGNAL|by )",
             r"\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?CANCELLED AT [0-9T:-]+ \*\*\*",
             r"(?i:job (?:deleted|cancelled|canceled) (?:at request|by))",
+            r"State=CANCELLED\b|\|CANCELLED(?: by [0-9]+)?\||\bCANCELLED(?: by [0-9]+)? +[0-9]+:[0-9]+",
         ),
         "slurmstepd: error: *** STEP 7003.0 ON tern-1 CANCELLED AT 2025-03-01T04:00:12 ***",
         blame=Blame.SCHEDULER,

@@ -215,7 +215,7 @@ ROWS: tuple[Signature, ...] = (
         48,
         (
             r"(?i:\bPermission denied\b|Operation not permitted|Access (?:is )?denied|403 Forbidden)",
-            r"\bErrno 13\b",
+            r"\bErrno 13\b|\b(?:PERMISSION_DENIED|UNAUTHENTICATED)\b|\bcode = (?:PermissionDenied|Unauthenticated)\b",
             r"\bEACCES\b",
         ),
         "bash: /opt/run9/start.sh: Permission denied",
