@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobs", "0026_trainings_and_prices"),
+        ("jobs", "0027_progress_read_from_logs"),
     ]
 
     operations = [
