@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db import connection
 from django.db.models import Exists, OuterRef, Q
 
 from failures import nodetest
 from jobs.lifecycle import USABLE_NODE
-from jobs.map_rows import BEFORE, joined
+from jobs.map_rows import joined, told_before
 from jobs.models import Allocation, Cluster, Event, Node
 
 WINDOW = timedelta(days=30)
@@ -105,12 +104,10 @@ def _away(cluster: Cluster, since: datetime, now: datetime) -> Mapping[int, list
 def _away_before(cluster: Cluster, since: datetime) -> dict[int, list[tuple[datetime, str]]]:
     """Who was away when the window began, as if it had begun then."""
     told: dict[int, list[tuple[datetime, str]]] = defaultdict(list)
-    with connection.cursor() as cursor:
-        cursor.execute(BEFORE, [since, cluster.pk])
-        for node, what, to, _, by in cursor.fetchall():
-            sign = _sign(what, to)
-            if sign == GONE or (sign == CLOSED and by in LOOPS):
-                told[node].append((since, sign))
+    for node, what, to, _, by in told_before(cluster, since):
+        sign = _sign(what, to)
+        if sign == GONE or (sign == CLOSED and by in LOOPS):
+            told[node].append((since, sign))
     return told
 
 

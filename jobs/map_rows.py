@@ -155,16 +155,24 @@ def joined(cluster: Cluster) -> Mapping[int, datetime]:
         return dict(cursor.fetchall())
 
 
+Told = tuple[int, str, str, str, str]  # node, what, to which state, why, by whom
+
+
+def told_before(cluster: Cluster, at: datetime) -> list[Told]:
+    """What was the last that moved each node, and the last that was asked of it."""
+    with connection.cursor() as cursor:
+        cursor.execute(BEFORE, {"at": at, "cluster": cluster.pk})
+        return cursor.fetchall()
+
+
 def _told(cluster: Cluster, nodes: Iterable[Node], at: datetime) -> tuple[Mapping[int, str], set[int]]:
     """The condition of each node, and who was drained. Before its first Event a node was what that moved it from."""
     conditions, drained = {}, set()
-    with connection.cursor() as cursor:
-        cursor.execute(BEFORE, {"at": at, "cluster": cluster.pk})
-        for node, what, state, _, _ in cursor.fetchall():
-            if what == "node.moved":
-                conditions[node] = state
-            elif what == "node.drained":
-                drained.add(node)
+    for node, what, state, _, _ in told_before(cluster, at):
+        if what == "node.moved":
+            conditions[node] = state
+        elif what == "node.drained":
+            drained.add(node)
     untold = [node for node in nodes if node.pk not in conditions]
     moves = (
         Event.objects.filter(node__in=untold, what="node.moved", at__gte=at)

@@ -24,7 +24,7 @@ from failures.grouping import NODE_CAUSES
 from failures.models import Diagnosis, Sign
 from jobs.lifecycle import CLOSED_NODE_FLAGS, FAILURES, FINAL, USABLE_NODE, Flag, NodeFlag, State
 from jobs.maintenance_actions import MAINTENANCE
-from jobs.map_rows import BEFORE, NODE_EVENTS, joined
+from jobs.map_rows import NODE_EVENTS, joined, told_before
 from jobs.models import Allocation, Attempt, Checkpoint, Cluster, Event, Hold, Job, Node, Source, Verdict
 from scheduling import ledger, worked
 from scheduling.ledger import Bucket, Facts, Holding, Machine, Piece, Spell, Wait
@@ -325,10 +325,8 @@ Told = tuple[int, str, str, str]  # when, what, to which state, why
 
 def _told(cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datetime) -> dict[int, list[Told]]:
     told: dict[int, list[Told]] = defaultdict(list)
-    with connection.cursor() as cursor:
-        cursor.execute(BEFORE, {"at": since, "cluster": cluster.pk})
-        for node, what, state, why, by in cursor.fetchall():
-            told[node].append((us(since), _told_by(what, by), state, _cause(why, by)))
+    for node, what, state, why, by in told_before(cluster, since):
+        told[node].append((us(since), _told_by(what, by), state, _cause(why, by)))
     rows: Any = Event.objects.filter(node__in=[node.pk for node in nodes], what__in=NODE_EVENTS)
     rows = rows.filter(at__gte=since, at__lt=until).order_by("id")
     for node, at, what, state, why, by in rows.values_list("node", "at", "what", "to_state", "why", "by"):
