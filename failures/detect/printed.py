@@ -30,8 +30,8 @@ NUMBER = r"([-+]?(?:\d{1,15}(?:,\d{3}){0,4}(?:\.\d{0,18})?(?:e[-+]?\d{1,3})?|nan
 IS = r"[\"']?\s{0,8}(?:[:=]\s{0,8})?[\"'\[(]{0,2}"
 
 STEP = re.compile(
-    r"(?i)(?<![\w.-])(global[_ ]?step|steps?|iter(?:ation)?)\b[\"']?\s{0,12}(?:[:=#]\s{0,12})?(?:[\[(]\s{0,8})?"
-    r"(\d{1,12})(?:\.0{1,3})?(?![\w.]|,\d)(?:\s{0,4}/\s{0,12}(\d{1,12}))?"
+    r"(?i)(?<![\w.-])(global[_ ]?step|steps?|iter(?:ation)?|num_updates)\b(?:\(train\))?[\"']?\s{0,12}"
+    r"(?:[:=#]\s{0,12})?(?:[\"'\[(]\s{0,8})?(\d{1,12})(?:\.0{1,3})?(?![\w.]|,\d)(?:\s{0,4}/\s{0,12}(\d{1,12}))?"
 )
 OTHERS = re.compile(
     r"(?i)(?<![a-z])(?:eval|valid|val[ _]|test|predict|infer|sampling|denois|generat|warm|max|total|num[ _]|every|sav|"
@@ -67,7 +67,7 @@ TOKENS = re.compile(rf"(?i)consumed[_ ]tokens{IS}{NUMBER}")
 THROUGHPUT = re.compile(r"(?i)\b(?:tps|tgs|wps|tok(?:en)?s?/s|tokens?/(?:gpu/)?s|samples/s|\w{0,20}samplespersec)")
 STEP_TIME = re.compile(
     r"(?i)(?:time[_ ]per[_ ](?:iteration|step)|(?:iter|step)[_ ]time|step[_ ]timing)(?:[_ ]in)?[_ ]?\(?(ms|s)?\)?"
-    r"\s{0,2}[:=]\s{0,8}(\d{1,12}(?:\.\d{1,12})?)\s?(ms)?"
+    r"\s{0,2}[:=]\s{0,8}(\d{1,12}(?:\.\d{1,12})?)\s?(ms|k)?(?![a-rt-z\d])"
 )
 BRIEF_TIME = re.compile(r"(?i)(?<![\w-])time:?\s{1,2}(\d{1,12}(?:\.\d{1,12})?)\s?ms\b")
 PACE = re.compile(
@@ -136,7 +136,7 @@ def _newest(lines: Sequence[str]) -> Told | None:
 
 def _may_tell(line: str) -> bool:
     low = line.lower()
-    return "step" in low or "iter" in low or "%|" in low or ("loss" in low and "epoch" in low)
+    return "step" in low or "iter" in low or "num_updates" in low or "%|" in low or ("loss" in low and "epoch" in low)
 
 
 def _last_saved(lines: Sequence[str], before: int | None) -> Saved | None:
@@ -291,7 +291,8 @@ def _is_its_loss(line: str, at: int) -> bool:
 
 def _step_time(line: str) -> float | None:
     if match := STEP_TIME.search(line):
-        return _positive(float(match[2]) / (1000 if "ms" in (match[1], match[3]) else 1))
+        units = (match[1] or "").lower(), (match[3] or "").lower()
+        return _positive(float(match[2]) / (1000 if "ms" in units else 1) * (1000 if "k" in units else 1))
     if match := PACE.search(line):
         value = float(match[1])
         return _positive(value if match[2] else 1 / value if value else 0.0)

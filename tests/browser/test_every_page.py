@@ -124,6 +124,7 @@ def reports(attempt):
     for step in range(60):
         told = {"loss": 2.5 - step / 60, "step_time_s": 1.2, "grad_norm": 0.8, "tokens": step * 4_000_000}
         Progress.objects.create(attempt=attempt, at=now - timedelta(minutes=60 - step), step=step * 100, **told)
+    told |= {"source": "log", "steps_total": 90_000, "saved_step": 5800, "saved_at": now, "saved_path": "/ckpt/run"}
     Pulse.objects.create(attempt=attempt, at=now, step=5900, **told)
     saved = {"path": "/ckpt/step-3000", "saved_at": now - timedelta(minutes=30), "durable_at": now}
     Checkpoint.objects.create(job=attempt.job, attempt=attempt, step=3000, **saved)

@@ -48,6 +48,12 @@ SLIM = "step  740/90000 | loss 2.804100 (+0.12z)| norm 0.3180 (-0.4z)| lr 1.48e-
 MAXTEXT = "completed step: 740, seconds: 6.120, TFLOP/s/device: 188.1, Tokens/s/device: 4205.6, loss: 2.804"
 TENSORFLOW = "INFO:tensorflow:global step 740: loss = 2.8041 (6.120 sec/step)"
 DIFFUSERS = "Steps:   1%|          | 740/90000 [1:15:28<151:40:01,  6.12s/it, lr=0.000148, step_loss=2.80]"
+TRON = (
+    "07/01/2026 08:15:02 [INFO|DP=0|PP=1|TP=1|host-1]: iteration: 740 / 90000 | consumed_tokens: 3.1G | "
+    "elapsed_time_per_iteration_ms: 6.12K | tokens_per_sec: 2.9M | lm_loss: 2.804 | lr: 0.000148 | grad_norm: 0.318"
+)
+ENGINE = "mmengine - INFO - Iter(train) [  740/90000]  lr: 1.4800e-04  eta: 6 days  grad_norm: 0.318  loss: 2.8041"
+FAIRSEQ = '| train_inner | {"epoch": 1, "loss": "2.804", "num_updates": "740", "lr": "0.000148", "gnorm": "0.318"}'
 OURS = "[08:15:02] step     740 | loss 2.8041 | grad norm 0.318 | lr 1.48e-04 | tokens/s/gpu 3800 | 6.120 s/step"
 
 FIGURES = {"loss": 2.804, "grad_norm": 0.318, "learning_rate": 1.48e-4, "step_time_s": 6.12}
@@ -72,6 +78,9 @@ def seen(text, before=None):
         (MAXTEXT, "loss", None),
         (TENSORFLOW, "loss step_time_s", None),
         (DIFFUSERS, "loss learning_rate step_time_s", 90_000),
+        (TRON, "loss grad_norm learning_rate step_time_s", 90_000),
+        (ENGINE, "loss grad_norm learning_rate", 90_000),
+        (FAIRSEQ, "loss grad_norm learning_rate", None),
         (OURS, "loss grad_norm learning_rate step_time_s", None),
     ],
 )
@@ -146,6 +155,8 @@ def test_figures_in_words_of_their_own_count_too():
         "warmup steps: 500, lr: 1e-4",
         " validation loss at iteration 1000 | lm loss value: 2.104E+00 | lm loss PPL: 8.2 |",
         "evaluation step 5/100 loss 2.1",
+        "mmengine - INFO - Iter(val) [  100/500]  eta: 0:01:00  time: 0.5000  loss: 0.5001",
+        '| valid | {"epoch": 1, "valid_loss": "2.9", "valid_num_updates": "740", "lr": "0.000148"}',
         "Validation DataLoader 0:  50%|#####     | 50/100 [00:10<00:10,  4.9it/s, loss=1.0]",
         "Sanity Checking DataLoader 0: 100%|##########| 2/2 [00:01<00:00,  1.9it/s]",
         "Downloading shards:  50%|#####     | 2/4 [00:10<00:10,  4.9s/it]",
