@@ -30,6 +30,7 @@ from jobs.lifecycle import State
 from jobs.models import Attempt, Hold, Job, Node
 
 RECOVERY = Author(by="recovery")
+OF_INCIDENT = "Recovery of incident"  # how the reasons begin with which it closes and tests nodes
 COURSES = {Mode.OBSERVE: Course.OBSERVED, Mode.PROPOSE: Course.PROPOSED, Mode.ACT: Course.APPROVED}
 CLAIM = timedelta(seconds=60)
 ACTING_TAKES = timedelta(minutes=30)  # with two rounds of tests; then the job is given back to its ending

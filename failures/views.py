@@ -224,6 +224,7 @@ def incident(request: HttpRequest, number: int) -> HttpResponse:
         "look": look(row.root_cause, row.category),
         "topic": f"incident:{row.pk}",
         "label": LABELS.get(row.root_cause),
+        "named": next((one.attempt.job.name for one in seen if one.attempt.job.public_id == row.subject), ""),
         "moments": cache(lambda: story.of(row, seen)),
         "seen": seen,
         "hidden": max(0, row.attempts - len(seen)),

@@ -20,6 +20,7 @@ from django.contrib.postgres.aggregates import ArrayAgg
 from django.db import connection
 from django.db.models import Max, Q
 
+from failures.decision_actions import OF_INCIDENT
 from failures.grouping import NODE_CAUSES
 from failures.models import Diagnosis, Sign
 from jobs.lifecycle import CLOSED_NODE_FLAGS, FAILURES, FINAL, USABLE_NODE, Flag, NodeFlag, State
@@ -339,8 +340,8 @@ def _told_by(what: str, by: str) -> str:
 
 
 def _cause(why: str, by: str) -> str:
-    """Recovery's sentences name the incident; each would be a cause of its own."""
-    return by if why and by == RECOVERY else why
+    """Recovery's sentences name the incident; each would be a cause of its own. The cluster repeats them as its own."""
+    return RECOVERY if why and (by == RECOVERY or why.startswith(OF_INCIDENT)) else why
 
 
 def _spells(told: Sequence[Told], start: int, end: int) -> list[Spell]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -84,9 +84,12 @@ def _uses(picture: Picture) -> defaultdict[Key, Use]:
         one = Use(borrowed=job.gpus) if job.preemptible else Use(held=job.gpus)
         for kind in (job.kind, None):
             uses[job.team, kind].add(one)
+    waiting: Counter[Key] = Counter()  # tens of thousands may wait, of a few teams and kinds
     for asked in picture.waiting:
-        for kind in (asked.kind, None):
-            uses[asked.team, kind].add(Use(waiting=asked.need.total_gpus))
+        waiting[asked.team, asked.kind] += asked.need.total_gpus
+    for (team, sort), gpus in waiting.items():
+        for kind in (sort, None):
+            uses[team, kind].waiting += gpus
     return uses
 
 

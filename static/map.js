@@ -341,9 +341,10 @@
   function limits() {
     const end = newest();
     slider.max = end;
-    slider.min = Math.min(end, Math.max(Math.ceil(Number(root.dataset.begins) / GRAIN_S) * GRAIN_S, end - REACH_S));
+    const begins = Math.max(Math.ceil(Number(root.dataset.begins) / GRAIN_S) * GRAIN_S, end - REACH_S);
+    slider.min = Math.min(begins, end - GRAIN_S);  // now is at the right, also where there is nothing before it
     slider.value = moment ?? end;
-    slider.disabled = player.disabled = Number(slider.min) >= end;  // of a cluster that was just entered there is only now
+    slider.disabled = player.disabled = begins >= end;  // of a cluster that was just entered there is only now
     marks(Number(slider.min), end);
   }
 
@@ -363,7 +364,7 @@
   function go(seconds) {
     const end = newest();
     const before = moment;
-    moment = seconds === null || seconds >= end ? null : Math.max(Number(slider.min), Math.round(seconds / GRAIN_S) * GRAIN_S);
+    moment = slider.disabled || seconds === null || seconds >= end ? null : Math.max(Number(slider.min), Math.round(seconds / GRAIN_S) * GRAIN_S);
     if (moment === null) limits(); else slider.value = moment;
     tell();
     if (before !== moment) { ask(); table(); }

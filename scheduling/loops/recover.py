@@ -32,7 +32,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from failures import decision_actions, situation
 from failures.actions import Moved
-from failures.decision_actions import RECOVERY
+from failures.decision_actions import OF_INCIDENT, RECOVERY
 from failures.detect.findings import Severity
 from failures.models import Course, Decision, Diagnosis, Sign, StackDump, Step
 from failures.models.decision import OPEN
@@ -193,7 +193,7 @@ def _tested(decision: Decision, now: datetime) -> NodeTest | None:
     """Who is suspected meets others in pairs. The job waits for that only where nobody else is named."""
     if not decision.test:
         return None
-    why = f"Recovery of incident {decision.incident_id}: {decision.why}"
+    why = f"{OF_INCIDENT} {decision.incident_id}: {decision.why}"
     with transaction.atomic():
         decision_actions.still_ours(decision)
         test = nodetest_actions.begin(
@@ -228,7 +228,7 @@ def _close(decision: Decision, node: Node, now: datetime) -> None:
     if decision.steps.filter(kind=Step.Kind.DRAINED, node=node).exists():
         return
     evidence = next(iter(decision.pro), "")
-    why = f"Recovery of incident {decision.incident_id}: {decision.why}. {evidence}".strip()
+    why = f"{OF_INCIDENT} {decision.incident_id}: {decision.why}. {evidence}".strip()
     try:
         node_actions.drain(node, author=RECOVERY, why=why, now=now, mode=DrainMode.FINISH)
     except NodeError as refusal:

@@ -20,6 +20,7 @@ from scheduling.loops.simulate import simulate_once
 from scheduling.models import Campaign, EvaluationRule, Simulation
 from tests import make
 from tests.failures import make as failures
+from tests.failures.test_resized import decided
 from tests.jobs import api_make
 from tests.scheduling.campaign_make import campaign, suite
 
@@ -45,7 +46,7 @@ VIOLATIONS = """async (only) => {
 def site(tmp_path):
     """A cluster at work: what runs, waits, failed and is drained."""
     (tmp_path / "a.log").write_text("".join(f"[rank{n % 8}]: step {n} | loss 2.3\n" for n in range(3000)))
-    seren = make.cluster(log_root=str(tmp_path))
+    seren = make.cluster(log_root=str(tmp_path), gpu_hour_price=2.4)
     make.team("pretraining", ada=Role.ADMIN, ben=Role.RESEARCHER)
     may = ("operate_cluster", "add_cluster", "change_cluster", "view_cluster", "add_team")
     make.user("ada").user_permissions.add(*Permission.objects.filter(codename__in=may))
@@ -68,6 +69,7 @@ def site(tmp_path):
         Sample.objects.create(node=row, at=clock.now(), gpu_util=[50.0] * 8, gpu_temperature_c=[60.0] * 8)
     settings(seren)
     lately(seren)
+    decided(tmp_path, by="ada", on=("seren-002",))
     asked(failures.diagnosed(tmp_path, failures.XID, by="ada", on=("seren-002",)))
     for _ in range(2):
         api_make.simulation(make.user("ada"), "pretraining")
@@ -152,6 +154,7 @@ def pages(job) -> dict[str, str]:
         "rules": "/failures/rules/",
         "what-if": "/what-if/",
         "incident": f"/failures/{Incident.objects.latest('pk').pk}/",
+        "too-large": f"/failures/{Incident.objects.get(root_cause='OutOfMemoryError').pk}/",
         "replay": f"/what-if/{runs[0]}/",
         "compare": f"/what-if/compare/?of={','.join(runs)}",
         "evaluations": "/evaluations/",

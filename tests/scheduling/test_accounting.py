@@ -160,6 +160,8 @@ def test_what_recovery_closed_is_one_cause_whatever_the_incident(now, ago):
         Event.objects.create(
             what="node.drained", node=there, cluster=there.cluster, by="recovery", why=why, at=now - ago * HOUR
         )
+        told = {"what": "node.moved", "by": "sync", "from_state": "UP", "to_state": "UP+DRAIN", "why": why}
+        Event.objects.create(**told, node=there, cluster=there.cluster, at=now - ago * HOUR)
 
     told = ledger_table.table("cluster", now - 10 * HOUR, now)
 
