@@ -337,6 +337,7 @@ ROWS: tuple[Signature, ...] = (
         57,
         (
             r"Failed to import \S+ because of the following error",
+            r"Tried to instantiate class '\S+', but it does not exist",  # the extension that has it was not loaded
             r"No module named '?[\w.]+'?[ \t\r]*$",
             r"undefined symbol: _Z",
             r"ContextualVersionConflict|DistributionNotFound|PackageNotFoundError",
