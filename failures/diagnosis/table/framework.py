@@ -169,7 +169,7 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
         unless=(
             r"(?i)loss[_ ]scal\w*[ =:]+(?:nan|inf)|check[_ ]for[_ ]nan|\bskip(?:s|ping|ped)?\b.{0,60}(?:nan|inf)\b|"
-            r"--check|check_nan|nan[_ ]check|reducing to|dropping|found in input tensor"
+            r"--check|check_nan|nan[_ ]check|\bnan: false|reducing to|dropping|found in input tensor"
         ),
     ),
     cause(
@@ -312,7 +312,7 @@ ROWS: tuple[Signature, ...] = (
             ),
             r"argparse\.ArgumentError|error: Parser key \"|ERROR: Could not consume arg",
             (
-                r"(?:^|: )(?:Error: )?(?:No such option|Missing option|Missing argument|Invalid value for|"
+                r"(?:^|: )(?:Error: )?(?:No such option|Missing option\b|Missing argument|Invalid value for|"
                 r"Got unexpected extra argument)"
             ),
             r"Could not override",
