@@ -56,7 +56,10 @@ DONE = re.compile(
     r"\b(?:training|run|job|evaluation|workers|ranks|tasks) (?:is |are |has |have )?(?:complete|finished|done)|"
     r"\bexit(?:ed)?(?: with)?(?: exit)? code:? 0\b|\btrain_runtime\b|\b100%\|"
 )
-LOADING_BAR = re.compile(r"(?i)\b(?:load|download|fetch|generat|map|tokeniz|prepar|resolv|filter)\w*\b.{0,60}\d+%\|")
+LOADING_BAR = re.compile(
+    r"(?i)\b(?:load|download|fetch|generat|map|tokeniz|prepar|resolv|filter)\w*\b.{0,60}\d+%\||"
+    r"\d+%\|[^|]*\|.{0,60}\d[kMG]?i?B/s\]"  # what is counted in bytes is a download, of whatever name
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +135,8 @@ def _seen_in_context(finding: Finding, others: list[Finding]) -> Finding:
         return replace(finding, role=Role.CASCADE)
     if finding.signature == GENERIC and finding.specificity in WEAK_POINTS and _symptom_before(at, others):
         return replace(finding, role=Role.CASCADE)
+    if finding.signature == "checkpoint-torn" and any(SPAWNED in frame for frame in finding.frames):
+        return replace(finding, role=Role.TEARDOWN, label="")
     if finding.signature == DAEMON_LOST and _killed_before(at, others):
         return replace(finding, specificity=AUDIBLE - 2)
     if finding.signature in SWEPT and finding.line.text.startswith(SLURM) and _task_ended_before(at, others):
@@ -140,6 +145,7 @@ def _seen_in_context(finding: Finding, others: list[Finding]) -> Finding:
 
 
 DAEMON_LOST = "daemon-lost"
+SPAWNED = "multiprocessing/spawn.py:"  # a child that finds its start cut short: its parent had died while it wrote
 
 
 def _killed_before(at: int, others: list[Finding]) -> bool:

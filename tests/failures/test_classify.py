@@ -336,6 +336,24 @@ def test_work_before_the_workers_were_sent_home_proves_no_health() -> None:
     assert diagnose_text(work + "Training completed successfully\n" + sent_home).root_cause == NONE
 
 
+def test_a_child_whose_start_was_cut_short_only_tells_that_its_parent_died() -> None:
+    failed = "AssertionError: heads must be divisible\n"
+    orphan = (
+        'Traceback (most recent call last):\n  File "/py/multiprocessing/spawn.py", line 126, in _main\n'
+        "    self = reduction.pickle.load(from_parent)\n_pickle.UnpicklingError: pickle data was truncated\n"
+    )
+
+    assert diagnose_text(failed + orphan).root_cause == "AssertionError"
+    assert diagnose_text(orphan).root_cause == UNKNOWN
+
+
+def test_a_download_that_goes_on_is_no_work() -> None:
+    failed = "AttributeError: module 'tern' has no attribute 'wing'\n"
+    bar = "tern.safetensors: 100%|####| 605M/605M [14:08<00:00, 713kB/s]\n"
+
+    assert diagnose_text(failed + 2 * bar).root_cause == "AttributeError"
+
+
 def test_source_text_in_a_traceback_raises_nothing() -> None:
     text = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    raise KeyError("x")\nTypeError: no\n'
 

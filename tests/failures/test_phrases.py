@@ -59,6 +59,7 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("OSError", "RuntimeError: Too many open files (accept)"),
     ("ConnectionError", "OSError: [Errno 101] Network is unreachable"),
     ("ImportError", "RuntimeError: Tried to instantiate class '_tern_C.Scale', but it does not exist! Register it first"),
+    ("LossNaNOrSpike", "INFO  Optimizer$:295 - [Iteration 45] Train 92 in 4.0 seconds. Loss is Infinity. Rate is 0.04."),
     ("NVLinkError", "nvidia-fabricmanager[1234]: NVLink fatal error on GPU 3 link 11, GPU reset required"),
     ("NVLinkError", "[rank0]: NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the execution'"),
     ("NVLinkError", "kernel: nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20001, Non-fatal, Link 32 TX Replay Error"),

@@ -140,7 +140,7 @@ ROWS: tuple[Signature, ...] = (
             r"loss (?:is|was) (?:exploding|not decreasing and exceeds)",
             r"(?:nan|inf)(?:s)? in (?:the )?(?:loss|gradients?|parameters?|weights|logits|activations)",
             r"non-?finite (?:values?|params?|weights|logits)",
-            r"\bloss (?:is|was|became|becomes|turned|=|:) ?(?:nan|inf)\b",
+            r"\bloss (?:is|was|became|becomes|turned|=|:) ?(?:nan|-?inf(?:inity)?)\b",
             r"\bloss (?:at|on|in|of|for) \w+ [0-9]+ ?[:=] ?(?:nan|inf)\b",
             r"found (?:nan|inf)\w* in (?:local )?(?:grad|loss|the loss|gradient)",
             r"\b(?:nan|inf)\b (?:grad(?:ient)?s?|(?:lm )?loss)(?:[ _]norm)?\b.{0,20}\b(?:occur|found|detect|seen)",
