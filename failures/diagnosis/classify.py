@@ -50,7 +50,16 @@ PROGRESS = re.compile(
     r"\b(?:training|run|job|evaluation|workers|ranks|tasks) (?:is |are |has |have )?(?:complete|finished|done)|"
     r"\bpass@\d+\W|\b(?:accuracy|acc|bleu|f1|perplexity|ppl)\b\W{1,4}\d|\bexit(?:ed)?(?: with)?(?: exit)? code:? 0\b"
 )
-LOADING_BAR = re.compile(r"(?i)\b(?:load|download|fetch|generat|map|tokeniz|prepar|resolv|filter)\w*\b.{0,60}\d+%\|")
+DONE = re.compile(
+    r"(?i)\b(?:finished|completed|ended|done|saved|trained|passed|exited) successfully\b|\bWorkerState\.SUCCEEDED\b|"
+    r"\bsuccessfully (?:finished|completed|ended|saved|trained|exited|wrote|written)\b|\bsaved? (?:model|checkpoint)|"
+    r"\b(?:training|run|job|evaluation|workers|ranks|tasks) (?:is |are |has |have )?(?:complete|finished|done)|"
+    r"\bexit(?:ed)?(?: with)?(?: exit)? code:? 0\b|\btrain_runtime\b|\b100%\|"
+)
+LOADING_BAR = re.compile(
+    r"(?i)\b(?:load|download|fetch|generat|map|tokeniz|prepar|resolv|filter)\w*\b.{0,60}\d+%\||"
+    r"\d+%\|[^|]*\|.{0,60}\d[kMG]?i?B/s\]"  # what is counted in bytes is a download, of whatever name
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +96,14 @@ def _case(reading: Reading, ending: Ending) -> Case:
         findings.append(ended)
     findings = [_seen_in_context(finding, findings) for finding in findings]
     last = max((finding.last_number for finding in findings if finding.signature != CLOSING), default=0)
-    progress = sum(progressed(line.text) for line in reading.tail if line.number > last)
+    closing = max((finding.last_number for finding in findings if finding.signature == CLOSING), default=0)
+    progress = sum(_went_on(line, closing) for line in reading.tail if line.number > last)
     return Case(findings=tuple(findings), failed=endings.failed(ending), progress=progress)
+
+
+def _went_on(line: Line, closing: int) -> bool:
+    """Workers that are sent home had worked before; only that all was done says why they were."""
+    return progressed(line.text) and (line.number > closing or DONE.search(line.text) is not None)
 
 
 def _last_words(reading: Reading) -> Finding | None:
@@ -120,6 +135,8 @@ def _seen_in_context(finding: Finding, others: list[Finding]) -> Finding:
         return replace(finding, role=Role.CASCADE)
     if finding.signature == GENERIC and finding.specificity in WEAK_POINTS and _symptom_before(at, others):
         return replace(finding, role=Role.CASCADE)
+    if finding.signature == "checkpoint-torn" and any(SPAWNED in frame for frame in finding.frames):
+        return replace(finding, role=Role.TEARDOWN, label="")
     if finding.signature == DAEMON_LOST and _killed_before(at, others):
         return replace(finding, specificity=AUDIBLE - 2)
     if finding.signature in SWEPT and finding.line.text.startswith(SLURM) and _task_ended_before(at, others):
@@ -128,6 +145,7 @@ def _seen_in_context(finding: Finding, others: list[Finding]) -> Finding:
 
 
 DAEMON_LOST = "daemon-lost"
+SPAWNED = "multiprocessing/spawn.py:"  # a child that finds its start cut short: its parent had died while it wrote
 
 
 def _killed_before(at: int, others: list[Finding]) -> bool:
@@ -172,6 +190,7 @@ WEIGHTS = re.compile(r":(?:load_weights|load_model|load_state_dict|_load_pretrai
 LOADERS = re.compile(r":\w*(?:load_weights?|weight_loader)$")  # functions that put one tensor of a file into a model
 UNFIT = frozenset({"RuntimeError", "ValueError", "AssertionError", "KeyError"})
 UNTYPED = frozenset({"ValueError", "RuntimeError", "OSError"})  # names that say nothing of what was being done
+FEEDING = re.compile(r"/torch/utils/data/_utils/(?:worker|fetch)\.py:|/datasets?/(?:\S+/)?\w+\.py:|:__getitem__$")
 UNWRITTEN = re.compile(r"cannot be opened|Input/output error|file write failed|unexpected pos|write\(\)")
 
 
@@ -180,6 +199,8 @@ def relabelled(finding: Finding) -> Finding:
     words, frames = finding.line.text, finding.frames
     if any(frame.endswith(SAVING) for frame in frames) and UNWRITTEN.search(words):
         return replace(finding, label="DiskFull", specificity=72, blame=Blame.STORAGE)
+    if finding.label == "CheckpointCorrupt" and any(FEEDING.search(frame) for frame in frames) and TORN.search(words):
+        return replace(finding, label="DatasetLoadingError")
     if any(frame.endswith(LOADING) for frame in frames) and TORN.search(words):
         return replace(finding, label="CheckpointCorrupt", specificity=80, blame=Blame.STORAGE)
     if finding.label == "ConnectionError" and any(STORES.search(frame) for frame in frames):

@@ -1,8 +1,8 @@
 """How sure: the share of answers of this kind that were right on labelled logs. Pure.
 
-A table, not a formula: set by what came out at first sight of 611 logs, never by what the rules say of logs they were
-tuned on (`bench/diagnosis.py accuracy` prints it for any labelled set). It is
-coarse; a finer one would only remember its logs.
+A table, not a formula: set by what came out at first sight of 611 logs (what work that was seen says of health: of 458
+later ones), never by what the rules say of logs they were tuned on (`bench/diagnosis.py accuracy` prints it for any
+labelled set). It is coarse; a finer one would only remember its logs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def of(label: str, root: Finding | None, ranked: list[Finding], reading: Reading
     if label == UNKNOWN:
         return 0.0
     if label == NONE:
-        return 0.5 if reading.sentence else 0.95 if seen_working else 0.4  # silence alone proves little
+        return 0.5 if reading.sentence else 0.8 if seen_working else 0.4  # silence alone proves little
     if root is None:
         return 0.0
     rivals = {finding.label for finding in ranked if _rivals(root, finding)}

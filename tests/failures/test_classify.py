@@ -194,7 +194,6 @@ def test_progress_before_the_launcher_gives_up_is_no_health(ending: str) -> None
 
     assert diagnose_text(f"{steps}{ending}\n").root_cause == UNKNOWN
     assert diagnose_text(f"{steps}{ending}\n{steps}").root_cause == NONE
-    assert diagnose_text(f"{steps}Sending process 12 closing signal SIGTERM\n").root_cause == NONE
 
 
 def test_an_exception_that_no_name_gives_away_is_known_by_its_place_under_a_traceback() -> None:
@@ -314,6 +313,45 @@ def test_what_the_scheduler_could_not_sweep_up_is_no_failure_of_a_disk() -> None
     failed = "RuntimeError: The server socket has failed to listen on any local network address.\n"
 
     assert diagnose_text(failed + swept).root_cause == "ConnectionError"
+
+
+def test_a_torn_file_in_the_hands_of_a_data_worker_is_data() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/py/torch/utils/data/_utils/fetch.py", line 1, in fetch\n'
+        '  File "/run9/index.py", line 7, in read\nEOFError: Ran out of input\n'
+    )
+
+    assert diagnose_text(text).root_cause == "DatasetLoadingError"
+    assert diagnose_text(text.replace("torch/utils/data", "tern/utils")).root_cause == "CheckpointCorrupt"
+
+
+def test_work_before_the_workers_were_sent_home_proves_no_health() -> None:
+    work = " 12%|#         | 2/17 [00:03<00:26,  1.79s/it]\n"
+    sent_home = (
+        "W0301 04:00:12.0 88 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 91 closing signal\n"
+    )
+
+    assert diagnose_text(work + sent_home).root_cause == UNKNOWN
+    assert diagnose_text(work + sent_home + "Training completed successfully\n").root_cause == NONE
+    assert diagnose_text(work + "Training completed successfully\n" + sent_home).root_cause == NONE
+
+
+def test_a_child_whose_start_was_cut_short_only_tells_that_its_parent_died() -> None:
+    failed = "AssertionError: heads must be divisible\n"
+    orphan = (
+        'Traceback (most recent call last):\n  File "/py/multiprocessing/spawn.py", line 126, in _main\n'
+        "    self = reduction.pickle.load(from_parent)\n_pickle.UnpicklingError: pickle data was truncated\n"
+    )
+
+    assert diagnose_text(failed + orphan).root_cause == "AssertionError"
+    assert diagnose_text(orphan).root_cause == UNKNOWN
+
+
+def test_a_download_that_goes_on_is_no_work() -> None:
+    failed = "AttributeError: module 'tern' has no attribute 'wing'\n"
+    bar = "tern.safetensors: 100%|####| 605M/605M [14:08<00:00, 713kB/s]\n"
+
+    assert diagnose_text(failed + 2 * bar).root_cause == "AttributeError"
 
 
 def test_source_text_in_a_traceback_raises_nothing() -> None:

@@ -152,6 +152,17 @@ ERRNOS = {
 }  # fmt: skip
 
 
+# What the kernel's errors are called, where no number and no class says it (`RuntimeError: Too many open files`)
+STRERROR = re.compile(
+    r"(?:Error|Exception): (?:Resource temporarily unavailable|Bad file descriptor|Bad address|Exec format error|"
+    r"Argument list too long|No such device(?: or address)?|No such process|No child processes|File exists|"
+    r"Invalid cross-device link|Not a directory|Is a directory|Too many open files(?: in system)?|Text file busy|"
+    r"File too large|Illegal seek|Too many links|File name too long|No locks available|Directory not empty|"
+    r"Too many levels of symbolic links|Value too large for defined data type|Protocol error)"
+    r"(?=$|[:.(,]| \()"
+)
+
+
 def named(message: str) -> tuple[str, int, int] | None:
     """(label, specificity, column) of the exception a message names; None when the word is only a word."""
     inside = INSIDE.search(message)
@@ -166,6 +177,8 @@ def named(message: str) -> tuple[str, int, int] | None:
     label = by_name(name)
     if label == "OSError" and (errno := ERRNO.search(message)):
         label = ERRNOS.get(errno[1], label)
+    if label == "RuntimeError" and STRERROR.search(message):
+        return "OSError", WEAK["RuntimeError"], match.start(1)
     unknown = name not in NAMES and label == "RuntimeError"
     return label, WEAK.get("RuntimeError" if unknown else name, 50), match.start(1)
 

@@ -140,7 +140,7 @@ ROWS: tuple[Signature, ...] = (
             r"loss (?:is|was) (?:exploding|not decreasing and exceeds)",
             r"(?:nan|inf)(?:s)? in (?:the )?(?:loss|gradients?|parameters?|weights|logits|activations)",
             r"non-?finite (?:values?|params?|weights|logits)",
-            r"\bloss (?:is|was|became|becomes|turned|=|:) ?(?:nan|inf)\b",
+            r"\bloss (?:is|was|became|becomes|turned|=|:) ?(?:nan|-?inf(?:inity)?)\b",
             r"\bloss (?:at|on|in|of|for) \w+ [0-9]+ ?[:=] ?(?:nan|inf)\b",
             r"found (?:nan|inf)\w* in (?:local )?(?:grad|loss|the loss|gradient)",
             r"\b(?:nan|inf)\b (?:grad(?:ient)?s?|(?:lm )?loss)(?:[ _]norm)?\b.{0,20}\b(?:occur|found|detect|seen)",
@@ -169,7 +169,7 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
         unless=(
             r"(?i)loss[_ ]scal\w*[ =:]+(?:nan|inf)|check[_ ]for[_ ]nan|\bskip(?:s|ping|ped)?\b.{0,60}(?:nan|inf)\b|"
-            r"--check|check_nan|nan[_ ]check|reducing to|dropping|found in input tensor"
+            r"--check|check_nan|nan[_ ]check|\bnan: false|reducing to|dropping|found in input tensor"
         ),
     ),
     cause(
@@ -312,7 +312,7 @@ ROWS: tuple[Signature, ...] = (
             ),
             r"argparse\.ArgumentError|error: Parser key \"|ERROR: Could not consume arg",
             (
-                r"(?:^|: )(?:Error: )?(?:No such option|Missing option|Missing argument|Invalid value for|"
+                r"(?:^|: )(?:Error: )?(?:No such option|Missing option\b|Missing argument|Invalid value for|"
                 r"Got unexpected extra argument)"
             ),
             r"Could not override",
@@ -337,6 +337,7 @@ ROWS: tuple[Signature, ...] = (
         57,
         (
             r"Failed to import \S+ because of the following error",
+            r"Tried to instantiate class '\S+', but it does not exist",  # the extension that has it was not loaded
             r"No module named '?[\w.]+'?[ \t\r]*$",
             r"undefined symbol: _Z",
             r"ContextualVersionConflict|DistributionNotFound|PackageNotFoundError",

@@ -398,7 +398,7 @@ ROWS: tuple[Signature, ...] = (
             r"\bTHCudaCheck FAIL\b",
             r"\bcudaError[A-Z]\w+",
             r"\bCUDA_ERROR_[A-Z]",
-            r"(?i:\bHIP error:|hipError[A-Z]|cuda failure)",
+            r"(?i:\bHIP error:|hipError[A-Z]|cuda failure\b)",
         ),
         "Failed, CUDA error 719 csrc/comm/all_reduce.cu:88",
         blame=Blame.GPU,

@@ -11,7 +11,8 @@ from ..values import Blame
 
 CALM = (
     r"(?i)\bwarn|\bno (?:\w+ ){0,2}(?:errors?|failures?)\b|\b(?:0|zero) (?:\w+ )?(?:errors?|failures?)|"
-    r"retrying|fallback|falling back|\bverified\b|\bnothing\b|\bcounters?: 0|\b(?:passed|succeeded|successful(?:ly)?)\b"
+    r"retrying|fallback|falling back|\bfailed over|: (?:0|false|none|off|disabled)\W*$|\bis (?:en|dis)abled|"
+    r"\bverified\b|\bnothing\b|\bcounters?: 0|\b(?:passed|succeeded|successful(?:ly)?)\b"
 )
 
 ROWS: tuple[Signature, ...] = (
@@ -176,6 +177,97 @@ ROWS: tuple[Signature, ...] = (
         "srun: error: tern-3: task 4: Out Of Memory",
         caseless=True,
         unless=CALM,
+    ),
+    symptom(
+        "hint-device",
+        "CUDAError",
+        39,
+        (
+            r"\b(?:CUDA|cuDNN|cuBLAS|NVML|nvidia-smi|HIP|ROCm|NPU|TPU|XPU|GPU)\b(?: \w+){0,4}[ :]{1,2}"
+            r"(?:error|failed|hung|halted|crashed)\b"
+        ),
+        "gpu-doctor: GPU 3 kernel launch failed",
+        caseless=True,
+        blame=Blame.GPU,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-ecc",
+        "ECCError",
+        40,
+        (
+            r"\bECC threshold .{0,40}\b(?:reached|exceeded)",
+            r"\b(?:uncorrect\w+|double)\b.{0,60}\bECC\b.{0,60}\b(?:found|seen|detected)",
+        ),
+        "gpu-doctor: ECC threshold of GPU 3 reached",
+        caseless=True,
+        blame=Blame.GPU,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-arguments",
+        "ArgumentError",
+        39,
+        (
+            r"\b(?:unrecogni[sz]ed|unknown|invalid|unexpected|unsupported) (?:\w+ )?"
+            r"(?:arguments?|options?|flags?|command line|subcommand)\b"
+        ),
+        "launcher: unsupported command line flag --fast",
+        caseless=True,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-data",
+        "DatasetLoadingError",
+        39,
+        r"\b(?:data ?set|dataloader|tfrecord|parquet|jsonl|mds|webdataset)s?\b.{0,60}"
+        r"\b(?:failed to|could not be|cannot be|is (?:empty|malformed|corrupt\w*))\b",
+        "prepare: dataset shard 7 is malformed",
+        caseless=True,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-weights",
+        "ModelLoadingError",
+        39,
+        r"\b(?:model|weights?|tokenizer|state[_ ]?dict|architecture)\b.{0,60}"
+        r"\b(?:failed to load|could not be (?:loaded|read)|cannot be loaded)\b",
+        "loader: weights of layer 9 could not be read",
+        caseless=True,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-disk",
+        "DiskFull",
+        40,
+        r"\b(?:disk|storage|volume|file ?system|partition|quota)\b.{0,40}\b(?:full|exceeded|exhausted|out of space)\b",
+        "quota-daemon: storage of team gold is exhausted",
+        caseless=True,
+        blame=Blame.STORAGE,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-slurm-node",
+        "SlurmNodeFail",
+        43,
+        r"\bslurm\w*\b.{0,100}\bnodes?\b.{0,60}\b(?:fail\w*|down|unresponsive|not respond\w*|lost)\b",
+        "slurm-watch: slurmctld took node tern-9 out, it is unresponsive",
+        caseless=True,
+        blame=Blame.NODE,
+        unless=CALM,
+    ),
+    symptom(
+        "hint-collective",
+        "NCCLTimeoutError",
+        41,
+        (
+            r"\b(?:nccl|rccl|hccl|collective|all_?reduce|all_?gather|reduce_?scatter|broadcast|barrier)\b.{0,80}"
+            r"\b(?:time(?:d)? ?out|expired|did not complete)\b"
+        ),
+        "trainer: barrier of step 88 expired",
+        caseless=True,
+        blame=Blame.NODE,
+        unless=rf"{CALM}|timeout (?:is |was )?set|timeout[ =:]+[0-9]|detect|handl",
     ),
     teardown(  # grave words that name no cause: what ends with them did not end well, whatever it was
         "hint-grave",

@@ -127,7 +127,7 @@ ROWS: tuple[Signature, ...] = (
         blame=Blame.NETWORK,
         unless=(
             r"(?i)huggingface|https?://|NET/IB : No device found|libibverbs\.so|urllib3|requests\.|httpx|aiohttp|"
-            r"\burlopen\b|\bssh\b|\[c10d\]|gloo"
+            r"\burlopen\b|\bssh\b|\[c10d\]|gloo|\[errno (?:100|101|113)\]"  # as Python says it of its own sockets
         ),
     ),
     symptom(
