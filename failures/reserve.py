@@ -106,7 +106,7 @@ def _away_before(cluster: Cluster, since: datetime) -> dict[int, list[tuple[date
     """Who was away when the window began, as if it had begun then."""
     told: dict[int, list[tuple[datetime, str]]] = defaultdict(list)
     with connection.cursor() as cursor:
-        cursor.execute(BEFORE, [since, cluster.pk])
+        cursor.execute(BEFORE, {"at": since, "cluster": cluster.pk})
         for node, what, to, _, by in cursor.fetchall():
             sign = _sign(what, to)
             if sign == GONE or (sign == CLOSED and by in LOOPS):
