@@ -2,8 +2,8 @@
 
 It is a row of rooms, one from each expected end or planned start to the next. A job gets the first stretch in which
 enough nodes have what it asks all the time; there its share is taken from the rooms, and so on in order. Where CPUs and
-memory cannot be what is short, a room is a few sets of nodes (`Outline`), so that a gang costs no more than one node;
-elsewhere it is a `Room` (`Stretch`).
+memory cannot be what is short, a room is a few sets of nodes (`Outlines`), so that a gang costs no more than one node;
+elsewhere it is a `Room` (`Stretches`).
 """
 
 from __future__ import annotations
