@@ -52,7 +52,8 @@ class Telling:
     def waits(self) -> Iterator[Wait]:
         for place in self.waiting:
             told = self.told(place)
-            yield Wait(job_id=self._jobs[place[2]][1].id, reason=told[0].reason, why=told[0].why, blockers=told)
+            first = told[0]
+            yield Wait(self._jobs[place[2]][1].id, first.reason, first.why, told)
 
     def told(self, place: Place) -> Told:
         """Its blockers, ranked; the same object for all who are told the same."""

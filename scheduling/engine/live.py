@@ -163,8 +163,9 @@ class Opened:
         started, stopped = self.engine.started, self.engine.stopped
         there = _Free(self._nodes)
         early = [job for job in started if not there.take(job)] if stopped else []
-        for job in early:
-            started.remove(job)
+        if early:
+            waits = set(early)
+            started[:] = [job for job in started if job not in waits]
         stops = tuple(self._stop(job, now) for job in stopped if not job.stopping)
         victims: dict[Job | None, list[RunningJob]] = defaultdict(list)
         for job in stopped:
@@ -212,11 +213,13 @@ class _Free:
 
     def take(self, job: Job) -> bool:
         need, left, places = job.ask.need, self._left, job.places or ()
-        parts = [(left[number], (gpus, need.cpus, need.memory_mb)) for number, gpus in places]
-        if any(have < part for there, wanted in parts for have, part in zip(there, wanted, strict=True)):
-            return False
-        for there, wanted in parts:
-            there[:] = [have - part for have, part in zip(there, wanted, strict=True)]
+        for number, gpus in places:
+            there = left[number]
+            if there[0] < gpus or there[1] < need.cpus or there[2] < need.memory_mb:
+                return False
+        for number, gpus in places:
+            there = left[number]
+            there[0], there[1], there[2] = there[0] - gpus, there[1] - need.cpus, there[2] - need.memory_mb
         return True
 
 

@@ -102,7 +102,9 @@ def _close_together(room: Room, fitting: Nodes, need: Need, choose: Choose) -> l
     """Within the smallest leaf switch that holds all, else pod, else network; else over those that hold most of it."""
     if len(room.leaves) == 1:
         return choose(room, fitting, need, need.nodes)
-    for groups in room.nearness:
+    for groups, widest in zip(room.nearness, room.widest, strict=True):
+        if widest < need.nodes:
+            continue
         holding = [nodes for group in groups if (nodes := fitting & group).bit_count() >= need.nodes]
         if holding:
             return _by_leaf(room, min(holding, key=int.bit_count), need, choose)
@@ -111,7 +113,7 @@ def _close_together(room: Room, fitting: Nodes, need: Need, choose: Choose) -> l
 
 def _by_leaf(room: Room, fitting: Nodes, need: Need, choose: Choose) -> list[int]:
     chosen: list[int] = []
-    for nodes in sorted((fitting & leaf for leaf in room.leaves), key=int.bit_count, reverse=True):
+    for nodes in sorted([fitting & leaf for leaf in room.leaves], key=int.bit_count, reverse=True):
         chosen += choose(room, nodes, need, need.nodes - len(chosen))
         if len(chosen) == need.nodes:
             break

@@ -33,6 +33,7 @@ class Room:
         self.leaves = self._groups(lambda node: (node.pod, node.leaf, node.nic_type))
         pods = self._groups(lambda node: (node.pod, node.nic_type))
         self.nearness = self.leaves, pods, self._groups(lambda node: (node.nic_type,))  # the nearest first
+        self.widest = tuple(max(map(int.bit_count, groups), default=0) for groups in self.nearness)  # nodes in one
         self.bound: dict[str, Nodes] = {}  # virtual cluster -> the nodes on which its jobs run
         self._jobs_of: dict[str, list[int]] = {}  # how many of them, by node
         # CPUs and memory asked of a node -> the nodes that have them; for the first so many that somebody asked for
@@ -52,7 +53,7 @@ class Room:
         """The same nodes; what is free on them is to be said yet."""
         other = Room(())
         other.nodes, other.most, other.whole = self.nodes, self.most, self.whole
-        other.leaves, other.nearness = self.leaves, self.nearness
+        other.leaves, other.nearness, other.widest = self.leaves, self.nearness, self.widest
         other.levels, other.usable, other.free_gpus = self.levels, self.usable, self.free_gpus
         other.bound, other._jobs_of, other._ample = self.bound, self._jobs_of, self._ample
         return other
@@ -86,10 +87,14 @@ class Room:
 
     def draw(self, at_least: Sequence[Nodes]) -> None:
         """From now on these are free; for rooms of which nobody asks more than placements do."""
-        self.by_free = [nodes & ~more for nodes, more in zip(at_least, (*at_least[1:], 0), strict=True)]
-        self.levels = sum(1 << free for free, nodes in enumerate(self.by_free) if nodes)
+        self.by_free, self.levels, self.free_gpus = [], 0, 0
         self.usable = at_least[0]
-        self.free_gpus = sum(nodes.bit_count() for nodes in at_least[1:])
+        for free, nodes in enumerate(at_least):
+            exactly = nodes ^ at_least[free + 1] if free + 1 < len(at_least) else nodes
+            self.by_free.append(exactly)
+            if exactly:
+                self.levels |= 1 << free
+                self.free_gpus += free * exactly.bit_count()
 
     def held_before(self, places: Places, need: Need) -> None:
         """Somebody held this already when the room was made of what was free."""

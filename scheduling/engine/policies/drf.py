@@ -22,8 +22,11 @@ class Drf(Rules):
         self._held: dict[object, tuple[int, int, int]] = {}
 
     def share(self, ask: Ask, engine: Engine, now: float) -> float:
-        held = self._held.get(ask.account)
-        return max(part / whole for part, whole in zip(held, engine.room.whole, strict=True) if whole) if held else 0.0
+        share = 0.0
+        for part, whole in zip(self._held.get(ask.account, ()), engine.room.whole, strict=False):
+            if whole:
+                share = max(share, part / whole)
+        return share
 
     def began(self, job: Job, now: float) -> None:
         self._count(job, 1)

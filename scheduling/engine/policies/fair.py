@@ -40,10 +40,15 @@ class Fair(Rules):
         self._hold(job.ask.account, -job.ask.gpus, now)
 
     def _hold(self, account: object, more: int, now: float) -> None:
-        _, gpus, _ = self._used.get(account, (0.0, 0, now))
-        self._used[account] = (self._use(account, now), gpus + more, now)
+        use, gpus, then = self._used.get(account, (0.0, 0, now))
+        self._used[account] = (self._until(now, use, gpus, then), gpus + more, now)
 
     def _use(self, account: object, now: float) -> float:
-        use, gpus, then = self._used.get(account, (0.0, 0, now))
+        known = self._used.get(account)
+        return self._until(now, *known) if known else 0.0
+
+    def _until(self, now: float, use: float, gpus: int, then: float) -> float:
+        if now == then:
+            return use
         kept = math.exp(-self._decay * (now - then))
         return use * kept + gpus * (1 - kept) / self._decay

@@ -156,6 +156,11 @@ class _Stall:
 
     def cheapest(self, count: int, wanted: Nodes) -> list[Offer]:
         heap, kept = self._heap, []
+        while heap and self._newest[heap[0][1]] != heap[0][2]:
+            heappop(heap)
+        if count == 1 and heap and wanted >> heap[0][1] & 1:
+            price, node, _, there = heap[0]
+            return [(price, node, there)]
         found: list[Offer] = []
         while heap and len(found) < count:
             price, node, which, there = entry = heappop(heap)

@@ -24,6 +24,7 @@ from scheduling.engine.line import Line, join
 from scheduling.engine.room import Nodes, Places
 from scheduling.engine.turns.claiming import claimable, fits, room_for
 
+# A borrower may claim from lower classes, so his counts; owners are alike
 Fitting = dict[tuple[int, Nodes, int | None], bool]  # shape, nodes and class of a wish: whether it has a place
 Nowhere = set[tuple[int, bool, int | None]]  # shape, whether he is short, class
 
@@ -294,15 +295,10 @@ class _Walk:
         return refused.expected_s > self.slack
 
 
-def _class(job: Job) -> int | None:
-    """A borrower's: he may claim from lower ones. Owners are alike."""
-    return job.asked_band if job.ask.borrows else None
-
-
 def _fits(engine: Engine, ask: Ask, among: Nodes, known: Fitting) -> bool:
     """`known`: what was found out of other lines, in the same room."""
     job: Job = ask.line.first[3]
-    wish = ask.shape, among, _class(job)
+    wish = ask.shape, among, job.asked_band if ask.borrows else None
     if (found := known.get(wish)) is None:
         found = known[wish] = fits(engine, job, among)
     return found
@@ -315,7 +311,7 @@ def _try(engine: Engine, promise: Promise, job: Job, now: float, nowhere: Nowher
     if ask is promise.job.ask:
         return False
     short = job.expected_s <= promise.slack(now) or promise.outranks(ask)
-    wish = ask.shape, short, _class(job)
+    wish = ask.shape, short, job.asked_band if ask.borrows else None
     if wish in nowhere or (engine.books and engine.refuses(ask)):
         return False
     stopped = len(engine.stopped)

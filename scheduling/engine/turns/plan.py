@@ -2,8 +2,8 @@
 
 It is a row of rooms, one from each expected end or planned start to the next. A job gets the first stretch in which
 enough nodes have what it asks all the time; there its share is taken from the rooms, and so on in order. Where CPUs and
-memory cannot be what is short, a room is a few sets of nodes (`Outline`), so that a gang costs no more than one node;
-elsewhere it is a `Room` (`Stretch`).
+memory cannot be what is short, a room is a few sets of nodes (`Outlines`), so that a gang costs no more than one node;
+elsewhere it is a `Room` (`Stretches`).
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class Outlines(Future):
     """Rooms in which only GPUs can be short: for each number of GPUs, the nodes that have as many free or more.
 
     Who takes whole nodes closes them, which is one set for all numbers. Rooms stand in blocks; what is there all the
-    time of a block is worked out when it is asked for, so a long job looks at few rooms."""
+    time of a block is worked out when it is asked for, so a long job looks at few rooms. A set that is the same in one
+    room after the other is one object, and what is found out about it is not looked for again."""
 
     __slots__ = ("_blocks", "_kept", "_kept_open", "_levels", "_open", "_room", "_wishes")
 
@@ -179,6 +180,7 @@ class Outlines(Future):
         opened, kept_open = (self._open, self._kept_open) if gpus else (rows, kept)
         blocks = self._blocks
         block = bisect_left(blocks, first)
+        seen = seen_open = EVERYWHERE
         at = first
         while at < last:
             if at == blocks[block]:
@@ -188,17 +190,23 @@ class Outlines(Future):
                     if always.bit_count() >= wide:
                         among, at = always, blocks[block]
                         continue
-            among &= rows[at] & opened[at]
-            if among.bit_count() < wide:
-                return among, at
+            one, other = rows[at], opened[at]
+            if one is not seen or other is not seen_open:
+                seen, seen_open = one, other
+                among &= one & other
+                if among.bit_count() < wide:
+                    return among, at
             at += 1
         return among, last
 
     def _always(self, rows: list[Nodes], kept: list[Nodes], block: int) -> Nodes:
         nodes = kept[block]
         if nodes == EVERYWHERE:
+            seen = EVERYWHERE
             for at in range(self._blocks[block], self._blocks[block + 1]):
-                nodes &= rows[at]
+                if rows[at] is not seen:
+                    seen = rows[at]
+                    nodes &= seen
             kept[block] = nodes
         return nodes
 
@@ -214,35 +222,48 @@ class Outlines(Future):
                 self._take_from_one(first, last, gpus, nodes)
 
     def _close(self, first: int, last: int, nodes: Nodes) -> None:
-        opened, kept = self._open, self._kept_open
-        for at in range(first, last):
-            opened[at] ^= nodes
+        _narrow(self._open, first, last, nodes)
+        self._lose(self._kept_open, first, last, nodes)
+
+    def _take_from_one(self, first: int, last: int, gpus: int, node: Nodes) -> None:
+        at = first
+        while at < last:
+            had = self._had(at, node)
+            same = self._same(at, last, had, node)
+            for lost in range(had - gpus + 1, had + 1):
+                _narrow(self._levels[lost], at, same, node)
+                self._lose(self._kept[lost], at, same, node)
+            at = same
+
+    def _had(self, at: int, node: Nodes) -> int:
+        had = len(self._levels) - 1
+        while not self._levels[had][at] & node:
+            had -= 1
+        return had
+
+    def _same(self, first: int, last: int, had: int, node: Nodes) -> int:
+        """Until when the node has just so many."""
+        levels = self._levels
+        enough, more = levels[had], levels[had + 1] if had + 1 < len(levels) else []
+        seen_enough, seen_more = enough[first], more[first] if more else 0
+        for at in range(first + 1, last):
+            now = enough[at]
+            if now is not seen_enough:
+                if not now & node:
+                    return at
+                seen_enough = now
+            if more:
+                now = more[at]
+                if now is not seen_more:
+                    if now & node:
+                        return at
+                    seen_more = now
+        return last
+
+    def _lose(self, kept: list[Nodes], first: int, last: int, nodes: Nodes) -> None:
         for block in self._touched(first, last):
             if kept[block] != EVERYWHERE:
                 kept[block] ^= kept[block] & nodes
-
-    def _take_from_one(self, first: int, last: int, gpus: int, node: Nodes) -> None:
-        levels, blocks = self._levels, self._blocks
-        most = len(levels) - 1
-        had = most
-        for block in self._touched(first, last):
-            least, highest = most, 0
-            begins, ends = max(first, blocks[block]), min(last, blocks[block + 1])
-            for at in range(begins, ends):
-                while had < most and levels[had + 1][at] & node:
-                    had += 1
-                while not levels[had][at] & node:  # mostly it has what it had in the room before
-                    had -= 1
-                for lost in range(had - gpus + 1, had + 1):
-                    levels[lost][at] ^= node
-                if had > highest:
-                    highest = had
-                if had - gpus < least:
-                    least = had - gpus
-            for lost in range(least + 1, highest + 1):
-                kept = self._kept[lost]
-                if kept[block] != EVERYWHERE:
-                    kept[block] ^= kept[block] & node
 
     def _take_from_many(self, first: int, last: int, gpus: int, nodes: Nodes) -> None:
         levels = self._levels
@@ -291,6 +312,16 @@ class Outlines(Future):
     def _sets(self, at: int) -> list[Nodes]:
         opened = self._open[at]
         return [rows[at] & opened if gpus else rows[at] for gpus, rows in enumerate(self._levels)]
+
+
+def _narrow(rows: list[Nodes], first: int, last: int, nodes: Nodes) -> None:
+    """These are in all of the sets, and leave them."""
+    seen = left = EVERYWHERE
+    for at in range(first, last):
+        now = rows[at]
+        if now is not seen:
+            seen, left = now, now ^ nodes
+        rows[at] = left
 
 
 class Share:

@@ -19,9 +19,10 @@ def sharing(engine: Engine, now: float) -> None:
     heads = [_head(engine, ask, now) for ask in asks]
     heapify(heads)
     nowhere: set[int] = set()
+    somebody_began = False  # else nobody's share is another than when it was looked at
     while heads:
         band, share, key, number, ask = heads[0]
-        grown = rules.share(ask, engine, now)
+        grown = rules.share(ask, engine, now) if somebody_began else share
         if grown > share:
             heapreplace(heads, (band, grown, key, number, ask))
         elif ask.shape in nowhere or (engine.books and engine.refuses(ask)):
@@ -31,6 +32,7 @@ def sharing(engine: Engine, now: float) -> None:
             heappop(heads)
         else:
             engine.begin(heappop(ask.line)[3], places, now)
+            somebody_began = True
             if ask.line:
                 heapreplace(heads, _head(engine, ask, now))
             else:
