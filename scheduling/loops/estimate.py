@@ -26,6 +26,7 @@ from scheduling.engine.policies import POLICIES, BadSettings, rules_of
 from scheduling.models import Forecast, Lease
 from scheduling.simulator.durations import Durations
 from scheduling.simulator.forecast import start_estimates
+from scheduling.simulator.measured import undisturbed
 
 LEASE = timedelta(minutes=2)
 AGAIN = timedelta(minutes=5)
@@ -60,7 +61,8 @@ def estimate_once(cluster: Cluster, now: datetime) -> int:
     began = time.perf_counter()
     picture = snapshot.of(cluster, now)
     durations = Durations(snapshot.past(cluster, now))
-    told = start_estimates(picture, rules, durations=durations, seed=cluster.pk)
+    with undisturbed():
+        told = start_estimates(picture, rules, durations=durations, seed=cluster.pk)
     written = actions.keep_estimates(cluster, told, now)
     took = timedelta(seconds=time.perf_counter() - began)
     actions.note_forecast(cluster, now=now, jobs=len(told), took=took, seen=seen)

@@ -20,7 +20,7 @@ from scheduling.simulator.run import Run, Setting, Watch, run
 
 def measured(history: Trace, policy: str, setting: Setting, watch: Watch | None = None) -> tuple[Run, dict[str, Any]]:
     """The run, and its report."""
-    with _undisturbed():
+    with undisturbed():
         began = time.perf_counter()
         done = run(history, policy, setting, watch)
         told = report.summary(done, wall_s=0, peak_rss_mb=0)
@@ -34,7 +34,7 @@ def measured(history: Trace, policy: str, setting: Setting, watch: Watch | None 
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """The engine makes no cycles; searching for some costs a third of a long run."""
     gc.collect()
     gc.disable()
