@@ -63,13 +63,14 @@ def _furthest(attempt: Attempt) -> int | None:
 
 
 def _note(attempt: Attempt, said: Printed, row: Cadence | None, now: datetime, *, is_fresh: bool) -> None:
-    newest, before = said.newest, _furthest(attempt)
-    if row is None and (newest or said.saved) and _is_shared(attempt):
+    newest, before, is_first = said.newest, _furthest(attempt), row is None or not row.read
+    if is_first and (newest or said.saved) and _is_shared(attempt):
         return  # what stands there may be of an earlier attempt
-    late = row is None and attempt.confirmed_at is not None and now - attempt.confirmed_at > LATE
-    if newest and not (is_fresh and before is not None and newest.step <= before):
-        progress.note_printed(attempt.pk, asdict(newest) | {"at": now}, total=newest.total, is_late=late)
     since = row.looked_at if row else attempt.confirmed_at
+    late = is_first and since is not None and now - since > LATE
+    if newest and not (is_fresh and before is not None and newest.step <= before):
+        at = min(now, attempt.ended_at or now)
+        progress.note_printed(attempt.pk, asdict(newest) | {"at": at}, total=newest.total, is_late=late)
     if said.saved and since and not late:
         one = said.saved
         progress.note_printed_save(attempt.pk, step=one.step, path=one.path, saved_at=since)

@@ -28,7 +28,7 @@ from failures.recovery.values import Order as Said
 from jobs import actions
 from jobs.hostlist import expand
 from jobs.ledgers import Try
-from jobs.models import Attempt, Job, Node, Progress, RecoveryMode
+from jobs.models import Attempt, Job, Node, Progress, RecoveryMode, Source
 
 MOST_POINTS = 20_000
 MOST_DONE = 2_000
@@ -154,6 +154,7 @@ def _started_from(attempt: Attempt) -> int | None:
 def _spike(attempt: Attempt) -> int | None:
     """The step at which its loss went up and stayed there, from what it reported."""
     rows = Progress.objects.filter(attempt_id=attempt.pk, step__isnull=False).order_by("-at")
+    rows = rows.filter(attempt__pulse__source=Source.REPORTS)  # figures picked out of a log judge nobody
     told = list(rows.values_list("step", "at", "loss", "grad_norm")[:MOST_POINTS])
     points = [Point(step=step, at=at.timestamp(), loss=value, grad_norm=norm) for step, at, value, norm in told[::-1]]
     found = loss.trouble(points)

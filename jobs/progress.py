@@ -65,7 +65,8 @@ class Noted:
 
 _names = ", ".join(COLUMNS)
 _values = [name for name in COLUMNS if name != "at"]
-# Who begins to report steps himself owes nothing to what was read from his log, whatever his clock says
+# Who begins to report steps himself owes nothing to what was read from his log, whatever his clock says: those rows
+# go, for detectors would compare the one with the other
 STAYS = "(jobs_pulse.source = '' OR EXCLUDED.step IS NULL)"
 # One statement for many attempts: which of them live, their rows, their newest values. What a heartbeat leaves out
 # stays as it was. Always in the same order, so that two of these that meet wait for each other and do not deadlock.
@@ -76,6 +77,9 @@ said AS MATERIALIZED (
            {", ".join(f"v.{name}" for name in _values)}
     FROM unnest(%s::text[], {", ".join(f"%s::{kind}[]" for kind in COLUMNS.values())}) AS v (key, {_names})
     JOIN live USING (key)),
+begun AS (SELECT attempt_id FROM jobs_pulse p JOIN said USING (attempt_id)
+    WHERE p.source <> '' AND said.step IS NOT NULL),
+forgotten AS (DELETE FROM jobs_progress WHERE attempt_id IN (SELECT attempt_id FROM begun)),
 kept AS (
     INSERT INTO jobs_progress (attempt_id, {_names}) SELECT attempt_id, {_names} FROM said ORDER BY attempt_id, at
     ON CONFLICT DO NOTHING RETURNING attempt_id),
@@ -84,6 +88,7 @@ beat AS (
     SELECT DISTINCT ON (attempt_id) attempt_id, {_names} FROM said ORDER BY attempt_id, at DESC
     ON CONFLICT (attempt_id) DO UPDATE SET heard_at = clock_timestamp(), at = EXCLUDED.at,
         source = CASE WHEN EXCLUDED.step IS NULL THEN jobs_pulse.source ELSE '' END,
+        steps_total = CASE WHEN {STAYS} THEN jobs_pulse.steps_total END,
         {", ".join(f"{x} = COALESCE(EXCLUDED.{x}, CASE WHEN {STAYS} THEN jobs_pulse.{x} END)" for x in _values)}
     WHERE EXCLUDED.at >= jobs_pulse.at OR NOT {STAYS})
 SELECT key, id, job_id, stop_as, COALESCE(news.count, 0) FROM live
@@ -105,12 +110,12 @@ def note(key: str, beats: Beats) -> Noted | None:
     return note_many({key: beats}).get(key)
 
 
-# The same for one attempt by its log: only while it lives and reports no step itself, which is looked at again where
-# the rows meet, since its first report may come meanwhile.
+# The same for one attempt by its log: only while it reports no step itself, which is looked at again where the rows
+# meet, since its first report may come meanwhile. One that has ended may be read to its end.
 _printed = ", ".join(f"%({name})s::{kind}" for name, kind in COLUMNS.items())
 NOTE_PRINTED = f"""
 WITH live AS (SELECT a.id FROM jobs_attempt a LEFT JOIN jobs_pulse p ON p.attempt_id = a.id
-    WHERE a.id = %(attempt)s AND a.ended_at IS NULL AND (p.step IS NULL OR p.source <> '')),
+    WHERE a.id = %(attempt)s AND (p.step IS NULL OR p.source <> '')),
 kept AS (
     INSERT INTO jobs_progress (attempt_id, {_names}) SELECT id, {_printed} FROM live
     ON CONFLICT DO NOTHING)
@@ -118,7 +123,8 @@ INSERT INTO jobs_pulse (attempt_id, {_names}, source, steps_total)
 SELECT id, {_printed}, %(source)s::text, %(total)s::bigint FROM live
 ON CONFLICT (attempt_id) DO UPDATE SET heard_at = clock_timestamp(), at = EXCLUDED.at,
     source = CASE WHEN jobs_pulse.source = '' THEN EXCLUDED.source ELSE jobs_pulse.source END,
-    steps_total = COALESCE(EXCLUDED.steps_total, jobs_pulse.steps_total),
+    steps_total = (SELECT total FROM (VALUES (COALESCE(EXCLUDED.steps_total, jobs_pulse.steps_total))) AS v (total)
+        WHERE total >= EXCLUDED.step),
     {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_pulse.{name})" for name in _values)}
     WHERE jobs_pulse.step IS NULL OR jobs_pulse.source <> ''
 """  # noqa: S608 - the names are ours
@@ -134,7 +140,7 @@ def note_printed(attempt_id: int, beat: Mapping[str, Any], *, total: int | None,
 
 def note_printed_save(attempt_id: int, *, step: int, path: str, saved_at: datetime) -> None:
     """A checkpoint as its log tells of it: for people to see. It is no Checkpoint, for nobody has looked."""
-    told = Pulse.objects.filter(attempt=attempt_id, attempt__ended_at=None).exclude(source=Source.REPORTS)
+    told = Pulse.objects.filter(attempt=attempt_id).exclude(source=Source.REPORTS)
     told.update(saved_step=step, saved_path=path, saved_at=saved_at)
 
 

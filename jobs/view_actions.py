@@ -117,6 +117,8 @@ def remove(caller: Caller, view: SavedView, *, author: Author) -> None:
 def begin_with(caller: Caller, view: SavedView | None) -> None:
     """A person's list begins with one view at most; no Event, for it changes nothing for anybody else."""
     get_user_model().objects.select_for_update().get(pk=caller.user.pk)
+    if view and not known_to(caller).filter(pk=view.pk).exists():  # who runs the site may look at everybody's
+        bad("is_first", f"{view} is in no list of yours")
     caller.user.first_view.set([view] if view else [])
 
 

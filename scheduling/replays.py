@@ -117,10 +117,14 @@ class Uploads(PerUser):
     most = 10
 
 
-def read_file(file: UploadedFile) -> Brought:
-    """What somebody sent. Raises BadSpec."""
+def refuse_large(file: UploadedFile) -> None:
     if (file.size or 0) > LARGEST_FILE:
         raise BadSpec("trace_file", f"has {file.size:,} bytes, more than the {LARGEST_FILE:,} allowed")
+
+
+def read_file(file: UploadedFile) -> Brought:
+    """What somebody sent. Raises BadSpec."""
+    refuse_large(file)
     name = UNPRINTABLE.sub("?", file.name or "trace")[:80]
     with NamedTemporaryFile(prefix="acme-trace-") as kept:
         for chunk in file.chunks():

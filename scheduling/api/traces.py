@@ -25,7 +25,7 @@ from jobs.models import Scope
 from jobs.rights import Caller
 from scheduling import trace_actions
 from scheduling.models import UploadedTrace
-from scheduling.replays import LARGEST_FILE, Uploads, may_change, read_file, traces
+from scheduling.replays import LARGEST_FILE, Uploads, may_change, read_file, refuse_large, traces
 from scheduling.trace_actions import Brought, InUse
 
 FIELDS: dict[str, Field] = {
@@ -106,6 +106,7 @@ class Traces(Verb, Listing):
                 raise BadField(readers.short(name)[1:-1], "is no field of a trace")
         if (file := self.request.FILES.get("trace_file")) is None:
             raise BadField("trace_file", "is needed: a file, in a form (multipart/form-data)")
+        refuse_large(file)
         return file
 
     def _read(self, file: UploadedFile) -> Brought:

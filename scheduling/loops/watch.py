@@ -3,8 +3,8 @@
 Who is eligible   attempts that run on a cluster Acme drives, that nobody stops, of jobs which recovery looks after
                   and that have reported steps; for hangs only those who have been silent for half a minute. Of all
                   trainings that report no step the log is heard, wherever they run, who was looked at longest ago
-                  first: what it prints of steps is noted for people, and those that recovery looks after are judged by
-                  how it counts.
+                  first, and of those the ones that recovery looks after: what it prints of steps is noted for people, and
+                  those are judged by how it counts. Of one that has ended meanwhile the rest is heard once more.
 What a turn does  asks the pure detectors; what they find becomes a verdict of the running attempt and joins an
                   incident, from which recovery decides. The ranks of one that hangs are asked for their stacks first,
                   where the program can be asked (`stacks` reads them). A symptom that passes before anything was done
@@ -72,7 +72,7 @@ def watch_once(now: datetime) -> int:
                     hangs.append((attempt, finding))
                 else:
                     done += _spiked(attempt, now)
-    for attempt in others:
+    for attempt in (*others, *_ended()):
         with one_row(attempt), suppress(NoLog):
             listening.listen(attempt, now)
     listening.looked([*judged, *others], now)
@@ -101,12 +101,21 @@ def followed() -> list[Attempt]:
 
 def _silent_ones() -> tuple[list[Attempt], list[Attempt]]:
     """Those that report none, and whose log can be read: the ones that recovery looks after, and the others."""
-    rows = _trainings().filter(Q(pulse__step__isnull=True) | ~Q(pulse__source=Source.REPORTS))
+    judged = list(_by_log(_looked_after())[:MOST_LOGS])
+    others = _by_log(_trainings()).exclude(pk__in=[one.pk for one in judged])
+    return judged, list(others[: MOST_LOGS - len(judged)])
+
+
+def _by_log(attempts: QuerySet[Attempt]) -> QuerySet[Attempt]:
+    rows = attempts.filter(Q(pulse__step__isnull=True) | ~Q(pulse__source=Source.REPORTS))
     rows = rows.exclude(log_path="").exclude(job__cluster__log_root="")
-    rows = rows.select_related("cadence", "pulse").order_by(F("cadence__looked_at").asc(nulls_first=True))
-    found = list(rows[:MOST_LOGS])
-    looked_after = set(_looked_after().filter(pk__in=[one.pk for one in found]).values_list("pk", flat=True))
-    return [one for one in found if one.pk in looked_after], [one for one in found if one.pk not in looked_after]
+    return rows.select_related("cadence", "pulse").order_by(F("cadence__looked_at").asc(nulls_first=True), "pk")
+
+
+def _ended() -> list[Attempt]:
+    """Whose log was heard while they ran: what they printed after that is heard once more."""
+    rows = Attempt.objects.filter(ended_at__isnull=False, cadence__isnull=False).select_related("job__cluster")
+    return list(_by_log(rows.defer("job__command"))[:MOST_LOGS])
 
 
 def _looked_after() -> QuerySet[Attempt]:

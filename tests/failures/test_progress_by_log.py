@@ -111,13 +111,46 @@ def test_whoever_reports_steps_is_not_read(tmp_path):
 
 def test_who_begins_to_report_takes_over_whatever_his_clock_says(tmp_path):
     job = Printing(tmp_path)
-    job.says(line(40), "checkpoint saved at step 40")
+    job.says("step: 40/90 loss: 0.5", "checkpoint saved at step 40")
     progress.note(job.attempt.key, [{"step": 12, "at": clock.now() - HOUR}])
 
     pulse = job.pulse
-    assert (pulse.step, pulse.loss, pulse.source) == (12, None, "")
+    assert (pulse.step, pulse.steps_total, pulse.loss, pulse.source) == (12, None, None, "")
+    assert job.steps == [(12, None)]  # detectors would compare what it reports with what was read
     job.says(line(41))
     assert job.pulse.step == 12
+
+
+def test_a_total_goes_with_steps_that_may_be_of_it(tmp_path):
+    job = Printing(tmp_path)
+    totals = [job.says(f"step: {said} loss: 2.5") or job.pulse.steps_total for said in ("4/9", "8", "12", "13/20")]
+
+    assert totals == [9, 9, None, 20]
+
+
+def test_what_was_printed_before_the_end_is_heard_after_it(tmp_path):
+    job = Printing(tmp_path)
+    job.says(line(40))
+    with job.path.open("a") as log:
+        log.write(f"{line(55)}\nsaved checkpoint at step 50\n")
+    ended = make.end(tmp_path, job.attempt, job.path.read_text(), state=State.COMPLETED, exit_code=0).ended_at
+    job.look()
+    job.look()
+
+    assert sorted(step for step, _ in job.steps) == [40, 55]
+    assert (job.pulse.step, job.pulse.saved_step, job.pulse.at) == (55, 50, ended)
+    assert not Cadence.objects.exists()
+
+
+def test_a_log_that_could_not_be_read_for_long_dates_no_first_step(tmp_path):
+    job = Printing(tmp_path)
+    job.path.unlink()
+    job.look()
+    job.path.touch()
+    job.now += HOUR
+    job.says(line(900), "checkpoint saved at step 900")
+
+    assert (job.pulse.source, job.pulse.saved_at) == ("late", None)
 
 
 def test_a_report_without_a_step_leaves_the_steps_to_the_log(tmp_path):

@@ -134,9 +134,16 @@ def test_the_page_finds_and_leads_to_the_place(attempt):
     assert "start" not in page(attempt, rank="1").content.decode().split("<pre")[1]
 
 
-@pytest.mark.parametrize("asked", [{"at": "-1"}, {"at": "9" * 30}, {"rank": "x"}, {"find": "\x00"}, {"at": "²"}])
-def test_odd_questions_are_answered(attempt, asked):
-    assert page(attempt, **asked).status_code == 200
+@pytest.mark.parametrize("asked", [{"at": "-1"}, {"at": "9" * 30}, {"rank": "x"}, {"at": "²"}])
+def test_a_place_that_cannot_be_is_said_above_the_end_of_the_log(attempt, asked):
+    answer = page(attempt, **asked)
+
+    assert answer.status_code == 400
+    assert f"{next(iter(asked))}: " in answer.content.decode() and "end" in answer.content.decode().split("<pre")[1]
+
+
+def test_words_that_no_log_holds_find_nothing(attempt):
+    assert page(attempt, find="\x00").status_code == 200
 
 
 def test_others_read_nothing(attempt):

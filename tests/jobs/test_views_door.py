@@ -127,3 +127,14 @@ def test_reading_needs_no_more_than_a_token_that_reads(ada):
 
     assert reader.get("views/").status_code == 200
     assert reader.post("views/", {"name": "x"}).status_code == 403
+
+
+def test_who_runs_the_site_does_not_begin_with_what_is_in_no_list_of_his(ada):
+    here = ada.post("views/", {"name": "Nights", "filters": FAILED}).headers["Location"]
+    root = Caller(make.person("root", is_superuser=True), scope=Scope.ADMIN)
+    mine = root.post("views/", {"name": "All", "is_first": True}).headers["Location"]
+
+    refused = root.patch(here, {"is_first": True})
+
+    assert (refused.status_code, "is in no list of yours" in refused.text) == (400, True)
+    assert root.get(mine).json()["is_first"] is True
