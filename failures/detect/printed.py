@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -25,6 +26,7 @@ LOOKED_BACK = 60  # characters before a number that say what it counts
 AT_ONCE, AROUND = 16, 4  # lines; a bar comes right before or after its figures
 MOST_TAKEN_APART = 512  # lines of a look
 MOST_COUNTERS = 8  # of a line
+MOST_EPOCHS, MOST_STEPS = 100_000, 10**12  # more is a misreading
 
 NUMBER = r"([-+]?(?:\d{1,15}(?:,\d{3}){0,4}(?:\.\d{0,18})?(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?))(?!\w|\.\d)"
 IS = r"[\"']?\s{0,8}(?:[:=]\s{0,8})?[\"'\[(]{0,2}"
@@ -34,9 +36,15 @@ STEP = re.compile(
     r"(?:[:=#]\s{0,12})?(?:[\"'\[(]\s{0,8})?(\d{1,12})(?:\.0{1,3})?(?![\w.]|,\d)(?:\s{0,4}/\s{0,12}(\d{1,12}))?"
 )
 OTHERS = re.compile(
-    r"(?i)(?<![a-z])(?:eval|valid|val[ _]|test|predict|infer|sampling|denois|generat|warm|max|total|num[ _]|every|sav|"
-    r"resum|load|restor|download|tokeni|preprocess|profil|benchmark|sanity|skip|overflow|at )"
+    r"(?i)(?<![a-z])(?:eval|valid|val(?![a-z])|test|predict|infer|sampling|denois|generat|warm|max|total|num[ _]|every|"
+    r"sav|resum|load|restor|download|tokeni|preprocess|profil|benchmark|sanity|skip|overflow|at )"
 )
+# An evaluation, unless it is a figure by the way: `val_loss: 3.1` says nothing of the loss after it.
+EVALUATES = re.compile(
+    r"(?i)(?<![a-z])(?:eval|valid(?![_ ]tok)|val(?![a-z])|test|predict|infer)"
+    r"(?!\w{0,8}[_/](?:loss|acc|accuracy|ppl|perplexity)[\"']?\s{0,4}[:=])"
+)
+TRAINS = re.compile(r"(?i)(?<![a-z])train")
 BAR = re.compile(r"(?:^|[\s:\]])\d{1,3}%\|[^|]{0,300}\|\s{0,8}(\d{1,12})/(\d{1,12})\s\[")
 BAR_WORDS = frozenset(
     [
@@ -54,11 +62,18 @@ BAR_WORDS = frozenset(
         "info",
     ]
 )
-IN_BRACKETS = re.compile(r"\[[^\]\[]{0,40}\]")
+OF_LAUNCHER = re.compile(
+    r"(?i)\[(?:(?:(?:local[_ ]?)?rank|default|node|worker|gpu)?[\s:=_-]{0,3}\d{1,6}|[\d\s:.,/tz+-]{1,40}|"
+    r"(?:mon|tue|wed|thu|fri|sat|sun|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\s[\w\s:.,]{1,30}|"
+    r"(?:debug|info|warn(?:ing)?|error)(?![a-z])[^\]\[]{0,60})\]"
+)
 WORD = re.compile(r"[A-Za-z]{1,40}")
-EPOCH = re.compile(r"(?i)\bepoch\W{0,4}(\d{1,6})")
+EPOCH = re.compile(r"(?i)\bepoch\W{0,4}(\d{1,12})")
 
 LOSS = re.compile(rf"(?i)loss{IS}{NUMBER}")
+LOSS_AT = re.compile(
+    rf"(?i)\bloss\s{{1,4}}at\s{{1,4}}(?:step|iteration)\s{{1,4}}(\d{{1,12}})\s{{0,4}}[:=]\s{{0,4}}{NUMBER}"
+)
 LOSS_JOINED = re.compile(r"(?i)(?<![A-Za-z_])(?:lm|train|training|total|avg|mean|step|reduced_train)[_/]$")
 LOSS_AFTER = frozenset(["lm", "train", "training", "total", "average", "avg", "mean", "step", "info", "debug", "and"])
 GRAD_NORM = re.compile(rf"(?i)(?:grad(?:ient)?[_ ]?norm|\bgnorm){IS}{NUMBER}")
@@ -83,8 +98,11 @@ NOT_DONE = re.compile(
 SHARD = re.compile(r"(?i)(?:model|optim)_states")  # of one rank; others may still write
 SAVED_STEP = re.compile(r"(?i)(?:iteration|iter_?|step|checkpoint-)[\s:=_-]{0,12}(\d{1,12})(?!\d)")
 PATH = re.compile(
-    r"\b(?:to|in|at|as)\s{1,4}[\"'`]?((?:\.{0,2}/|[a-z][a-z0-9]{0,11}:/{1,2}|[\w.-]{1,100}/)[^\s\"'`,;|]{1,290})"
+    r"\b(?:to|in|at|as)\s{1,4}[\"'`]?(?!\d{1,4}/\d{1,2}(?:/\d{1,4})?(?:[\sT,;.)\]]|$))"  # a date
+    r"((?:\.{0,2}/|[a-z][a-z0-9]{0,11}:/{1,2}|[\w.-]{1,100}/)[^\s\"'`,;|]{1,290})"
 )
+PART_OF_PATH = re.compile(r"/[A-Za-z._~]|[A-Za-z._]/")
+FOLDERS = re.compile(r"(?<!\S)/(?:[\w.-]{1,60}/){1,12}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +154,8 @@ def _newest(lines: Sequence[str]) -> Told | None:
 
 def _may_tell(line: str) -> bool:
     low = line.lower()
-    return "step" in low or "iter" in low or "num_updates" in low or "%|" in low or ("loss" in low and "epoch" in low)
+    counts = "step" in low or "iter" in low or "num_updates" in low or "%|" in low
+    return counts or ("epoch" in low and ("loss" in low or "eval_" in low))
 
 
 def _last_saved(lines: Sequence[str], before: int | None) -> Saved | None:
@@ -178,6 +197,9 @@ class _Bars:
     def heard(self, line: str) -> Told | None:
         if "%|" in line and (drawn := BAR.search(line)):
             return self.drawn(line, drawn)
+        if "eval_" in line and "{" in line:
+            late, self.bar = self.late(), None  # whatever was drawn last may have counted the evaluation
+            return late or _of_line(line)
         if told := _of_line(line):
             return told
         if "epoch" in line.lower() and (figures := _figures_alone(line)):
@@ -188,30 +210,50 @@ class _Bars:
     def drawn(self, line: str, drawn: re.Match[str]) -> Told | None:
         bare = _bare_bar(line, drawn)
         if bare is None:
-            return _of_bar(line, drawn) or _of_line(line[drawn.end() :])
-        if self.waits is None or self.bar is None or self.bar[1] == bare[1]:
+            return _beside_a_bar(line, drawn)
+        if self._ended_before(bare):
+            self.waits = None  # nobody knows of which of the two they are
+        if self.waits is None or (self.bar is None and bare[0]) or (self.bar and self.bar[1] == bare[1]):
             self.bar = bare
         return self.late()
+
+    def _ended_before(self, bare: tuple[int, int]) -> bool:
+        return self.bar is not None and self.bar[0] >= self.bar[1] and bare[0] > 0 and bare[1] > self.bar[1]
 
     def late(self) -> Told | None:
         """Figures whose bar has come, or will not come any more: another one is not theirs."""
         told, self.waits = self.waits, None
-        return replace(told, step=self.bar[0], total=self.bar[1]) if told and self.bar else None
+        return replace(told, step=self.bar[0], total=_total(self.bar[0], self.bar[1])) if told and self.bar else None
 
 
 def _of_line(line: str) -> Told | None:
     found = [match for match in islice(STEP.finditer(line), MOST_COUNTERS) if _counts_training(line, match)]
     if not found:
-        return None
+        return _loss_at(line)
     of_all = next((match for match in found if match[1].lower().startswith("global")), found[0])
-    total = int(of_all[3]) if of_all[3] else None
-    told = _figures(line, Told(step=int(of_all[2]), total=total))
+    step = int(of_all[2])
+    total = _total(step, int(of_all[3])) if of_all[3] else None
+    told = _figures(line, Told(step=step, total=total), found[0].start())
     tells = (told.loss, told.grad_norm, told.learning_rate, told.tokens, THROUGHPUT.search(line))
     return told if any(one is not None for one in tells) else None
 
 
+def _loss_at(line: str) -> Told | None:
+    """`loss at step 50: 2.31`"""
+    match = LOSS_AT.search(line)
+    if match is None or not (_counts_training(line, match) and _is_its_loss(line, match.start())):
+        return None
+    return Told(step=int(match[1]), loss=float(match[2].replace(",", "")))
+
+
 def _counts_training(line: str, match: re.Match[str]) -> bool:
-    return not OTHERS.search(line[max(0, match.start() - LOOKED_BACK) : match.start()])
+    """The folders in which a program lies say nothing of what it does."""
+    before = FOLDERS.sub(lambda folders: " " * len(folders[0]), line[: match.start()])
+    return not OTHERS.search(before[-LOOKED_BACK:])
+
+
+def _total(step: int, total: int) -> int | None:
+    return total if total >= step else None
 
 
 # --- bars
@@ -219,13 +261,21 @@ def _counts_training(line: str, match: re.Match[str]) -> bool:
 
 def _bare_bar(line: str, drawn: re.Match[str]) -> tuple[int, int] | None:
     """How far one is that says nothing but a number."""
-    if _labels(line, drawn) - {"rank"} or "=" in line[drawn.end() :]:
+    others = OTHERS.search(line[: drawn.start() + 1])
+    if others or _labels(line, drawn) - {"rank"} or "=" in line[drawn.end() :]:
         return None
     return int(drawn[1]), int(drawn[2])
 
 
+def _beside_a_bar(line: str, drawn: re.Match[str]) -> Told | None:
+    """What stands beside the bar of an evaluation is the evaluation's."""
+    if EVALUATES.search(line[: drawn.start() + 1]):
+        return None
+    return _of_bar(line, drawn) or _of_line(line[drawn.end() :])
+
+
 def _of_bar(line: str, drawn: re.Match[str]) -> Told | None:
-    if _labels(line, drawn) - BAR_WORDS:
+    if _labels(line, drawn) - BAR_WORDS or OTHERS.search(line[: drawn.start() + 1]):
         return None
     figures, done, total = line[drawn.end() :], int(drawn[1]), int(drawn[2])
     of_all = next((match for match in STEP.finditer(figures) if match[1].lower().startswith("global")), None)
@@ -235,13 +285,14 @@ def _of_bar(line: str, drawn: re.Match[str]) -> Told | None:
     if of_all:
         return replace(told, step=int(of_all[2]))
     if epoch := EPOCH.search(line[: drawn.start()]):  # counts anew in each
-        return replace(told, step=min(MOST, int(epoch[1]) * total + done))
-    return replace(told, total=total)
+        step = int(epoch[1]) * total + done
+        return replace(told, step=step) if int(epoch[1]) <= MOST_EPOCHS and step <= MOST_STEPS else None
+    return replace(told, total=_total(done, total))
 
 
 def _labels(line: str, drawn: re.Match[str]) -> set[str]:
-    """What launchers put in brackets, a rank or a moment, is no label."""
-    before = IN_BRACKETS.sub("", line[max(0, drawn.start() - LOOKED_BACK) : drawn.start() + 1])
+    """What launchers put in brackets, a rank or a moment or a level, is no label; other words there are."""
+    before = OF_LAUNCHER.sub("", line[: drawn.start() + 1])
     return {word.lower() for word in WORD.findall(before)}
 
 
@@ -257,12 +308,13 @@ def _figures_alone(line: str) -> Told | None:
 # --- figures
 
 
-def _figures(line: str, told: Told) -> Told:
+def _figures(line: str, told: Told, counted_at: int = 0) -> Told:
+    norm = _number(GRAD_NORM.search(line))
     tokens = _number(TOKENS.search(line))
     return replace(
         told,
-        loss=_loss(line),
-        grad_norm=_number(GRAD_NORM.search(line)),
+        loss=_loss(line, counted_at),
+        grad_norm=None if norm is not None and norm < 0 else norm,
         learning_rate=_number(RATE.search(line)),
         step_time_s=_step_time(line),
         tokens=int(tokens) if tokens is not None and 0 <= tokens < MOST else None,
@@ -273,9 +325,19 @@ def _number(match: re.Match[str] | None) -> float | None:
     return float(match[1].replace(",", "")) if match else None
 
 
-def _loss(line: str) -> float | None:
+def _loss(line: str, counted_at: int) -> float | None:
     """The training's own: there are losses of a validation, of parts of the model, of a critic."""
-    return next((_number(match) for match in LOSS.finditer(line) if _is_its_loss(line, match.start())), None)
+    evaluated = [match.start() for match in EVALUATES.finditer(line, counted_at)]
+    trained = [match.start() for match in TRAINS.finditer(line, counted_at)]
+    for match in LOSS.finditer(line):
+        evaluates, trains = (_last_before(match.start(), places) for places in (evaluated, trained))
+        if evaluates <= trains and _is_its_loss(line, match.start()):
+            return _number(match)
+    return None
+
+
+def _last_before(end: int, places: list[int]) -> int:
+    return places[at - 1] if (at := bisect_left(places, end)) else -1
 
 
 def _is_its_loss(line: str, at: int) -> bool:
@@ -311,8 +373,17 @@ def _saved(line: str) -> Saved | None:
     low = line.lower()
     if not ("save" in low or "saving" in low or "ready" in low) or not (DONE.search(line) and SUBJECT.search(line)):
         return None
-    step, path = SAVED_STEP.search(line), PATH.search(line)
+    path = PATH.search(line)
     words = line.replace(path[1], "") if path else line
     if NOT_DONE.search(words) or SHARD.search(line):
         return None
-    return Saved(step=int(step[1]) if step else -1, path=path[1] if path else "")
+    return Saved(step=_saved_step(line, path[1] if path else ""), path=path[1] if path else "")
+
+
+def _saved_step(line: str, path: str) -> int:
+    """As the words say, else the innermost folder: those around it may be named after steps of a recipe."""
+    words = " ".join(word for word in line.replace(path, "").split() if not PART_OF_PATH.search(word))
+    if said := SAVED_STEP.search(words):
+        return int(said[1])
+    named = SAVED_STEP.findall(path) or SAVED_STEP.findall(line)
+    return int(named[-1]) if named else -1

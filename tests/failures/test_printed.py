@@ -140,6 +140,23 @@ def test_the_bar_of_an_evaluation_is_not_the_one_that_counts_steps():
     assert seen(evaluated).newest is None
 
 
+@pytest.mark.parametrize(
+    ("between", "step"),
+    [("{'eval_loss': 1.0, 'epoch': 1.0}\n", 510), ("{'eval_f1': 1.0, 'epoch': 1.0}\n", 510), ("", None)],
+)
+def test_figures_after_an_evaluation_are_not_of_its_bar(between, step):
+    told = seen(bar(24, 25) + bar(25, 25) + "\n" + between + figures(2.3, 1.0) + bar(510), before=500).newest
+
+    assert (told and (told.step, told.total, told.loss)) == (step and (step, 1000, 2.3))
+
+
+def test_an_evaluation_after_the_last_step_hides_it_not():
+    text = bar(1000) + figures(2.3, 1.0) + bar(0, 25) + bar(2, 25)
+
+    assert (seen(text).newest.step, seen(text).newest.total) == (1000, 1000)
+    assert seen(figures(2.3, 1.0) + bar(0, 25)).newest is None
+
+
 def test_figures_in_words_of_their_own_count_too():
     line = "[INFO|08:15:02] llamafactory.train.callbacks:143 >> {'loss': '2.31', 'epoch': '0.10', 'throughput': '9'}"
 
@@ -172,6 +189,19 @@ def test_figures_in_words_of_their_own_count_too():
         "max_steps=1000 learning_rate=1e-4 loss=mse",
         "{'train_runtime': 2219.1, 'train_loss': 0.72, 'epoch': 3.0}",
         "critic loss: 0.3",
+        "Epoch 3 [val]: 50%|#####     | 50/100 [00:05<00:05, 10.0it/s, loss=77.0]",
+        "[Eval] 50%|#####     | 50/100 [00:05<00:05, 10.0it/s, loss=77.0]",
+        "[Eval] 50%|#####     | 50/100 [00:05<00:05, 10.0it/s, global_step=50, loss=77.0]",
+        "[Validation] Epoch 3: 50%|#####     | 50/100 [00:05<00:05, 10.0it/s, loss=77.0]",
+        "[INFO|eval.py:3] Epoch 3: 50%|#####     | 50/100 [00:05<00:05, 10.0it/s, loss=77.0]",
+        "test loss at step 50: 2.31",
+        "critic loss at step 50: 2.31",
+        "step 5 | eval: loss 9.9",
+        "step 5 [eval] loss: 9.9",
+        "step 5 [val] loss: 9.9",
+        "/home/ada/test/eval.py:12 step 5 | loss 2.5",
+        "Epoch 100001: 50%|#####     | 50/100 [00:05<00:05, 10.0it/s, loss=2.5]",
+        "Epoch 99999: 50%|#####     | 50/100000000 [00:05<00:05, 10.0it/s, loss=2.5]",
         "",
     ],
 )
@@ -184,6 +214,24 @@ def test_the_loss_of_a_part_is_not_the_loss():
 
     assert seen(line).newest.loss == 2.5
     assert seen("step 9 | critic loss: 0.3 | lr 1e-4").newest.loss is None
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("step 5 | lr 1e-4 | eval: loss 9.9", Told(step=5, learning_rate=1e-4)),
+        ("step 5 | eval loss 9.9 | train loss 2.5", Told(step=5, loss=2.5)),
+        ("step 5 | val_loss: 9.9 | loss: 2.5", Told(step=5, loss=2.5)),
+        ("step 9/3 | loss 2.5", Told(step=9, loss=2.5)),
+        ("100%|##########| 9/3 [00:05<00:05, loss=2.5]", Told(step=9, loss=2.5)),
+        ("step 5 | loss 2.5 | grad norm -0.3", Told(step=5, loss=2.5)),
+        ("[2026-03-01 08:15:02] [INFO] 50%|#####| 5/9 [00:05<00:05, loss=2.5]", Told(step=5, total=9, loss=2.5)),
+        ("Train loss at step 50: 2.31", Told(step=50, loss=2.31)),
+        ("/home/ada/test/train.py:12 step 5 | loss 2.5", Told(step=5, loss=2.5)),
+    ],
+)
+def test_figures_that_cannot_be_those_of_the_step_are_left_out(line, told):
+    assert seen(line).newest == told
 
 
 def test_each_rank_tells_the_same_step_and_it_counts_once():
@@ -223,6 +271,14 @@ def test_a_program_that_goes_back_is_followed():
         ("[2026-03-01 08:15:02] checkpoint saved at step 500", Saved(step=500)),
         ("Finished saving the checkpoint in 10.12 seconds.", Saved(step=740)),
         ("Step: 500, rank 0 save ckpt use 12.3 s", Saved(step=500)),
+        (
+            "Model weights saved in /runs/step1_sft/checkpoint-625/model.safetensors",
+            Saved(step=625, path="/runs/step1_sft/checkpoint-625/model.safetensors"),
+        ),
+        ("/home/step1/a.py: saved checkpoint to out/checkpoint-7", Saved(step=7, path="out/checkpoint-7")),
+        ("checkpoint saved to /runs/step1/last at step 500/900", Saved(step=500, path="/runs/step1/last")),
+        ("checkpoint saved at 2026/11/22 08:15:02", Saved(step=740)),
+        ("checkpoint saved in 2026/11/22/step_9", Saved(step=9, path="2026/11/22/step_9")),
         ("saving checkpoint at iteration     500 to /ckpt/run", None),
         ("failed: checkpoint was not saved at step 500", None),
         ("[Torch] Saved /ckpt/global_step500/mp_rank_00_model_states.pt.", None),
