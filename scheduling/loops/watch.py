@@ -3,8 +3,8 @@
 Who is eligible   attempts that run on a cluster Acme drives, that nobody stops, of jobs which recovery looks after
                   and that have reported steps; for hangs only those who have been silent for half a minute. Of all
                   trainings that report no step the log is heard, wherever they run, who was looked at longest ago
-                  first, and of those the ones that recovery looks after: what it prints of steps is noted for people, and
-                  those are judged by how it counts. Of one that has ended meanwhile the rest is heard once more.
+                  first, but those that recovery looks after before all others: what it prints of steps is noted for
+                  people, and they are judged by how it counts. Of one that has ended the rest is heard once more.
 What a turn does  asks the pure detectors; what they find becomes a verdict of the running attempt and joins an
                   incident, from which recovery decides. The ranks of one that hangs are asked for their stacks first,
                   where the program can be asked (`stacks` reads them). A symptom that passes before anything was done

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from failures.diagnosis.engine import diagnose_text
+from failures.diagnosis.table.exceptions import by_name
+from failures.diagnosis.values import Ending
 
 PHRASES: tuple[tuple[str, str], ...] = (
     ("CUDAError", "Fatal: CUDA Runtime API error 4: driver shutting down"),
@@ -1101,3 +1103,110 @@ PHRASES: tuple[tuple[str, str], ...] = (
 @pytest.mark.parametrize(("label", "text"), PHRASES, ids=[text[:50] for _, text in PHRASES])
 def test_a_line_alone_gets_its_label(label: str, text: str) -> None:
     assert diagnose_text(text).root_cause == label
+
+
+NAMES: tuple[tuple[str, str], ...] = (
+    # The families fit whole words: a part of a word, or the same word in the trade's other sense, is no hint
+    ("ValueError", "ImportantValueError"),
+    ("RuntimeError", "ImportanceSamplingError"),
+    ("RuntimeError", "ExportError"),
+    ("RuntimeError", "SupportError"),
+    ("ImportError", "PluginImportError"),
+    ("ImportError", "LazyImportException"),
+    ("ImportError", "Failed_Import_Error"),
+    ("RuntimeError", "MonkeyPatchError"),
+    ("PermissionError", "ApiKeyError"),
+    ("KeyError", "StateDictKeyError"),
+    ("RuntimeError", "ReindexingError"),
+    ("RuntimeError", "PrototypeError"),
+    ("Hang", "DeadLockDetectedException"),
+    ("RuntimeError", "NoSpaceTokenError"),
+    ("DiskFull", "NoSpaceLeftError"),
+    ("DiskFull", "OutOfDiskError"),
+    ("RuntimeError", "DisketteError"),
+    ("RuntimeError", "HostDownloadError"),
+    ("RuntimeError", "HostileInputError"),
+    ("NodeFailure", "WorkerNodeDiedError"),
+    ("RuntimeError", "GradientBucketError"),
+    ("RuntimeError", "BucketSamplerError"),
+    ("RuntimeError", "NotebookError"),
+    ("RuntimeError", "BlobDetectionError"),
+    ("S3StorageError", "S3BucketError"),
+    ("S3StorageError", "NoSuchBucketError"),
+    ("S3StorageError", "GCSUploadError"),
+    ("S3StorageError", "BlobNotFoundError"),
+    ("S3StorageError", "MinioException"),
+    ("S3StorageError", "ObjectStoreTransientError"),
+    ("RuntimeError", "ObjectStoreFullError"),
+    ("RuntimeError", "MemorableError"),
+    ("HostOOMKilled", "ArrowMemoryError"),
+    ("OutOfMemoryError", "CUDAOutOfMemoryError"),
+    ("RuntimeError", "HipHopError"),
+    ("CUDAError", "HipRuntimeError"),
+    ("CUDAError", "NVMLError_GpuIsLost"),
+    ("NCCLTimeoutError", "NCCLTimeoutError"),
+    ("NCCLRemoteError", "NCCLRemoteError"),
+    ("RuntimeError", "TruncatedNormalError"),
+    ("CheckpointCorrupt", "CorruptedShardError"),
+    ("CheckpointCorrupt", "LZMAError"),
+    ("RuntimeError", "EmptyDatabaseError"),
+    ("DatasetLoadingError", "DatasetGenerationError"),
+    ("RuntimeError", "AuthoringError"),
+    ("PermissionError", "AuthorizationError"),
+    ("RuntimeError", "ConnectedComponentsError"),
+    ("RuntimeError", "SkipConnectionError"),
+    ("RuntimeError", "NeuralNetworkError"),
+    ("RuntimeError", "NetworkXError"),
+    ("RuntimeError", "TimelineError"),
+    ("RuntimeError", "ThermalThrottleError"),
+    ("RuntimeError", "ProtocolBufferError"),
+    ("ConnectionError", "SSLEOFError"),
+    ("ConnectionError", "ReadTimeoutError"),
+    ("ConnectionError", "HTTPStatusError"),
+    ("ConnectionError", "gRPCError"),
+    ("RuntimeError", "MissingPathologyError"),
+    ("FileNotFoundError", "MissingConfigException"),
+    ("RuntimeError", "MemoryUsageError"),
+    ("ArgumentError", "CommandUsageError"),
+    ("RuntimeError", "KeyValueStoreError"),
+    ("RuntimeError", "CrossValidationError"),
+    ("RuntimeError", "SparseTensorError"),
+    ("RuntimeError", "PositionalEncodingError"),
+    ("ValueError", "VideoDecodeError"),
+    ("ValueError", "InvalidURLError"),
+    ("RuntimeError", "POSError"),
+    ("RuntimeError", "GPIOError"),
+    ("RuntimeError", "TransformerBlockError"),
+    ("OSError", "ClientOSError"),
+    ("OSError", "FileSystemError"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("label", "name"), NAMES, ids=[name for _, name in NAMES])
+def test_an_unknown_exception_is_judged_by_the_whole_words_of_its_name(label: str, name: str) -> None:
+    assert by_name(name) == label
+
+
+ENDINGS: tuple[tuple[str, int, str], ...] = (
+    ("storage: nightly full scan complete", 1, "not DiskFull"),
+    ("volume 3: full backup done", 1, "not DiskFull"),
+    ("quota-daemon: storage of team gold is full", 1, "DiskFull"),
+    ("quota-daemon: volume 3 is 100% full, jobs will end", 1, "DiskFull"),
+    ("copier: storage of team gold: full.", 1, "DiskFull"),
+    ("GPU health check: CUDA driver error count 0\nDone.", 0, "None"),
+    ("GPU health check: CUDA driver error count: 0\nDone.", 0, "None"),
+    ("GPU health check: no CUDA driver errors\nDone.", 0, "None"),
+    ("GPU health check: GPU error count 0\nDone.", 0, "None"),
+    ("GPU health check: NVLink error count = 0\nDone.", 0, "None"),
+    ("mylib.GradientBucketError: bucket 3 has the wrong shape", 1, "RuntimeError"),
+    ("mylib.GradientBucketError: sizes differ", 1, "RuntimeError"),
+    ("writer: scratch partition full (12 TB)", 1, "DiskFull"),
+    ("writer: disk full while writing shard 7", 1, "DiskFull"),
+    ("GPU health check: CUDA driver error count 3\ngiving up", 1, "CUDAError"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "code", "label"), ENDINGS, ids=[text[:50] for text, _, _ in ENDINGS])
+def test_calm_words_are_no_cause_however_it_ended(text: str, code: int, label: str) -> None:
+    found = diagnose_text(text, Ending(exit_code=code)).root_cause
+    assert found != label[4:] if label.startswith("not ") else found == label

@@ -60,30 +60,55 @@ NAMES: dict[str, str] = {
     "NodeDiedError": "NodeFailure", "ProxyError": "ConnectionError", "DataLossError": "CheckpointCorrupt", "DistNetworkError": "ConnectionError", "Again": "ConnectionError", "DistStoreError": "ConnectionError",
 }  # fmt: skip
 
+# Where a name is cut into words: `GradientBucketError` → "gradient bucket error", `NVMLError_GpuIsLost` → "nvml error gpu
+# is lost". The families below fit whole words, so that no `Important` is an import and no `POSError` the system's.
+CUTS = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
 # What a name that is not above tells by its words. The first that fits decides: rare words before common ones.
-FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(words), label) for words, label in (
-    (r"Import|(?:Module|Package|Distribution)NotFound", "ImportError"),
-    (r"Key(?:Error|NotFound)", "KeyError"),
-    (r"IndexError|AxisError|OutOfBounds", "IndexError"),
-    (r"AttributeError", "AttributeError"),
-    (r"AssertionError", "AssertionError"),
-    (r"Type(?:Error|Mismatch)", "TypeError"),
-    (r"SyntaxError", "SyntaxError"),
-    (r"[Dd]ead[Ll]ock", "Hang"),
-    (r"OutOfDisk|DiskFull|NoSpace", "DiskFull"),
-    (r"(?:Node|Host|Raylet)(?:Died|Lost|Down)", "NodeFailure"),
-    (r"ObjectStore(?!Full)|Bucket|S3|Blob(?!Format)", "S3StorageError"),
-    (r"Memory(?:Error|Limit)", "HostOOMKilled"),
-    (r"CUDA|Cuda|NVML|Hip[A-Z]|Nccl", "CUDAError"),
-    (r"Corrupt|Checksum|CRC|LZMA|Truncated", "CheckpointCorrupt"),
-    (r"Dataset|EmptyData", "DatasetLoadingError"),
-    (r"Permission|AccessDenied|Forbidden|Unauthori[sz]ed|Authentication|Credential", "PermissionError"),
-    (r"Connect(?!or[A-Z])|Timeout|TimedOut|Network|Socket|SSH|SSL|TLS|Http|HTTP|Rpc|RPC|Unavailable|Unreachable|"
-     r"IncompleteRead|ChunkedEncoding|Handshake|Protocol|RateLimit|Throttl|BadStatus|Disconnect", "ConnectionError"),
-    (r"(?:File|Path|Config|^)NotFound|Missing(?:File|Path|Config)", "FileNotFoundError"),
-    (r"BadParameter|Usage|InconsistentArgument|UnknownOption|MissingArgument", "ArgumentError"),
-    (r"Value|Unicode|Validation|Config|Schema|Decod|Encod|Parse|Parsing|InvalidURL|Misconfig", "ValueError"),
-    (r"OSError|IOError|FileSystem|Lock(?:ed)?(?:Error|Exception)", "OSError"),
+# The look-behinds are the trade's own words: networks are trained, connections skipped, learning rates limited.
+FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(rf"\b(?:{words})\b"), to) for words, to in (
+    (r"import|(?:module|package|distribution) not found", "ImportError"),
+    (r"(?:api|access|secret|private|public|ssh) key", "PermissionError"),
+    (r"key (?:error|not found)", "KeyError"),
+    (r"index error|axis error|out of bounds", "IndexError"),
+    (r"attribute error", "AttributeError"),
+    (r"assertion error", "AssertionError"),
+    (r"type (?:error|mismatch)", "TypeError"),
+    (r"syntax error", "SyntaxError"),
+    (r"dead ?lock(?:ed)?", "Hang"),
+    (r"out of disk|disk full|no space(?: left| on device)?(?= (?:error|exception)|$)", "DiskFull"),
+    (r"(?:node|host|raylet) (?:died|lost|down)", "NodeFailure"),
+    # A bucket alone is one of gradients or of lengths, a blob alone may be one of an image
+    (r"object (?:store(?! full)|storage)|s3(?:fs)?|gcsfs|gcs(?! (?:client|server|rpc))|oss|min ?io|azure blob|"
+     r"blob (?:store|storage|service|client|(?:not|already) \w+|upload|download)|no such bucket|"
+     r"^bucket (?:not found|already \w+)", "S3StorageError"),
+    (r"(?:cuda|gpu|hip|hbm|vram)(?: \w+)* memory (?:error|limit)|out of (?:cuda|gpu|hip|device) memory",
+     "OutOfMemoryError"),
+    (r"memory (?:error|limit)|out of memory", "HostOOMKilled"),
+    (r"nccl (?:\w+ )?time ?out", "NCCLTimeoutError"),
+    (r"nccl remote", "NCCLRemoteError"),
+    (r"cuda|nvml|nccl|hip (?!hop)\w+", "CUDAError"),
+    (r"corrupt\w*|check ?sum|crc\d*|lzma|truncated(?! (?:normal|gaussian|distribution|svd|bptt|backprop))",
+     "CheckpointCorrupt"),
+    (r"data ?sets?|empty data", "DatasetLoadingError"),
+    (r"permissions?|access denied|forbidden|unauthori[sz]ed|auth|authentication|authori[sz]ation|credentials?",
+     "PermissionError"),
+    (r"not connected|connect(?:ing)?|(?<!skip )(?<!residual )connections?|time ?outs?|timed out|"
+     r"(?<!neural )(?<!policy )(?<!target )network(?! (?:x|architecture|layer|definition))|(?:web)?sockets?|m?tls|"
+     r"ssh|ssl\w*|http\w*|[gb]?rpc|(?<!kernel )(?<!feature )(?<!device )unavailable|"
+     r"unreachable(?! (?:code|branch|state))|incomplete read|chunked encoding|handshake|"
+     r"(?<!pickle )(?<!buffer )protocol(?! buffers?)|(?<!learning )rate limit(?:ed)?|(?<!thermal )throttl\w+|"
+     r"bad status|disconnect(?:ed|ion)?(?! (?:graph|component))",
+     "ConnectionError"),
+    (r"(?:file|path|config|directory|^) ?not found|missing (?:file|path|config)", "FileNotFoundError"),
+    (r"bad parameter|(?<!memory )(?<!disk )(?<!gpu )(?<!cpu )usage|inconsistent argument|unknown option|"
+     r"missing argument", "ArgumentError"),
+    (r"(?<!key )values?(?! (?:network|function|head|store|model))|unicode|"
+     r"(?<!cross )validation(?! (?:set|loss|step|epoch|loop))|config(?:uration|ured)?|schema|"
+     r"(?<!speculative )(?<!beam )decod(?:e|ing)|decoder (?:error|exception)|"
+     r"(?<!positional )(?<!rotary )encod(?:e|ing)|encoder (?:error|exception)|pars(?:e|ed|er|ing)|invalid url|"
+     r"misconfig\w*", "ValueError"),
+    (r"os error|a?io error|file ?system|lock(?:ed)? (?:error|exception)", "OSError"),
 ))  # fmt: skip
 
 # Wrappers: they report somebody else's end.
@@ -198,4 +223,5 @@ def by_name(name: str) -> str:
     """Unknown names fall to the family that their words belong to: libraries name theirs after what went wrong."""
     if name in NAMES:
         return NAMES[name]
-    return next((label for words, label in FAMILIES if words.search(name)), "RuntimeError")
+    told = CUTS.sub(" ", name).strip().lower()
+    return next((label for words, label in FAMILIES if words.search(told)), "RuntimeError")

@@ -402,7 +402,10 @@ ROWS: tuple[Signature, ...] = (
         ),
         "Failed, CUDA error 719 csrc/comm/all_reduce.cu:88",
         blame=Blame.GPU,
-        unless=r"(?i)cudaErrorMemoryAllocation|out of memory|CUDA_ERROR_OUT_OF_MEMORY",
+        # The last two lines: a count of none, as health checks print it
+        unless=r"(?i)cudaErrorMemoryAllocation|out of memory|CUDA_ERROR_OUT_OF_MEMORY|"
+        r"\bCUDA (?:\w+ )?(?:errors|errors? count(?:er)?s?)(?: is| are)?[ :=]{1,3}0\b|"
+        r"\b(?:0|no|zero) CUDA (?:\w+ )?errors?\b",
     ),
     symptom(
         "nccl-unhandled-cuda",

@@ -12,7 +12,7 @@ from ..values import Blame
 CALM = (
     r"(?i)\bwarn|\bno (?:\w+ ){0,2}(?:errors?|failures?)\b|\b(?:0|zero) (?:\w+ )?(?:errors?|failures?)|"
     r"retrying|fallback|falling back|\bfailed over|: (?:0|false|none|off|disabled)\W*$|\bis (?:en|dis)abled|"
-    r"\bverified\b|\bnothing\b|\bcounters?: 0|\b(?:passed|succeeded|successful(?:ly)?)\b"
+    r"\bverified\b|\bnothing\b|\bcount(?:er)?s?[ :=]{1,3}0\b|\b(?:passed|succeeded|successful(?:ly)?)\b"
 )
 
 ROWS: tuple[Signature, ...] = (
@@ -84,7 +84,8 @@ ROWS: tuple[Signature, ...] = (
         "copier: object store said unavailable while shard 7 was written",
         caseless=True,
         blame=Blame.STORAGE,
-        unless=rf"{CALM}|bucket[_ ](?:size|cap|view)|(?:reduce|gather)[_ ]bucket|\bray\b|gcs_\w+|(?:from|to) gcs\b",
+        unless=rf"{CALM}|bucket[_ ](?:size|cap|view)|(?:reduce|gather|gradient|grad|ddp|length)[_ ]?bucket|"
+        r"\bbuckets? #?[0-9]{1,3}(?:[\s,:;)]|$)|\bray\b|gcs_\w+|(?:from|to) gcs\b",  # DDP numbers its buckets
     ),
     symptom(
         "hint-ended-from-outside",
@@ -240,7 +241,14 @@ ROWS: tuple[Signature, ...] = (
         "hint-disk",
         "DiskFull",
         40,
-        r"\b(?:disk|storage|volume|file ?system|partition|quota)\b.{0,40}\b(?:full|exceeded|exhausted|out of space)\b",
+        (
+            r"\b(?:disk|storage|volume|file ?system|partition|quota)\b.{0,40}\b(?:exceeded|exhausted|out of space)\b",
+            # `full` says it where it is said of something or ends the sentence: a `full scan` is none
+            (
+                r"\b(?:disk|storage|volume|file ?system|partition|quota)\b.{0,40}(?:"
+                r"(?:\b(?:is|was|are|were|now|already|completely)|100 ?%) full\b|\bfull ?(?:$|[.,:;!()\]\"']))"
+            ),
+        ),
         "quota-daemon: storage of team gold is exhausted",
         caseless=True,
         blame=Blame.STORAGE,
