@@ -20,7 +20,7 @@ from types import ModuleType
 
 from acmeweb.env import ROOT, Env
 
-TURNS = ("strict", "skipping", "sharing", "easy", "preempting", "claiming", "plan", "conservative")
+TURNS = ("strict", "skipping", "sharing", "easy", "preempting", "claiming", "ahead", "plan", "conservative")
 MODULES = (
     *("scheduling.engine.line", "scheduling.engine.room", "scheduling.engine.engine", "scheduling.engine.placement"),
     *("scheduling.engine.live", "scheduling.engine.explain"),

@@ -10,7 +10,8 @@ from scheduling.engine.engine import Engine, Job
 from scheduling.engine.placement import consolidate
 from scheduling.engine.policies.conservative import Conservative
 from scheduling.engine.room import Room
-from scheduling.engine.turns.plan import Outlines, Plan, Stretches
+from scheduling.engine.turns.ahead import Outlines, Stretches
+from scheduling.engine.turns.plan import Plan
 from tests.scheduling.replaying import examples
 
 NODES, GPUS = 9, 4
