@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import re
 
+try:
+    import numpy
+except ImportError:  # the client goes without
+    numpy = None  # type: ignore[assignment]
+
 ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78cDEHMZ])")
 SAMPLE = 65536
 MAGIC: tuple[tuple[bytes, str], ...] = (
@@ -27,6 +32,13 @@ def folded(block: bytes) -> bytes:
     if b"\x1b" in block:
         block = ANSI.sub(b"", block)
     return block
+
+
+def newlines(block: bytes) -> int:
+    """Python looks at one byte after the other, which took a fifth of the whole first pass; NumPy at many at once."""
+    if numpy is None:
+        return block.count(b"\n")
+    return int(numpy.count_nonzero(numpy.frombuffer(block, numpy.uint8) == ord("\n")))
 
 
 def what_else(head: bytes) -> str:

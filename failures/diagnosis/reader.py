@@ -230,7 +230,7 @@ class Reader:
             number += text.count(b"\n", counted, start)
             counted = start
             self._look(text, start, end, ids, number)
-        self._line += block.count(b"\n")
+        self._line += cleaning.newlines(block)
         self._before = (self._before + text)[-TAIL:] if len(text) < TAIL else text[-TAIL:]
 
     def _lines_with_hits(self, text: bytes) -> list[tuple[int, int, list[int]]]:

@@ -147,6 +147,12 @@ def test_a_log_of_other_letters_is_a_text() -> None:
     assert cleaning.what_else("训练开始 第一轮 损失".encode() * 500) == ""
 
 
+@given(st.lists(st.sampled_from([b"step", b"\n", b"\r\n", b"\n\n", "損失".encode()]), max_size=60))
+def test_lines_are_counted_as_python_counts_them(parts: list[bytes]) -> None:
+    block = b"".join(parts)
+    assert cleaning.newlines(block) == block.count(b"\n")
+
+
 def test_broken_utf8_is_a_text() -> None:
     assert engine.diagnose([b"caf\xe9 \xff\xfe ok\n" * 50 + ECC]).root_cause == "ECCError"
 
