@@ -4,11 +4,14 @@
 const drawing = (() => {
   const two = (value) => String(value).padStart(2, "0");
 
-  function clock(seconds) {
+  function clock(seconds, exactly = false) {
     const at = new Date(seconds * 1000);
-    const time = `${two(at.getUTCHours())}:${two(at.getUTCMinutes())}`;
+    const time = `${two(at.getUTCHours())}:${two(at.getUTCMinutes())}${exactly ? `:${two(at.getUTCSeconds())}` : ""}`;
     return time === "00:00" ? `${two(at.getUTCMonth() + 1)}-${two(at.getUTCDate())}` : time;
   }
+
+  // What uPlot writes below its ticks, `every` so many seconds: a job of two minutes needs them told
+  const times = (_plot, ticks, _axis, _room, every) => ticks.map((at) => clock(at, every < 60));
 
   const exact = (at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(0, 19).replace("T", " "));
 
@@ -31,7 +34,7 @@ const drawing = (() => {
       tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       cursor: { sync: { key }, drag: { x: true, y: false } },
       scales: { x: { time } },
-      axes: [time ? { ...axis, values: (_, ticks) => ticks.map(clock) } : axis, { ...axis, size }],
+      axes: [time ? { ...axis, values: times } : axis, { ...axis, size }],
     };
   }
 
