@@ -62,6 +62,17 @@ ROWS: tuple[Signature, ...] = (
         "An MPI communication peer process has unexpectedly disconnected.  This",
         blame=Blame.NODE,
     ),
+    symptom(  # what MPI says of any call that failed; fabric, memory and arguments have lines of their own
+        "mpi-fatal",
+        "RuntimeError",
+        36,
+        (
+            r"\*\*\* (?:An error occurred in MPI_|MPI_ERR)|\bMPI_INIT failed for some reason",
+            r"\bFatal error in (?:internal_|P?MPI_)\w+:",
+        ),
+        "[tern-3:4242] *** An error occurred in MPI_Bcast",
+        blame=Blame.NODE,
+    ),
     teardown(
         "traceback",
         4,

@@ -44,7 +44,7 @@ ROWS: tuple[Signature, ...] = (
         98,
         (
             r"(?:lost|disappeared|dropped|missing) from (?:the )?(?:PCIe? )?bus",
-            r"config space inaccessible",
+            r"config space inaccessible|nvidia .{0,20}unable to change power state from D3cold",
             r"expected [0-9]+ GPUs?,? (?:but )?(?:found|got|only) [0-9]+",
             r"only [0-9]+ (?:of|out of) [0-9]+ GPUs (?:are )?(?:visible|found|detected)",
             r"NVMLError_GpuIsLost|\bGPU_?Lost\b|lspci shows rev ff|\(rev ff\)",
@@ -110,6 +110,7 @@ ROWS: tuple[Signature, ...] = (
                 r"errors? on link)"
             ),
             r"NVSwitch.{0,40}(?:fatal|fail)",
+            r"\b(?:HCCS|UB) LINK ERROR\b",  # Ascend's
             r"\bLink [0-9]+: (?:CRC|Replay|Recovery)(?: FLIT| Data)? Errors?: [1-9][0-9]{2}",
         ),
         "fabricmanager: NVLink 7 of GPU 3 is down after training error",
@@ -122,6 +123,7 @@ ROWS: tuple[Signature, ...] = (
         "NVLinkError",
         84,
         (
+            r"number of NVSwitches don't match|aborting fabric manager",
             r"in the multicast team request setup|\bmulticast team\b.{0,60}fail",
             (
                 r"fabricmanager(?:\.service)?: .{0,60}(?:status=[0-9]+/FAILURE|code=(?:exited|killed|dumped)|"
@@ -148,7 +150,7 @@ ROWS: tuple[Signature, ...] = (
             r"uncorrectable ECC|uncorrectable volatile .{0,20}ECC errors?:? [1-9]",
             r"volatile uncorr\w*\.? ECC\w*:? (?:errors?:? )?[1-9]",
             r"amdgpu.{0,60}uncorrectable hardware errors detected in umc",
-            r"double[- ]bit ECC",
+            r"double[- ]bit ECC|\bmulti[- ]bit ECC|\bUCE ERROR\b",
             r"ECC error encountered",
             r"cudaErrorECCUncorrectable",
             r"CUDA_ERROR_ECC",
@@ -229,6 +231,7 @@ ROWS: tuple[Signature, ...] = (
             r"node (?:[\w.-]+ )?(?:has )?(?:died|crashed|went down|is down|failed health)",
             r"host (?:[\w.-]+ )?is down\b",
             r"NodeDiedError",
+            r"\blost due to node failure",
             r"\bnode .{0,240}marked dead",
             r"missed too many heartbeats",
             r"daemon .{0,40}(?:died|failed to report)",
@@ -273,7 +276,7 @@ ROWS: tuple[Signature, ...] = (
         "NodeFailure",
         58,
         (
-            r"raylet (?:died|process died|terminated|exited immediately)",
+            r"raylet (?:died|process died|(?:is )?terminated|exited immediately)|[Ll]ocal [Rr]aylet (?:failed|is dead)",
             r"[Tt]he actor (?:died|is dead) because its node",
             r"worker node .{0,40}(?:unreachable|lost)",
             r"Node .{0,40}(?:has been|was) (?:removed|terminated)",
@@ -332,6 +335,7 @@ ROWS: tuple[Signature, ...] = (
             r"NVMLError_(?:LibRmVersionMismatch|DriverNotLoaded|LibraryNotFound|Unknown|NotFound|NoPermission)",
             r"NVML/RM version mismatch",
             r"Driver Not Loaded",
+            r"NVRM: API mismatch|requested number of devices unavailable for (?:nvidia|amd)\.com/",
             r"The detected CUDA version .{0,40}mismatches",
             r"NVIDIA driver is not loaded",
             r"nvidia-container-cli: .{0,80}(?:error|not found|failed)",

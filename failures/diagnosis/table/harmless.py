@@ -45,6 +45,18 @@ ROWS: tuple[Signature, ...] = (
         "slurmstepd: _slurm_cgroup_destroy: problem deleting step cgroup path /cgroup/step_0: Device or resource busy",
     ),
     benign(
+        "slurm-limits-kept",  # what a step keeps of its own where it may not have the user's
+        r"Can't propagate RLIMIT_\w+",
+        "slurmstepd: error: Can't propagate RLIMIT_MEMLOCK of 65536 from submit host: Operation not permitted",
+    ),
+    benign(
+        "oom-unwatched",  # a kernel that counts no kills says nothing of one
+        r"OOM events(?: were not monitored|, memory\.oom_control)|oom[_-]kill count(?:er|s)\b",
+        "slurmstepd: error: Cannot read the step's oom_kill counter",
+        specificity=94,
+        caseless=True,
+    ),
+    benign(
         "no-ipv6",
         r"errno: 97 - Address family not supported",
         (

@@ -201,13 +201,26 @@ ROWS: tuple[Signature, ...] = (
                 r"not found)\b)"
             ),
             r"can't open file '",
+            r"""\b(?:secret|configmap)s? \\?['"][\w./-]+\\?['"] not found""",  # what a pod was to find in its place
         ),
         "python: can't open file '/home/run9/pretrian.py': [Errno 2] No such file or directory",
         unless=(
-            r"(?i)\bwarn|\binfo\b|\bdebug\b|config file not found|optional|going to /tmp|\(ignored\)|"
-            r"mca_base|creating|will be created|"
+            r"(?i)\bwarn(?!ing {2,}\w+ {2,})|\binfo\b|\bdebug\b|"
+            r"config file not found|optional|going to /tmp|\(ignored\)|mca_base|creating|will be created|"
             r"using default"
         ),
+    ),
+    cause(
+        "pod-mount",
+        "OSError",
+        56,
+        (
+            r"(?:Mount|Attach|Unmount)Volume\.\w+ failed for volume",
+            r"Unable to attach or mount volumes",
+        ),
+        'Warning  FailedMount  pod/tern-7b-0  MountVolume.SetUp failed for volume "scratch" : mount failed',
+        blame=Blame.STORAGE,
+        unless=r"(?:secret|configmap)s? \S+ not found",
     ),
     cause(
         "no-permission",
@@ -252,6 +265,10 @@ ROWS: tuple[Signature, ...] = (
             r"EXT4-fs error",
             r"XFS .{0,40}(?:corrupt|shutdown)",
             r"Structure needs cleaning",
+            r"\bmd/raid.{0,20}: Disk failure on|no available path - failing I/O|Disabling device after reset failure",
+            r"attempt to access beyond end of device|I/O error while writing superblock",
+            r"file-max limit [0-9]+ reached|FilesystemIsReadOnly|Lock reclaim failed",
+            r"\bmmfsd?(?:64)?: \[[EX]\]",
         ),
         "cp: cannot stat: Stale file handle: '/home/run9/tokens_3.bin'",
         caseless=True,
