@@ -77,7 +77,8 @@ ROWS: tuple[Signature, ...] = (
         "XidOther",
         46,
         r"NVRM: .{0,160}\bNV_ERR_(?:RESET_REQUIRED|TIMEOUT|GPU_IN_FULLCHIP_RESET|RISCV_ERROR|ECC_ERROR|RC_ERROR)\b|"
-        r"NVRM: .{0,40}(?:_issueRpcAndWait|rpcSendMessage failed|_kgspIsHeartbeatTimedOut|_kgspRpcRecvPoll)",
+        r"NVRM: .{0,40}(?:_issueRpcAndWait|rpcSendMessage failed|_kgspIsHeartbeatTimedOut|_kgspRpcRecvPoll)|"
+        r"NVRM: .{0,60}\bGSP\S* (?:core )?unresponsive|\bRecovery action: [0-9]+ \((?:GPU_RESET|NODE_REBOOT|DRAIN)",
         "NVRM: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned from kernel_channel.c:27",
         blame=Blame.GPU,
     ),
@@ -123,7 +124,7 @@ ROWS: tuple[Signature, ...] = (
         "NVLinkError",
         84,
         (
-            r"number of NVSwitches don't match|aborting fabric manager",
+            r"number of NVSwitches don't match|aborting fabric manager|fabricmanager daemon shutdown detected",
             r"in the multicast team request setup|\bmulticast team\b.{0,60}fail",
             (
                 r"fabricmanager(?:\.service)?: .{0,60}(?:status=[0-9]+/FAILURE|code=(?:exited|killed|dumped)|"
@@ -162,6 +163,29 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
         blame=Blame.GPU,
         unless=r"(?i)ecc errors?:? 0\b",
+    ),
+    cause(  # the health check's own words, where it prints no code
+        "health-memory",
+        "ECCError",
+        64,
+        (
+            r"\bretired pages have been detected in GPU|memory mismatch was detected on GPU|"
+            r"faulty memory elements on GPU|"
+            r"exceeded uncorrectable row remap limit"
+        ),
+        "GPU 3: found 12 faulty memory elements on GPU 3",
+        caseless=True,
+        blame=Blame.GPU,
+    ),
+    cause(
+        "health-links",
+        "NVLinkError",
+        64,
+        r"NvLinks are up out of the expected|fatal errors on NvSwitch|fatal NvSwitch SXID",
+        "Only 16 NvLinks are up out of the expected 18",
+        caseless=True,
+        blame=Blame.GPU,
+        unless=r"(?i)nonfatal|non-fatal",
     ),
     cause(
         "row-remap",

@@ -45,8 +45,8 @@ ROWS: tuple[Signature, ...] = (
         "slurmstepd: _slurm_cgroup_destroy: problem deleting step cgroup path /cgroup/step_0: Device or resource busy",
     ),
     benign(
-        "slurm-limits-kept",  # what a step keeps of its own where it may not have the user's
-        r"Can't propagate RLIMIT_\w+",
+        "slurm-own-way",  # what a step takes of its own where it may not have the user's
+        r"Can't propagate RLIMIT_\w+|slurmstepd: error: Unable to create TMPDIR",
         "slurmstepd: error: Can't propagate RLIMIT_MEMLOCK of 65536 from submit host: Operation not permitted",
     ),
     benign(

@@ -52,7 +52,8 @@ ROWS: tuple[Signature, ...] = (
         ),
         caseless=True,
         blame=Blame.NETWORK,
-        unless=r"NCCL INFO (?!.*(?:[Gg]ot completion|permanently failed))",  # what it tried, and went on without
+        # What it tried, and went on without
+        unless=r"UCX +WARN|NCCL INFO (?!.*(?:[Gg]ot completion|permanently failed))",
     ),
     cause(
         "nic-down",
@@ -109,7 +110,8 @@ ROWS: tuple[Signature, ...] = (
         "heron-5:20:20 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
         caseless=True,
         blame=Blame.NETWORK,
-        unless=r"(?i)No plugin found|using internal|falling back|gloo/transport/tcp",
+        unless=r"(?i)No plugin found|using internal|falling back|gloo/transport/tcp|relevant network interfaces|"
+        r"<(?:warn|info)>",
     ),
     cause(
         "gdr-registration",
@@ -407,7 +409,8 @@ ROWS: tuple[Signature, ...] = (
             r"server socket has failed to (?:listen|bind)",
             r"RendezvousConnectionError",
             r"RendezvousTimeoutError",
-            r"RendezvousClosedError",
+            r"Rendezvous(?:Closed|State)Error",
+            r"\bwait timeout after [0-9]+ ?ms, keys: |\bgetsockname failed for fd",
             r"Rendezvous timeout",
             r"rendezvous.{0,60}(?:timed out|failed|not joined)",
             r"\bstore->get\b",
@@ -463,7 +466,7 @@ ROWS: tuple[Signature, ...] = (
             r"gnutls_handshake\(\) failed|TLS handshake timeout|SSL_connect: ",
             r"i/o timeout\b|net/http: (?:request canceled|TLS)",
             r"ErrImagePull|ImagePullBackOff|[Ff]ailed to pull (?:and unpack )?image|Back-off pulling image",
-            r"RegistryUnavailable",
+            r"RegistryUnavailable|\betcdserver: |unable to upgrade connection",
             r"Early EOF|RPC failed; (?:curl|HTTP)|the remote end hung up unexpectedly",
             r"dial tcp .{0,80}(?:refused|timeout|no such host)",
             (
@@ -519,7 +522,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"ssh: connect to host",
             r"ssh_exchange_identification|Permission denied \(publickey",
-            r"Host key verification failed",
+            r"Host key verification failed|\bssh exited with exit code 255",
             r"kex_exchange_identification",
             r"Connection (?:to \S+ )?closed by remote host",
             r"ssh: Could not resolve hostname",

@@ -76,7 +76,7 @@ ROWS: tuple[Signature, ...] = (
         ),
         "Warning  Evicted  pod/llm-7b-worker-3  The node had condition: [DiskPressure]",
         blame=Blame.SCHEDULER,
-        unless=r"Cancelling deletion",
+        unless=r"Cancelling deletion|\bLustre: ",
     ),
     symptom(
         "slurm-prolog",
@@ -150,7 +150,6 @@ ROWS: tuple[Signature, ...] = (
             r"error: Job credential|Task launch for \S+ failed on node",
             r"slurmd error running JobId|timeout waiting for task launch|resolve_ctls_from_dns_srv",
             r"BOOT_FAIL",
-            r"Unable to create TMPDIR",
             r"requeued due to failure of node",
             r"srun: error: .{0,40}(?:Cannot communicate with node|Aborting, .{0,40}(?:missing|connection to node))",
             r"wrong with the boot of the nodes|\bnodes \S+ are still not ready|nodes to respond, abort launch",
