@@ -1177,6 +1177,19 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("None", "module was unable to find any relevant network interfaces: another transport will be used"),
     ("None", "slurmstepd: error: Unable to create TMPDIR [/scratch/7]: Permission denied"),
     ("None", "libfabric:42:efa:core:efa_list():200<warn> No EFA devices found"),
+    ("Hang", "All nodes hanged"),
+    ("NVLinkError", "fabric manager NVIDIA GPU driver interface version 1.2 don't match with driver version 1.3."),
+    ("CUDAError", "nvidia-smi: No devices were found"),
+    ("GPUFallenOffBus", "pcieport 0000:3a:00.0: DPC: containment event, status:0x1f01 source:0x0000"),
+    ("NodeFailure", "Your job has been killed because host tern-3 went down"),
+    ("NetworkError", "PML ucx cannot be selected"),
+    ("NetworkError", "psm2: tern-3: hfi_userinit: assign_context command failed: Device or resource busy"),
+    ("NetworkError", "x():130 NCCL WARN NET/OFI Could not create endpoint on rail 7"),
+    ("NCCLTimeoutError", "RuntimeError: Timed out waiting for all ranks in all_gather"),
+    ("ConnectionError", "wandb.sdk.service.service.ServiceStartProcessError: the process exited"),
+    ("S3StorageError", "NotFoundError: Error executing an HTTP request: HTTP response code 404 when reading gs://b/x"),
+    ("Preempted/TimeLimit", "UncompletedJobError: Job not requeued because: timed-out and not checkpointable."),
+    ("Preempted/TimeLimit", "State: TIMEOUT (exit code 0)"),
 )  # fmt: skip
 
 

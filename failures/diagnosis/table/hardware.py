@@ -49,8 +49,7 @@ ROWS: tuple[Signature, ...] = (
             r"only [0-9]+ (?:of|out of) [0-9]+ GPUs (?:are )?(?:visible|found|detected)",
             r"NVMLError_GpuIsLost|\bGPU_?Lost\b|lspci shows rev ff|\(rev ff\)",
             r"\bGPU .{0,60}(?:no longer|not) (?:visible|present|enumerated|on the bus)\b",
-            r"GPU has fallen off the bus",
-            r"fallen off the bus",
+            r"(?:fallen|fell) off the bus",
             r"GPU is lost",
             r"GPU_IS_LOST",
         ),
@@ -125,6 +124,7 @@ ROWS: tuple[Signature, ...] = (
         84,
         (
             r"number of NVSwitches don't match|aborting fabric manager|fabricmanager daemon shutdown detected",
+            r"fabric manager .{0,60}interface version .{0,60}match with driver",
             r"in the multicast team request setup|\bmulticast team\b.{0,60}fail",
             (
                 r"fabricmanager(?:\.service)?: .{0,60}(?:status=[0-9]+/FAILURE|code=(?:exited|killed|dumped)|"
@@ -253,7 +253,7 @@ ROWS: tuple[Signature, ...] = (
             r"health ?check(?: program)? (?:has )?fail|failed (?:the |its )?(?:node )?health ?check",
             r"\(node failure\)",
             r"node (?:[\w.-]+ )?(?:has )?(?:died|crashed|went down|is down|failed health)",
-            r"host (?:[\w.-]+ )?is down\b",
+            r"host (?:[\w.-]+ )?(?:is|went) down\b",
             r"NodeDiedError",
             r"\blost due to node failure",
             r"\bnode .{0,240}marked dead",
@@ -359,7 +359,8 @@ ROWS: tuple[Signature, ...] = (
             r"NVMLError_(?:LibRmVersionMismatch|DriverNotLoaded|LibraryNotFound|Unknown|NotFound|NoPermission)",
             r"NVML/RM version mismatch",
             r"Driver Not Loaded",
-            r"NVRM: API mismatch|requested number of devices unavailable for (?:nvidia|amd)\.com/",
+            r"\bNo devices were found\b|NVRM: API mismatch",
+            r"requested number of devices unavailable for (?:nvidia|amd)\.com/",
             r"The detected CUDA version .{0,40}mismatches",
             r"NVIDIA driver is not loaded",
             r"nvidia-container-cli: .{0,80}(?:error|not found|failed)",
@@ -465,7 +466,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"pcieport.{0,60}(?:Uncorrected \((?:Fatal|Non-Fatal)\)|device lost)",
             r"AER: .{0,30}Uncorrected \(Fatal\)",
-            r"link is down on slot",
+            r"link is down on slot|\bDPC: (?:containment event|unmasked uncorrectable)",
         ),
         "kernel: pcieport 0000:80:01.1: AER: Uncorrected (Fatal) error received: 0000:80:01.1",
         caseless=True,

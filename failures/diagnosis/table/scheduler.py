@@ -12,7 +12,7 @@ ROWS: tuple[Signature, ...] = (
         97,
         (
             r"State=(?:TIMEOUT|DEADLINE)\b|\bReason=TimeLimit\b|\b(?:TIMEOUT|DEADLINE)\+? +[0-9]+:[0-9]+",
-            r"\|(?:TIMEOUT|DEADLINE)\||\bstate:? (?:TIMEOUT|DEADLINE)\b",
+            r"\|(?:TIMEOUT|DEADLINE)\||\b[Ss]tate *:? (?:TIMEOUT|DEADLINE)\b|timed-out and not checkpointable",
             r"MaxRuntimeExceeded|MaxWaitTimeExceeded",
             r"(?i:maximum wall ?clock time exceeded|killed by walltime|walltime .{0,30}exceeded)",
             r"(?i:exiting program after [0-9.]+ minutes)",

@@ -34,7 +34,7 @@ ROWS: tuple[Signature, ...] = (
             r"aws-c-s3",
             r"AWS_ERROR_",
             r"S3FileSystem",
-            r"platform/s3/\w+\.cc",
+            r"platform/s3/\w+\.cc|Error executing an HTTP request: HTTP response",
             (
                 r"(?i:\bs3\b.{0,60}(?:fail(?:ed|ure)?\b|error\b|timed? ?out|refused|denied|unavailable|"
                 r"slow ?down)|(?:fail(?:ed|ure)?|error|unable|timed? ?out|cannot|could not).{0,80}\bs3://|"
