@@ -20,7 +20,7 @@ ROWS: tuple[Signature, ...] = (
     benign(
         "process-group-left",
         (
-            r"process group has NOT been destroyed",
+            r"process group has NOT been destroyed|main process destroyed cuda before watchdog",
             r"destroy_process_group\(\) was not called",
             r"Producer process has been terminated before all shared CUDA tensors",
         ),
