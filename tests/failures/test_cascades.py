@@ -434,6 +434,7 @@ ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_
         """\
 [I301 ProcessGroupNCCL.cpp:1501] main process destroyed cuda before watchdog loop exited (CUDA error: driver shutting down
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+Exception raised from c10_cuda_check_implementation at /opt/build/c10/cuda/CUDAException.cpp:43 (most recent call first):
 """,
     ),
 )
