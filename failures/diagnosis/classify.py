@@ -139,12 +139,16 @@ def _seen_in_context(finding: Finding, others: list[Finding]) -> Finding:
         return replace(finding, role=Role.TEARDOWN, label="")
     if finding.signature == DAEMON_LOST and _killed_before(at, others):
         return replace(finding, specificity=AUDIBLE - 2)
+    if finding.signature == KEEP_ALIVE and any(other.signature == "sigkill" for other in others):
+        return replace(finding, specificity=AUDIBLE - 2)
     if finding.signature in SWEPT and finding.line.text.startswith(SLURM) and _task_ended_before(at, others):
         return replace(finding, role=Role.TEARDOWN, label="")
     return relabelled(finding)
 
 
 DAEMON_LOST = "daemon-lost"
+KEEP_ALIVE = "keep-alive-lost"  # an agent that tells how its worker was killed has outlived its own silence
+TAKEN = "slurm-preempted"  # what became of a node that died, where it is told after its death
 SPAWNED = "multiprocessing/spawn.py:"  # a child that finds its start cut short: its parent had died while it wrote
 
 
@@ -169,7 +173,8 @@ WEAK_POINTS = frozenset(exceptions.WEAK.values())
 def _sure_before(at: int, finding: Finding, others: list[Finding]) -> bool:
     return any(
         other.role is Role.INITIATING and other.specificity >= SURE and other.line.number < at
-        and other.label != finding.label for other in others
+        and other.label != finding.label and not (finding.signature == TAKEN and other.label == "NodeFailure")
+        for other in others
     )  # fmt: skip
 
 

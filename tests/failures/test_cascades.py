@@ -415,6 +415,28 @@ RuntimeError: Rank 0, node n1, device 0, iteration 11: Unexpected result nan (me
 [rank1]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)
 """,
     ),
+    (  # a node that died because it was taken away
+        "Preempted/TimeLimit",
+        """\
+The actor died because its node has died. Node Id: 3f
+	the actor's node was preempted: the spot pool was drained
+""",
+    ),
+    (  # an agent that tells how its worker was killed is alive itself
+        "HostOOMKilled",
+        """\
+The node 'tern-4_211_0' has failed to send a keep-alive heartbeat to the rendezvous 'run9' due to an error
+ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 1 (pid: 88)
+""",
+    ),
+    (  # the end of a program that was done, as its watchdog tells it
+        "None",
+        """\
+[I301 ProcessGroupNCCL.cpp:1501] main process destroyed cuda before watchdog loop exited (CUDA error: driver shutting down
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+Exception raised from c10_cuda_check_implementation at /opt/build/c10/cuda/CUDAException.cpp:43 (most recent call first):
+""",
+    ),
 )
 
 

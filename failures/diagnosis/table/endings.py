@@ -30,7 +30,7 @@ ROWS: tuple[Signature, ...] = (
             r"exits with return code = -?[0-9]+",
             r"Primary job  terminated normally",
             r"(?:mpirun|mpiexec|prterun|orterun) noticed",
-            r"MPI_ABORT",
+            r"MPI_ABORT|BAD TERMINATION OF ONE OF YOUR APPLICATION|\[(?:mpiexec|proxy:[0-9:]+)@[\w.-]+\] HYD\w+ \(",
             r"Job entrypoint command failed",
             r"Process group watchdog",
             r"exited with non-zero status",
@@ -60,6 +60,17 @@ ROWS: tuple[Signature, ...] = (
         45,
         r"MPI communication peer process has unexpectedly disconnected",
         "An MPI communication peer process has unexpectedly disconnected.  This",
+        blame=Blame.NODE,
+    ),
+    symptom(  # what MPI says of any call that failed; fabric, memory and arguments have lines of their own
+        "mpi-fatal",
+        "RuntimeError",
+        40,
+        (
+            r"\*\*\* (?:An error occurred in MPI_|MPI_ERR)|\bMPI_INIT failed for some reason",
+            r"\bFatal error in (?:internal_|P?MPI_)\w+:",
+        ),
+        "[tern-3:4242] *** An error occurred in MPI_Bcast",
         blame=Blame.NODE,
     ),
     teardown(

@@ -164,7 +164,8 @@ UNTOLD = re.compile(r"^(?:[a-z_]\w*\.)+([A-Z]\w+)(?:: |:?\s*$)")
 # `See root cause above`: by its own words no cause, whatever its name
 REFERS = re.compile(
     r"(?i)\b(?:see|check) (?:the )?(?:root cause|stack ?trace|traceback)s? (?:above|for (?:the )?root cause)|"
-    r"due to an exception in a background process"
+    r"due to an exception in a background process|"
+    r"^exception raised from \S+ at "  # the head of the stack below what was said
 )
 HOME = re.compile(r"(?:[a-z_]\w*\.)*(?:errors?|exceptions?|exc)\.[A-Z]\w+: \S")
 INSIDE = re.compile(r"(?:RayTaskError|RemoteError)\((\w+)\)|Caught (\w+) in ")

@@ -219,7 +219,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"ncclInvalidUsage",
             r"ncclInvalidArgument",
-            r"NCCL .{0,60}invalid (?:usage|argument)",
+            r"NCCL .{0,60}invalid (?:usage|argument)|NCCL error in: \S{1,200} invalid (?:usage|argument)",
         ),
         "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:77, invalid usage, NCCL version 2.21.5",
     ),
@@ -248,7 +248,8 @@ ROWS: tuple[Signature, ...] = (
         42,
         (
             r"ncclInternalError",
-            r"NCCL .{0,60}internal error - please report|Test NCCL failure .{0,60}'internal error",
+            r"NCCL (?:.{0,60}|error in: \S{1,200} )internal error - please report",
+            r"Test NCCL failure .{0,60}'internal error",
         ),
         "ncclInternalError: Internal check failed.",
     ),

@@ -44,13 +44,12 @@ ROWS: tuple[Signature, ...] = (
         98,
         (
             r"(?:lost|disappeared|dropped|missing) from (?:the )?(?:PCIe? )?bus",
-            r"config space inaccessible",
+            r"config space inaccessible|nvidia .{0,20}unable to change power state from D3cold",
             r"expected [0-9]+ GPUs?,? (?:but )?(?:found|got|only) [0-9]+",
             r"only [0-9]+ (?:of|out of) [0-9]+ GPUs (?:are )?(?:visible|found|detected)",
             r"NVMLError_GpuIsLost|\bGPU_?Lost\b|lspci shows rev ff|\(rev ff\)",
             r"\bGPU .{0,60}(?:no longer|not) (?:visible|present|enumerated|on the bus)\b",
-            r"GPU has fallen off the bus",
-            r"fallen off the bus",
+            r"(?:fallen|fell) off the bus",
             r"GPU is lost",
             r"GPU_IS_LOST",
         ),
@@ -77,7 +76,8 @@ ROWS: tuple[Signature, ...] = (
         "XidOther",
         46,
         r"NVRM: .{0,160}\bNV_ERR_(?:RESET_REQUIRED|TIMEOUT|GPU_IN_FULLCHIP_RESET|RISCV_ERROR|ECC_ERROR|RC_ERROR)\b|"
-        r"NVRM: .{0,40}(?:_issueRpcAndWait|rpcSendMessage failed|_kgspIsHeartbeatTimedOut|_kgspRpcRecvPoll)",
+        r"NVRM: .{0,40}(?:_issueRpcAndWait|rpcSendMessage failed|_kgspIsHeartbeatTimedOut|_kgspRpcRecvPoll)|"
+        r"NVRM: .{0,60}\bGSP\S* (?:core )?unresponsive|\bRecovery action: [0-9]+ \((?:GPU_RESET|NODE_REBOOT|DRAIN)",
         "NVRM: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned from kernel_channel.c:27",
         blame=Blame.GPU,
     ),
@@ -110,6 +110,7 @@ ROWS: tuple[Signature, ...] = (
                 r"errors? on link)"
             ),
             r"NVSwitch.{0,40}(?:fatal|fail)",
+            r"\b(?:HCCS|UB) LINK ERROR\b",  # Ascend's
             r"\bLink [0-9]+: (?:CRC|Replay|Recovery)(?: FLIT| Data)? Errors?: [1-9][0-9]{2}",
         ),
         "fabricmanager: NVLink 7 of GPU 3 is down after training error",
@@ -122,6 +123,8 @@ ROWS: tuple[Signature, ...] = (
         "NVLinkError",
         84,
         (
+            r"number of NVSwitches don't match|aborting fabric manager|fabricmanager daemon shutdown detected",
+            r"fabric manager .{0,60}interface version .{0,60}match with driver",
             r"in the multicast team request setup|\bmulticast team\b.{0,60}fail",
             (
                 r"fabricmanager(?:\.service)?: .{0,60}(?:status=[0-9]+/FAILURE|code=(?:exited|killed|dumped)|"
@@ -148,7 +151,7 @@ ROWS: tuple[Signature, ...] = (
             r"uncorrectable ECC|uncorrectable volatile .{0,20}ECC errors?:? [1-9]",
             r"volatile uncorr\w*\.? ECC\w*:? (?:errors?:? )?[1-9]",
             r"amdgpu.{0,60}uncorrectable hardware errors detected in umc",
-            r"double[- ]bit ECC",
+            r"double[- ]bit ECC|\bmulti[- ]bit ECC|\bUCE ERROR\b",
             r"ECC error encountered",
             r"cudaErrorECCUncorrectable",
             r"CUDA_ERROR_ECC",
@@ -160,6 +163,29 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
         blame=Blame.GPU,
         unless=r"(?i)ecc errors?:? 0\b",
+    ),
+    cause(  # the health check's own words, where it prints no code
+        "health-memory",
+        "ECCError",
+        64,
+        (
+            r"\bretired pages have been detected in GPU|memory mismatch was detected on GPU|"
+            r"faulty memory elements on GPU|"
+            r"exceeded uncorrectable row remap limit"
+        ),
+        "GPU 3: found 12 faulty memory elements on GPU 3",
+        caseless=True,
+        blame=Blame.GPU,
+    ),
+    cause(
+        "health-links",
+        "NVLinkError",
+        64,
+        r"NvLinks are up out of the expected|fatal errors on NvSwitch|fatal NvSwitch SXID",
+        "Only 16 NvLinks are up out of the expected 18",
+        caseless=True,
+        blame=Blame.GPU,
+        unless=r"(?i)nonfatal|non-fatal",
     ),
     cause(
         "row-remap",
@@ -227,8 +253,9 @@ ROWS: tuple[Signature, ...] = (
             r"health ?check(?: program)? (?:has )?fail|failed (?:the |its )?(?:node )?health ?check",
             r"\(node failure\)",
             r"node (?:[\w.-]+ )?(?:has )?(?:died|crashed|went down|is down|failed health)",
-            r"host (?:[\w.-]+ )?is down\b",
+            r"host (?:[\w.-]+ )?(?:is|went) down\b",
             r"NodeDiedError",
+            r"\blost due to node failure",
             r"\bnode .{0,240}marked dead",
             r"missed too many heartbeats",
             r"daemon .{0,40}(?:died|failed to report)",
@@ -273,7 +300,7 @@ ROWS: tuple[Signature, ...] = (
         "NodeFailure",
         58,
         (
-            r"raylet (?:died|process died|terminated|exited immediately)",
+            r"raylet (?:died|process died|(?:is )?terminated|exited immediately)|[Ll]ocal [Rr]aylet (?:failed|is dead)",
             r"[Tt]he actor (?:died|is dead) because its node",
             r"worker node .{0,40}(?:unreachable|lost)",
             r"Node .{0,40}(?:has been|was) (?:removed|terminated)",
@@ -332,6 +359,8 @@ ROWS: tuple[Signature, ...] = (
             r"NVMLError_(?:LibRmVersionMismatch|DriverNotLoaded|LibraryNotFound|Unknown|NotFound|NoPermission)",
             r"NVML/RM version mismatch",
             r"Driver Not Loaded",
+            r"\bNo devices were found\b|NVRM: API mismatch",
+            r"requested number of devices unavailable for (?:nvidia|amd)\.com/",
             r"The detected CUDA version .{0,40}mismatches",
             r"NVIDIA driver is not loaded",
             r"nvidia-container-cli: .{0,80}(?:error|not found|failed)",
@@ -389,7 +418,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"UNKNOWN_CUDA_ERROR",
             r"(?i:\bCUresult\b.{0,40}error|hipErrorNoBinaryForGpu)",
-            r"CUDA (?:driver|call|kernel) (?:error|failed)",
+            r"CUDA (?:driver|call|kernel) (?:error\b|failed)",
             r"CUDA error:|\[CUDA error\]|CUDA error at \S{1,200}:[0-9]|\bGPUassert: ",
             r"CUDA (?:[Rr]untime|[Dd]river) API error",
             r"\bNative API failed\b|\b(?:UR|PI)_(?:RESULT_)?ERROR_[A-Z]|level_zero backend failed",  # Intel
@@ -437,7 +466,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"pcieport.{0,60}(?:Uncorrected \((?:Fatal|Non-Fatal)\)|device lost)",
             r"AER: .{0,30}Uncorrected \(Fatal\)",
-            r"link is down on slot",
+            r"link is down on slot|\bDPC: (?:containment event|unmasked uncorrectable)",
         ),
         "kernel: pcieport 0000:80:01.1: AER: Uncorrected (Fatal) error received: 0000:80:01.1",
         caseless=True,

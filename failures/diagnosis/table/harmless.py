@@ -20,7 +20,7 @@ ROWS: tuple[Signature, ...] = (
     benign(
         "process-group-left",
         (
-            r"process group has NOT been destroyed",
+            r"process group has NOT been destroyed|main process destroyed cuda before watchdog",
             r"destroy_process_group\(\) was not called",
             r"Producer process has been terminated before all shared CUDA tensors",
         ),
@@ -43,6 +43,18 @@ ROWS: tuple[Signature, ...] = (
         "slurm-cgroup-left",  # the scheduler sweeping up behind a step that has ended already
         r"\b(?:delet|destroy|remov|rmdir).{0,80}\bcgroup.{0,240}(?:[Rr]esource busy|No such file)",
         "slurmstepd: _slurm_cgroup_destroy: problem deleting step cgroup path /cgroup/step_0: Device or resource busy",
+    ),
+    benign(
+        "slurm-own-way",  # what a step takes of its own where it may not have the user's
+        r"Can't propagate RLIMIT_\w+|slurmstepd: error: Unable to create TMPDIR",
+        "slurmstepd: error: Can't propagate RLIMIT_MEMLOCK of 65536 from submit host: Operation not permitted",
+    ),
+    benign(
+        "oom-unwatched",  # a kernel that counts no kills says nothing of one
+        r"OOM events(?: were not monitored|, memory\.oom_control)|oom[_-]kill count(?:er|s)\b",
+        "slurmstepd: error: Cannot read the step's oom_kill counter",
+        specificity=94,
+        caseless=True,
     ),
     benign(
         "no-ipv6",

@@ -10,7 +10,9 @@ from ..signatures import Signature, symptom, teardown
 from ..values import Blame
 
 CALM = (
-    r"(?i)\bwarn|\bno (?:\w+ ){0,2}(?:errors?|failures?)\b|\b(?:0|zero) (?:\w+ )?(?:errors?|failures?)|"
+    # `Warning` between two columns is how Kubernetes calls each event that matters
+    r"(?i)\bwarn(?!ing {2,}\w+ {2,})|"
+    r"\bno (?:\w+ ){0,2}(?:errors?|failures?)\b|\b(?:0|zero) (?:\w+ )?(?:errors?|failures?)|"
     r"retrying|fallback|falling back|\bfailed over|: (?:0|false|none|off|disabled)\W*$|\bis (?:en|dis)abled|"
     r"\bverified\b|\bnothing\b|\bcount(?:er)?s?[ :=]{1,3}0\b|\b(?:passed|succeeded|successful(?:ly)?)\b"
 )
@@ -85,7 +87,8 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
         blame=Blame.STORAGE,
         unless=rf"{CALM}|bucket[_ ](?:size|cap|view)|(?:reduce|gather|gradient|grad|ddp|length)[_ ]?bucket|"
-        r"\bbuckets? #?[0-9]{1,3}(?:[\s,:;)]|$)|\bray\b|gcs_\w+|(?:from|to) gcs\b",  # DDP numbers its buckets
+        r"\bbuckets? #?[0-9]{1,3}(?:[\s,:;)]|$)|"  # DDP numbers its buckets
+        r"\bray(?:let)?\b|gcs_\w+|(?:from|to) gcs\b|\bgcs (?:server|client)\b",
     ),
     symptom(
         "hint-ended-from-outside",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from ..signatures import Signature, cause, symptom
 from ..values import Blame
 
+# It warned, and went on another way
+OWN_WAY = r"(?i)ignor|instead(?! of)|default|disabl|fall|retry|using|optional|real path"
+
 ROWS: tuple[Signature, ...] = (
     cause(
         "ib-async-event",
@@ -25,7 +28,7 @@ ROWS: tuple[Signature, ...] = (
         "NetworkError",
         85,
         (
-            r"Completion with error at (?:client|server)",
+            r"Completion with error at (?:client|server)|Got CQE with error",
             r"NET/OFI .{0,60}(?:completed with error|failed)",
             r"ib_mlx5_log\.c:[0-9]+ .{0,60}(?:operation on|exceeded on|error on)",
             r"Failed status (?:[5-9]|1[0-9]): wr_id",
@@ -33,7 +36,7 @@ ROWS: tuple[Signature, ...] = (
             r"NET/IB ?: .{0,60}(?:Got completion|unable to|fail)",
             r"completion (?:from peer .{0,60})?with (?:status|error)[ =]?(?:[1-9]|\w+ err)",
             r"IBV_WC_(?:RETRY_EXC|RNR_RETRY|REM_|LOC_|WR_FLUSH)",
-            r"transport retry count(?:er)? exceeded|_completion_with_err\b",
+            r"\bhfi1?_userinit\b|transport retry count(?:er)? exceeded|_completion_with_err\b",
             r"\bibv_\w{2,30}.{0,30}\bfailed",
             r"\bUCC error: Network",
             r"vendor err(?:or)? [0-9]+",
@@ -41,6 +44,7 @@ ROWS: tuple[Signature, ...] = (
                 r"(?:could not|failed to|unable to|cannot) (?:create|modify) "
                 r"(?:a |an |loopback |extended )*(?:queue pair|QP)\b"
             ),
+            r"gloo/transport/ibverbs/\w{1,40}\.cc:[0-9]+\]",
         ),
         (
             "heron-2:81:95 [3] transport/net_ib.cc:1301 NCCL WARN NET/IB : Got completion from peer 10.9.0.4 "
@@ -48,6 +52,8 @@ ROWS: tuple[Signature, ...] = (
         ),
         caseless=True,
         blame=Blame.NETWORK,
+        # What it tried, and went on without
+        unless=r"UCX +WARN|NCCL INFO (?!.*(?:[Gg]ot completion|permanently failed))",
     ),
     cause(
         "nic-down",
@@ -69,6 +75,7 @@ ROWS: tuple[Signature, ...] = (
             r"^[ \t]*state:[ \t]*1: down\b",
             r"NIC .{0,30}(?:down|flap|reset)",
             r"InfiniBand.{0,60}(?:down|failed|error)",
+            r"\bib[0-9]+: transmit timeout|\bRDMA_CM_EVENT_(?:UNREACHABLE|\w+_ERROR|DEVICE_REMOVAL)",
         ),
         "kernel: mlx5_core 0000:3b:00.0 ib2: Link down",
         caseless=True,
@@ -86,11 +93,11 @@ ROWS: tuple[Signature, ...] = (
             r"no socket interface found",
             r"no (?:IB|RDMA|EFA|usable|InfiniBand) (?:device|interface|HCA)s? (?:found|available)",
             r"network .{0,20} not found\b",
-            r"Failed to initialize any NET plugin",
+            r"Failed to initialize any NET plugin|\bPML (?:ucx|cm|yalla) cannot be selected",
             r"Error: network \w+ not found",
             r"no usable interface",
             r"fi_(?:getinfo|endpoint|av_insert|domain|fabric)\b.{0,60}(?:fail|error)",
-            r"\bOFI\b.{0,80}(?:fail|error|unable)",
+            r"\bOFI\b.{0,80}(?:fail|error|unable)|NCCL WARN NET/OFI .{0,40}(?:could not|couldn't|cannot)",
             r"\bEFA\b.{0,80}(?:fail|error|unable|down)",
             r"libfabric.{0,40}(?:fail|error)",
             r"UCX +(?:ERROR|FATAL)",
@@ -103,7 +110,8 @@ ROWS: tuple[Signature, ...] = (
         "heron-5:20:20 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
         caseless=True,
         blame=Blame.NETWORK,
-        unless=r"(?i)No plugin found|using internal|falling back",
+        unless=r"(?i)No plugin found|using internal|falling back|gloo/transport/tcp|relevant network interfaces|"
+        r"<(?:warn|info)>",
     ),
     cause(
         "gdr-registration",
@@ -126,7 +134,8 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
         blame=Blame.NETWORK,
         unless=(
-            r"(?i)huggingface|https?://|NET/IB : No device found|libibverbs\.so|urllib3|requests\.|httpx|aiohttp|"
+            r"(?i)NCCL INFO|huggingface|https?://|NET/IB : No device found|libibverbs\.so|urllib3|"
+            r"requests\.|httpx|aiohttp|"
             r"\burlopen\b|\bssh\b|\[c10d\]|gloo|\[errno (?:100|101|113)\]"  # as Python says it of its own sockets
         ),
     ),
@@ -185,6 +194,43 @@ ROWS: tuple[Signature, ...] = (
         "heron-5:20:61 [1] proxy.cc:1201 NCCL WARN [Service thread] Socket recv failed while polling for opId=0x7a",
         blame=Blame.NETWORK,
     ),
+    # Which part of the library warned, for the hundreds of warnings that have no row of their own
+    symptom(
+        "nccl-part-fabric",
+        "NetworkError",
+        34,
+        (
+            r"(?:socket|net_\w+|net|ibvwrap|linux|ras)\.(?:cc|h):[0-9]+ NCCL WARN .{0,120}"
+            r"(?:[Ff]ail|[Ee]rror|[Ee]xceeded|[Tt]imed? ?out|[Uu]nexpected|[Nn]o (?:valid|usable|device)|[Cc]annot|"
+            r"[Cc]ould not|not ready)"
+        ),
+        "heron-2:81:95 [3] misc/socket.cc:510 NCCL WARN Net : error encountered when getting address info : x",
+        blame=Blame.NETWORK,
+        unless=OWN_WAY,
+    ),
+    symptom(
+        "nccl-part-device",
+        "CUDAError",
+        34,
+        r"(?:cudawrap|nvmlwrap)\.(?:cc|h):[0-9]+ NCCL WARN .{0,120}(?:[Ff]ailed|Minimum requirement|not found)",
+        "heron-2:81:95 [3] misc/nvmlwrap.cc:120 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: Unknown Error",
+        blame=Blame.GPU,
+        unless=OWN_WAY,
+    ),
+    symptom(
+        "nccl-part-call",
+        "RuntimeError",
+        34,
+        (
+            r"\b(?:init|enqueue|argcheck|group|transport|channel|bootstrap|proxy|register|p2p|connect|search|topo|"
+            r"paths|rings|xml)\.(?:cc|h):[0-9]+ NCCL WARN .{0,120}(?:[Ee]rror|[Ff]ail|[Ii]nvalid|[Mm]ismatch|"
+            r"out of (?:bounds|range)|[Tt]oo (?:many|old|long)|[Cc]ould not|[Cc]ouldn't|"
+            r"not (?:found|allowed|match|supported)|[Uu]nknown|"
+            r"[Uu]nexpected|truncated|[Nn]o transport|already checked in)"
+        ),
+        "heron-2:81:95 [3] bootstrap.cc:130 NCCL WARN Message truncated : received 16 bytes instead of 8",
+        unless=OWN_WAY,
+    ),
     symptom(  # how a failed call climbs out of the library: file:line -> result code
         "nccl-code-cuda",
         "CUDAError",
@@ -230,7 +276,7 @@ ROWS: tuple[Signature, ...] = (
             r"OpType=\w+.{0,300}ran for [0-9]+ milliseconds",
             r"RCCL.{0,60}timed? ?out",
             r"(?i:NCCL error.{0,40}timed? ?out)|[Cc]ollective operation timeout",
-            r"[Tt]imed out (?:in monitoredBarrier|waiting for ranks)",
+            r"[Tt]imed out (?:in monitoredBarrier|waiting for (?:all )?ranks)",
             r"Timeout at NCCL work",
             r"Watchdog caught collective operation timeout",
             r"collective operation timeout: WorkNCCL",
@@ -280,7 +326,8 @@ ROWS: tuple[Signature, ...] = (
         (
             r"(?i:\b(?:training|job|rank|collective|NCCL) (?:hang|stall)\b)",
             r"(?i:has been (?:stuck|hanging|hung|stalled) for)",
-            r"(?i:\b(?:is|are|was|were) hanged\b|\ball (?:the )?(?:workers|ranks) (?:hang|hung|are stuck)\b)",
+            r"(?i:\b(?:is|are|was|were) hanged\b)",
+            r"(?i:\ball (?:the )?(?:workers|ranks|nodes) (?:hang(?:ed)?|hung|are stuck)\b)",
             r"(?i:\bstep [0-9]+ .{0,40}(?:stalled|stuck|has not finished))",
             (
                 r"(?i:no (?:training |log |forward )?(?:progress|output|"
@@ -363,7 +410,8 @@ ROWS: tuple[Signature, ...] = (
             r"server socket has failed to (?:listen|bind)",
             r"RendezvousConnectionError",
             r"RendezvousTimeoutError",
-            r"RendezvousClosedError",
+            r"Rendezvous(?:Closed|State)Error",
+            r"\bwait timeout after [0-9]+ ?ms, keys: |\bgetsockname failed for fd",
             r"Rendezvous timeout",
             r"rendezvous.{0,60}(?:timed out|failed|not joined)",
             r"\bstore->get\b",
@@ -391,6 +439,10 @@ ROWS: tuple[Signature, ...] = (
                 r"timed out|Timed out)"
             ),
             r"Gloo connectFullMesh failed",
+            (
+                r"gloo/transport/(?:tcp|uv)/[\w/]{1,40}\.cc:[0-9]+\] .{0,60}\b(?:poll|socket|bind|listen|accept|"
+                r"get\w+name|read|write|interface|hostname|address|handshake|SSL)\b"
+            ),
         ),
         (
             "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
@@ -405,6 +457,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"RateLimitError|APIConnectionError|APITimeoutError|InternalServerError: Error code: 5",
             r"ServerSelectionTimeoutError|Tunnel connection failed: ",
+            r"wandb\.sdk\.service\.\S{0,60}Error",
             r"[Ee]rror while calling W&B API|wandb: ERROR Run initialization has timed out",
             r"\bsocket\.timeout\b",
             r"\bssl\.SSL\w*Error|SSLZeroReturnError|SSLWantReadError",
@@ -414,7 +467,8 @@ ROWS: tuple[Signature, ...] = (
             r"Failed to connect to \S{3,80} port [0-9]+",
             r"gnutls_handshake\(\) failed|TLS handshake timeout|SSL_connect: ",
             r"i/o timeout\b|net/http: (?:request canceled|TLS)",
-            r"ErrImagePull|ImagePullBackOff|failed to pull image",
+            r"ErrImagePull|ImagePullBackOff|[Ff]ailed to pull (?:and unpack )?image|Back-off pulling image",
+            r"RegistryUnavailable|\betcdserver: |unable to upgrade connection",
             r"Early EOF|RPC failed; (?:curl|HTTP)|the remote end hung up unexpectedly",
             r"dial tcp .{0,80}(?:refused|timeout|no such host)",
             (
@@ -470,7 +524,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"ssh: connect to host",
             r"ssh_exchange_identification|Permission denied \(publickey",
-            r"Host key verification failed",
+            r"Host key verification failed|\bssh exited with exit code 255",
             r"kex_exchange_identification",
             r"Connection (?:to \S+ )?closed by remote host",
             r"ssh: Could not resolve hostname",
@@ -490,7 +544,8 @@ ROWS: tuple[Signature, ...] = (
             r"ECONNRESET",
             r"ETIMEDOUT",
             r"Broken pipe",
-            r"Failed to (?:connect|register).{0,60}(?:GCS|raylet|redis|master|server)",
+            r"Failed to (?:connect|register|announce).{0,60}(?:GCS|raylet|redis|master|server)",
+            r"timeout in .{0,60}\bGCS server",
             r"address already in use|Cannot assign requested address|Software caused connection abort",
         ),
         "ray: Failed to connect to GCS at address 10.9.0.1:6379",

@@ -12,7 +12,7 @@ ROWS: tuple[Signature, ...] = (
         97,
         (
             r"State=(?:TIMEOUT|DEADLINE)\b|\bReason=TimeLimit\b|\b(?:TIMEOUT|DEADLINE)\+? +[0-9]+:[0-9]+",
-            r"\|(?:TIMEOUT|DEADLINE)\||\bstate:? (?:TIMEOUT|DEADLINE)\b",
+            r"\|(?:TIMEOUT|DEADLINE)\||\b[Ss]tate *:? (?:TIMEOUT|DEADLINE)\b|timed-out and not checkpointable",
             r"MaxRuntimeExceeded|MaxWaitTimeExceeded",
             r"(?i:maximum wall ?clock time exceeded|killed by walltime|walltime .{0,30}exceeded)",
             r"(?i:exiting program after [0-9.]+ minutes)",
@@ -45,6 +45,7 @@ ROWS: tuple[Signature, ...] = (
             r"(?i:spot (?:instance|vm|node) .{0,40}(?:reclaim|terminat|interrupt|preempt))",
             r"(?i:(?:termination|preemption|shutdown) is imminent)",
             r"DUE TO PREEMPTION",
+            r"(?i:died by preemption|due to (?:node|spot|host) preemption)",
             r"DUE TO JOB REQUEUE",
             (
                 r"(?i:this job is preempted|job .{0,40}\bpreempted\b|was preempted|Preempted by|preemption notice|"
@@ -69,12 +70,13 @@ ROWS: tuple[Signature, ...] = (
                 r"(?i:pod .{0,60}\bevict(?:ed|ion)|The node was low on resource|"
                 r"evicting pod|"
                 r"\bpod/\S+ evicted|\bnode/\S+ (?:drained|cordoned)|"
+                r"ephemeral local storage usage exceeds|exceeded its local ephemeral storage limit|"
                 r"DisruptionTarget|TerminationByKubelet|PreemptionByScheduler|Stopping container.{0,40}preempt)"
             ),
         ),
         "Warning  Evicted  pod/llm-7b-worker-3  The node had condition: [DiskPressure]",
         blame=Blame.SCHEDULER,
-        unless=r"Cancelling deletion",
+        unless=r"Cancelling deletion|\bLustre: ",
     ),
     symptom(
         "slurm-prolog",
@@ -96,6 +98,7 @@ ROWS: tuple[Signature, ...] = (
             r"CANCELLED AT [0-9T:-]+ (?:DUE to SIGNAL|by )",
             r"\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?CANCELLED AT [0-9T:-]+ \*\*\*",
             r"(?i:job (?:deleted|cancelled|canceled) (?:at request|by))",
+            r"[Jj]ob allocation [0-9]+ has been revoked|srun: Job has been cancelled",
             r"State=CANCELLED\b|\|CANCELLED(?: by [0-9]+)?\||\bCANCELLED(?: by [0-9]+)? +[0-9]+:[0-9]+",
         ),
         "slurmstepd: error: *** STEP 7003.0 ON tern-1 CANCELLED AT 2025-03-01T04:00:12 ***",
@@ -110,7 +113,7 @@ ROWS: tuple[Signature, ...] = (
             r"slurmctld: (?:error: )?[Nn]odes? \S+ not resp",
             r"\b[Nn]ode \S+ (?:now|is) (?:down|DOWN): not responding|not resp\w*[;,] setting (?:state to )?DOWN",
             r"slurmd: (?:error: )?.{0,20}health_check failed|[Ss]etting failing health check nodes to",
-            r"Killing JobId=\S+ on failed node",
+            r"Killing (?:Job|Step)Id=\S+ (?:on|due to) (?:failed|DOWN) node|JobId=\S+ cancelled by node failure",
             r"requeue job \S+ due to failure of node",
             r"Node \S+ (?:unexpectedly rebooted|has low real_memory)",
             r"Reason=(?:NodeDown|NodeFail\w*)",
@@ -131,6 +134,7 @@ ROWS: tuple[Signature, ...] = (
         ),
         "srun: error: Node failure on tern-9",
         blame=Blame.NODE,
+        unless=r"\bray\.|ObjectLost|All copies of",  # another scheduler's nodes
     ),
     symptom(
         "slurm-node-lost",
@@ -146,12 +150,79 @@ ROWS: tuple[Signature, ...] = (
             r"error: Job credential|Task launch for \S+ failed on node",
             r"slurmd error running JobId|timeout waiting for task launch|resolve_ctls_from_dns_srv",
             r"BOOT_FAIL",
-            r"Unable to create TMPDIR",
             r"requeued due to failure of node",
+            r"srun: error: .{0,40}(?:Cannot communicate with node|Aborting, .{0,40}(?:missing|connection to node))",
+            r"wrong with the boot of the nodes|\bnodes \S+ are still not ready|nodes to respond, abort launch",
+            r"(?:prolog|epilog)\b.{0,24} (?:failure|error) on (?:host|node)|epilog error on \S{1,60}, draining",
+            # why sinfo says that nodes are out
+            r"\bKill task failed\b|batch job complete failure|\bgres/\w+ count (?:too low|reported lower)",
+            r"\bLow (?:RealMemory|TmpDisk|CPUs|socket\*core)|\bNHC: ",
         ),
         "srun: error: Task launch for StepId=7004.0 failed on node tern-9: Communication connection failure",
         caseless=True,
         blame=Blame.NODE,
+    ),
+    symptom(  # as a notice it is said to those who wait, too
+        "slurm-node-taken",
+        "SlurmNodeFail",
+        40,
+        r"Required node not available \(",
+        "srun: Required node not available (down, drained or reserved)",
+        blame=Blame.NODE,
+    ),
+    symptom(
+        "slurm-unreachable",
+        "ConnectionError",
+        47,
+        (
+            r"Socket timed out on send/recv|Message (?:send|receive) failure",
+            r"Communication (?:connection|shutdown) failure",
+            r"backup controller in standby|Protocol authentication error|Rate limit exceeded, please retry",
+        ),
+        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+        blame=Blame.SCHEDULER,
+    ),
+    cause(  # whatever it was that the scheduler would not give; words of its own trouble aside
+        "request-refused",
+        "ArgumentError",
+        56,
+        (
+            (
+                r"(?:sbatch|srun|salloc): (?:error|fatal): (?:Batch job submission failed|Unable to allocate resources|"
+                r"Job submit/allocate failed|Unable to create step for job [0-9.]+): [A-Z]"
+            ),
+            (
+                r"(?:sbatch|srun|salloc): (?:error|fatal): (?:--[a-z]|[Cc]an ?not specify|[Dd]on't specify|"
+                r"Incompatible |Only allocated|You asked for|Requested node|QOS[A-Z]|Assoc[A-Z]|No command given|"
+                r"This does not look like a batch|Batch script (?:is|contains))"
+            ),
+            r"(?:sbatch|srun|salloc): error: .{0,60}\bcan ?not be satisfied",
+            r"not enough slots available in the system",
+        ),
+        "sbatch: error: Batch job submission failed: Task count specification invalid",
+        unless=(
+            r"(?i)timed out|contact slurm|connect|message \w+ failure|communication|standby|zero bytes|authenti|"
+            r"(?:node|partition|controller) not available|prolog|node fail|internal error|unspecified|"
+            r"credential|rate limit|denied|no such file|permission|plugin|slurmd|maintenance|\bboot|"
+            r"busy|down\b|memory allocation|i/o error"
+        ),
+    ),
+    symptom(
+        "pod-sandbox",
+        "ConnectionError",
+        46,
+        r"(?i:failed to set ?up (?:pod )?network|NetworkReady=false|cni plugin not initialized)",
+        "Warning  FailedCreatePodSandBox  pod/tern-7b-0  failed to setup network for sandbox: plugin failed",
+        blame=Blame.NETWORK,
+    ),
+    teardown(  # the container had ended before; its own log says why
+        "pod-given-up",
+        8,
+        (
+            r"Back-off restarting failed container|\bCrashLoopBackOff\b|\bBackoffLimitExceeded\b",
+            r"\w*Job \S{1,80} is failed because [0-9]+ \w+ replica|reached the specified backoff limit",
+        ),
+        "Warning  BackOff  pod/tern-7b-0  Back-off restarting failed container trainer",
     ),
     symptom(
         "sigterm-outside",
@@ -180,6 +251,10 @@ ROWS: tuple[Signature, ...] = (
                 r"error: .{0,60}: task)"
             ),
             r"slurmstepd: error: Failed to send",
+            (
+                r"\*\*\* (?:JOB|STEP) .{0,80} (?:FAILED \(non-zero|CANCELLED AT \S+ DUE TO TASK FAILURE|"
+                r"STEPD TERMINATED ON )"
+            ),
         ),
         "srun: Job step aborted: Waiting up to 17 seconds for job step to finish.",
     ),

@@ -34,7 +34,7 @@ ROWS: tuple[Signature, ...] = (
             r"aws-c-s3",
             r"AWS_ERROR_",
             r"S3FileSystem",
-            r"platform/s3/\w+\.cc",
+            r"platform/s3/\w+\.cc|Error executing an HTTP request: HTTP response",
             (
                 r"(?i:\bs3\b.{0,60}(?:fail(?:ed|ure)?\b|error\b|timed? ?out|refused|denied|unavailable|"
                 r"slow ?down)|(?:fail(?:ed|ure)?|error|unable|timed? ?out|cannot|could not).{0,80}\bs3://|"
@@ -47,7 +47,7 @@ ROWS: tuple[Signature, ...] = (
             r"gcsfs\.\S{0,30}(?:Error|Exception)",
             r"azure\.core\.exceptions",
             r"azure\.storage",
-            r"oss2\.exceptions",
+            r"(?:oss2|tos)\.exceptions|\bstorage\.objects\.\w+ access|CommandException: .{0,40}\b(?:object|bucket)",
             r"qcloud_cos",
             r"petrel_client",
             r"<Code>(?:SlowDown|NoSuchKey|AccessDenied|InternalError|NoSuchBucket|RequestTimeout)",
@@ -201,13 +201,26 @@ ROWS: tuple[Signature, ...] = (
                 r"not found)\b)"
             ),
             r"can't open file '",
+            r"""\b(?:secret|configmap)s? \\?['"][\w./-]+\\?['"] not found""",  # what a pod was to find in its place
         ),
         "python: can't open file '/home/run9/pretrian.py': [Errno 2] No such file or directory",
         unless=(
-            r"(?i)\bwarn|\binfo\b|\bdebug\b|config file not found|optional|going to /tmp|\(ignored\)|"
-            r"mca_base|creating|will be created|"
+            r"(?i)\bwarn(?!ing {2,}\w+ {2,})|\binfo\b|\bdebug\b|"
+            r"config file not found|optional|going to /tmp|\(ignored\)|mca_base|creating|will be created|"
             r"using default"
         ),
+    ),
+    cause(
+        "pod-mount",
+        "OSError",
+        56,
+        (
+            r"(?:Mount|Attach|Unmount)Volume\.\w+ failed for volume",
+            r"Unable to attach or mount volumes",
+        ),
+        'Warning  FailedMount  pod/tern-7b-0  MountVolume.SetUp failed for volume "scratch" : mount failed',
+        blame=Blame.STORAGE,
+        unless=r"(?:secret|configmap)s? \S+ not found",
     ),
     cause(
         "no-permission",
@@ -245,13 +258,17 @@ ROWS: tuple[Signature, ...] = (
             r"Cannot send after transport endpoint shutdown",
             r"Remote I/O error",
             r"nfs: server \S+ not responding",
-            r"LustreError",
+            r"LustreError|LNetError|\bLustre: Evicted from|\bmount\.(?:nfs4?|lustre|ceph|beegfs): ",
             r"Read-only file system",
             r"\bErrno (?:5|30|107|108|116|121)\b",
             r"Input/output error",
             r"EXT4-fs error",
             r"XFS .{0,40}(?:corrupt|shutdown)",
             r"Structure needs cleaning",
+            r"\bmd/raid.{0,20}: Disk failure on|no available path - failing I/O|Disabling device after reset failure",
+            r"attempt to access beyond end of device|I/O error while writing superblock",
+            r"file-max limit [0-9]+ reached|FilesystemIsReadOnly|Lock reclaim failed",
+            r"\bmmfsd?(?:64)?: \[[EX]\]",
         ),
         "cp: cannot stat: Stale file handle: '/home/run9/tokens_3.bin'",
         caseless=True,
