@@ -19,7 +19,7 @@ from jobs import clock
 from jobs.journal import Author
 from jobs.lifecycle import Kind, NodeFlag
 from jobs.models import Allocation, Cluster, Event, Node, Team
-from jobs.pages import answer, cluster_asked
+from jobs.pages import Address, answer, cluster_asked
 from scheduling import maintenance_views, policy_actions
 from scheduling.accounts import Account, Part, accounts
 from scheduling.choosing import Choice, differences, in_full
@@ -35,10 +35,11 @@ MAY_OPERATE = "jobs.operate_cluster"
 
 @require_safe
 def queue(request: HttpRequest) -> HttpResponse:
-    clusters, cluster = cluster_asked(request)
-    if cluster is None:
-        return render(request, "scheduling/queue.html", {"now": clock.now()})
+    asked = Address(request.GET)
+    clusters, cluster = cluster_asked(asked)
     now = clock.now()
+    if cluster is None:
+        return answer(request, "scheduling/queue.html", {"now": now}, wrong=asked.wrong)
     context = {
         "now": now,
         "cluster": cluster,
@@ -53,7 +54,8 @@ def queue(request: HttpRequest) -> HttpResponse:
         "may_operate": request.user.has_perm(MAY_OPERATE),
     }
     parts = ("line", "quotas", "drains", "maintenance", "policy")
-    return answer(request, "scheduling/queue.html", context, {part: f"scheduling/_{part}.html" for part in parts})
+    fragments = {part: f"scheduling/_{part}.html" for part in parts}
+    return answer(request, "scheduling/queue.html", context, fragments, asked.wrong)
 
 
 # --- what teams own

@@ -99,7 +99,7 @@ def _cluster(name: str) -> Cluster:
 
 def _one(cluster: str, number: int) -> Maintenance:
     rows = Maintenance.objects.select_related("cluster").prefetch_related("nodes")
-    row: Maintenance = found(rows.filter(cluster__name=cluster), "maintenance", pk=min(number, 2**63 - 1))
+    row: Maintenance = found(rows.filter(cluster__name=cluster), "maintenance", pk=number)
     return row
 
 

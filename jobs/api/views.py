@@ -75,13 +75,13 @@ READERS: dict[str, readers.Reader] = {"name": readers.text(200), "filters": _que
 def _one(caller: Caller, view: int) -> SavedView:
     """Who runs the site is not shown other people's views in a list, and may ask for each."""
     rows = view_actions.known_to(caller, everywhere=caller.everywhere)
-    row: SavedView = found(rows, "view", pk=min(view, 2**63 - 1))
+    row: SavedView = found(rows, "view", pk=view)
     return row
 
 
 def _locked(request: Any, caller: Caller, view: int) -> SavedView:
     """As it stays until the commit; If-Match is held against it."""
-    list(SavedView.objects.select_for_update().filter(pk=min(view, 2**63 - 1)).values("pk"))
+    list(SavedView.objects.select_for_update().filter(pk=view).values("pk"))
     row = _one(caller, view)
     versions.refuse_stale(request, VIEW.show(row))
     return row

@@ -122,6 +122,12 @@ def test_answers_are_as_described(ada):
     conforms(schema, "views/{view}/remove/", "post", ada.post(f"{here}remove/"))
 
 
+@pytest.mark.parametrize("number", [7, 2**63, 10**30])
+def test_a_view_that_is_not_there_is_named_as_it_was_asked_for(ada, number):
+    for answer in (ada.get(f"views/{number}/"), ada.patch(f"views/{number}/", {"name": "x"})):
+        assert (answer.status_code, answer.json()["detail"]) == (404, f"You have no view {number}.")
+
+
 def test_reading_needs_no_more_than_a_token_that_reads(ada):
     reader = Caller(ada.user, Scope.READ)
 
