@@ -143,7 +143,8 @@ def _proposals(caller: Caller, now: datetime) -> list[Decision]:
     if not Decision.objects.waiting_for_a_yes(now).exists():
         return []
     rows = rights.decisions(caller).waiting_for_a_yes(now)
-    found = list(rows.select_related("attempt__job__team", "sign__node").order_by("expires_at")[: MOST_TROUBLE + 1])
+    rows = rows.select_related("attempt__job__team", "sign__node").order_by("expires_at", "pk")
+    found = list(rows[: MOST_TROUBLE + 1])
     for decision in found:
         decision.sentence = decision_actions.sentence(decision)
     return found

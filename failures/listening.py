@@ -24,6 +24,7 @@ from failures.detect.hang import Section
 from failures.detect.printed import Printed
 from failures.models import Cadence
 from jobs import progress
+from jobs.hostlist import expand
 from jobs.logs import Stream, clean
 from jobs.models import Attempt, Pulse
 
@@ -50,7 +51,8 @@ def listen(attempt: Attempt, now: datetime) -> Heard:
         raw = log.bytes_of(begin, log.size)
     whole = raw[: max(raw.rfind(b"\n"), raw.rfind(b"\r")) + 1]
     heard = hear(known, clean(whole).splitlines(), now.timestamp())
-    said = printed.read(clean(whole.replace(b"\r", b"\n")).splitlines(), _furthest(attempt))
+    rows = clean(whole.replace(b"\r", b"\n")).splitlines()
+    said = printed.read(rows, _furthest(attempt), expand(attempt.nodelist))
     with transaction.atomic():
         _note(attempt, said, row, now, is_fresh=fresh)
         _keep(attempt, heard, begin + len(whole), now)

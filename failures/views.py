@@ -35,7 +35,7 @@ from failures.models.diagnosis import look
 from jobs import clock
 from jobs.journal import Author
 from jobs.models import Cluster, Job
-from jobs.pages import PLACE, Address, answer, said
+from jobs.pages import PLACE, Address, answer, cluster_name, said
 from jobs.readers import BadSpec
 from jobs.rights import Caller
 
@@ -98,7 +98,7 @@ def _asked(address: Address) -> dict[str, str]:
         "by": (statistics.BY, "cause"),
     }
     words = {name: address.one_of(name, choices, usual) for name, (choices, usual) in known.items()}
-    return words | {"cluster": address.text("cluster")}
+    return words | {"cluster": address.read("cluster", cluster_name, "")}
 
 
 def _period(
@@ -106,9 +106,9 @@ def _period(
 ) -> tuple[datetime, datetime]:
     """Whole days from a calendar win over "the last so many days"."""
     since, until = named["from"], named["to"]
-    end = min(until + timedelta(days=1), now) if until else now
+    end, last = min(until + timedelta(days=1), now) if until else now, min(until or now, now)
     if since and since >= end:
-        address.wrong.append(BadSpec("from", f"{since:%Y-%m-%d} is after the end of the period, {end:%Y-%m-%d}"))
+        address.wrong.append(BadSpec("from", f"{since:%Y-%m-%d} is after the end of the period, {last:%Y-%m-%d}"))
         since = None
     return since or end - timedelta(days=int(days)), end
 

@@ -22,9 +22,9 @@ from jobs.pages import Address, answer, cluster_asked, moment_since, refused
 
 @require_safe
 def map_page(request: HttpRequest) -> HttpResponse:
-    clusters, cluster = cluster_asked(request)
-    now = clock.now()
     asked = Address(request.GET)
+    clusters, cluster = cluster_asked(asked)
+    now = clock.now()
     at = asked.read("at", moment_since(map_rows.begins(cluster, now), now)) if cluster else None
     context = {
         "now": now,

@@ -19,7 +19,7 @@ from jobs.journal import Author
 from jobs.lifecycle import NodeState
 from jobs.models import Allocation, Attempt, Cluster, DrainMode, Event, Job, Mode, Node, Resolution, Sample
 from jobs.node_actions import NodeError
-from jobs.pages import MOST_EVENTS, Address, answer, said
+from jobs.pages import MOST_EVENTS, Address, answer, cluster_name, said
 from jobs.wishes import want_turn
 
 NODE_FILTERS: dict[str, Callable[[Node], bool]] = {
@@ -52,7 +52,7 @@ class Choice:
 @require_safe
 def nodes(request: HttpRequest) -> HttpResponse:
     asked = Address(request.GET)
-    wanted, cluster = asked.one_of("state", list(NODE_FILTERS), "all"), asked.text("cluster")
+    wanted, cluster = asked.one_of("state", list(NODE_FILTERS), "all"), asked.read("cluster", cluster_name, "")
     rows = Node.objects.select_related("cluster").order_by("cluster__name", "name")
     everything = [node for node in rows if cluster in ("", node.cluster.name)]
     held = Allocation.objects.held_per_node()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 from django.shortcuts import render
 from django.utils.cache import patch_cache_control, patch_vary_headers
 
@@ -95,12 +95,16 @@ def said(request: HttpRequest, field: str = "why") -> str:
     return request.POST.get(field, "").replace("\0", "\ufffd").strip()[:MOST_WORDS]
 
 
-def cluster_asked(request: HttpRequest) -> tuple[list[Cluster], Cluster | None]:
+def cluster_name(name: str, written: str) -> str:
+    if not Cluster.objects.filter(name=written).exists():
+        bad(name, f"{short(written)} is no cluster that is known here")
+    return written
+
+
+def cluster_asked(address: Address) -> tuple[list[Cluster], Cluster | None]:
     """All there are, and the one in the address, or the first."""
-    clusters, wanted = list(Cluster.objects.all()), request.GET.get("cluster", "")
+    clusters, wanted = list(Cluster.objects.all()), address.read("cluster", cluster_name)
     found = next((one for one in clusters if one.name == wanted), None)
-    if wanted and found is None:
-        raise Http404("no such cluster")
     return clusters, found or (clusters[0] if clusters else None)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import connection
+from django.db import connection, transaction
 from django.utils.crypto import salted_hmac
 
 from acmeweb import live
@@ -65,21 +65,19 @@ class Noted:
 
 _names = ", ".join(COLUMNS)
 _values = [name for name in COLUMNS if name != "at"]
-# Who begins to report steps himself owes nothing to what was read from his log, whatever his clock says: those rows
-# go, for detectors would compare the one with the other
-STAYS = "(jobs_pulse.source = '' OR EXCLUDED.step IS NULL)"
 # One statement for many attempts: which of them live, their rows, their newest values. What a heartbeat leaves out
 # stays as it was. Always in the same order, so that two of these that meet wait for each other and do not deadlock.
+# Whose steps his log has told so far is passed over here where he tells some himself: `begun` says so.
 NOTE = f"""
-WITH live AS (SELECT key, id, job_id, stop_as FROM jobs_attempt WHERE key = ANY(%s) AND ended_at IS NULL),
+WITH live AS (
+    SELECT key, id, job_id, stop_as, key = ANY(%s)
+        AND (SELECT source FROM jobs_pulse p WHERE p.attempt_id = jobs_attempt.id) <> '' IS TRUE AS begun
+    FROM jobs_attempt WHERE key = ANY(%s) AND ended_at IS NULL),
 said AS MATERIALIZED (
     SELECT live.id AS attempt_id, LEAST(COALESCE(v.at, clock_timestamp()), clock_timestamp()) AS at,
            {", ".join(f"v.{name}" for name in _values)}
     FROM unnest(%s::text[], {", ".join(f"%s::{kind}[]" for kind in COLUMNS.values())}) AS v (key, {_names})
-    JOIN live USING (key)),
-begun AS (SELECT attempt_id FROM jobs_pulse p JOIN said USING (attempt_id)
-    WHERE p.source <> '' AND said.step IS NOT NULL),
-forgotten AS (DELETE FROM jobs_progress WHERE attempt_id IN (SELECT attempt_id FROM begun)),
+    JOIN live USING (key) WHERE NOT begun),
 kept AS (
     INSERT INTO jobs_progress (attempt_id, {_names}) SELECT attempt_id, {_names} FROM said ORDER BY attempt_id, at
     ON CONFLICT DO NOTHING RETURNING attempt_id),
@@ -87,23 +85,56 @@ beat AS (
     INSERT INTO jobs_pulse (attempt_id, {_names})
     SELECT DISTINCT ON (attempt_id) attempt_id, {_names} FROM said ORDER BY attempt_id, at DESC
     ON CONFLICT (attempt_id) DO UPDATE SET heard_at = clock_timestamp(), at = EXCLUDED.at,
-        source = CASE WHEN EXCLUDED.step IS NULL THEN jobs_pulse.source ELSE '' END,
-        steps_total = CASE WHEN {STAYS} THEN jobs_pulse.steps_total END,
-        {", ".join(f"{x} = COALESCE(EXCLUDED.{x}, CASE WHEN {STAYS} THEN jobs_pulse.{x} END)" for x in _values)}
-    WHERE EXCLUDED.at >= jobs_pulse.at OR NOT {STAYS})
-SELECT key, id, job_id, stop_as, COALESCE(news.count, 0) FROM live
+        {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_pulse.{name})" for name in _values)}
+    WHERE EXCLUDED.at >= jobs_pulse.at)
+SELECT key, id, job_id, stop_as, COALESCE(news.count, 0), begun FROM live
 LEFT JOIN (SELECT attempt_id, count(*) FROM kept GROUP BY attempt_id) AS news ON news.attempt_id = live.id
 """  # noqa: S608 - the names are ours
+# Who begins to report steps himself owes nothing to what was read from his log, whatever his clock says: it goes, for
+# detectors would compare the one with the other. Not of one that has ended meanwhile: his report is refused, and what
+# the log told is all there is. In the order of NOTE.
+FORGET = """
+WITH begun AS (
+    SELECT p.attempt_id FROM jobs_pulse p JOIN jobs_attempt a ON a.id = p.attempt_id
+    WHERE a.key = ANY(%s) AND a.ended_at IS NULL AND p.source <> ''
+    ORDER BY p.attempt_id FOR UPDATE OF p FOR SHARE OF a),
+rows AS (DELETE FROM jobs_progress WHERE attempt_id IN (SELECT attempt_id FROM begun))
+DELETE FROM jobs_pulse WHERE attempt_id IN (SELECT attempt_id FROM begun)
+"""
 
 
 def note_many(reports: Mapping[str, Beats]) -> dict[str, Noted]:
-    """By the attempt's key; one that does not live any more is left out. The same heartbeats twice are kept once."""
+    """By the attempt's key; one that does not live any more is left out. The same heartbeats twice are kept once.
+
+    Nearly all are one statement. Whoever takes over from what his log told is written by two more, once in his life: if
+    the process dies before their commit, his pulse is the log's still, nobody was told that anything was kept, and his
+    next report takes over. If he ends before it, his report is left out; if another report of his comes at the same
+    time, the second waits for the first, finds nothing to forget, and is kept beside it.
+    """
+    noted, begun = _noted(reports)
+    if begun:
+        theirs = {key: reports[key] for key in begun}
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute(FORGET, [begun])
+            noted |= _noted(theirs)[0]
+    return noted
+
+
+def _noted(reports: Mapping[str, Beats]) -> tuple[dict[str, Noted], list[str]]:
+    """What was noted, and whose log must be forgotten before anything can be."""
+    steps = [key for key, beats in reports.items() if any(beat.get("step") is not None for beat in beats)]
     keys = [key for key, beats in reports.items() for _ in beats]
     columns = [[beat.get(name) for beats in reports.values() for beat in beats] for name in COLUMNS]
     with connection.cursor() as cursor:
-        cursor.execute(NOTE, [list(reports), keys, *columns])
+        cursor.execute(NOTE, [steps, list(reports), keys, *columns])
         rows = cursor.fetchall()
-    return {key: Noted(attempt_id=id, job_id=job, stop_as=stop_as, rows=count) for key, id, job, stop_as, count in rows}
+    noted = {
+        key: Noted(attempt_id=id, job_id=job, stop_as=stop_as, rows=count)
+        for key, id, job, stop_as, count, begun in rows
+        if not begun
+    }
+    return noted, sorted(row[0] for row in rows if row[-1])
 
 
 def note(key: str, beats: Beats) -> Noted | None:

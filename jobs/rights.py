@@ -8,13 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from django.db.models import QuerySet
 
 from jobs.models import Job, Membership, Role, Scope, Team, Token
 
 UNLIMITED = Scope(Scope.ADMIN)
+
+
+class Owned(Protocol):
+    """A row of a person and a team."""
+
+    user_id: Any
+    team_id: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +72,19 @@ class Caller:
         """Those rows that belong to a job which they may see."""
         return rows if self.everywhere else rows.filter(job__team_id__in=sorted(self.roles))
 
-    def may_change(self, job: Job) -> bool:
-        """Researchers change their own jobs, operators those of their team."""
-        if job.user_id == self.user.pk and self.has(Role.RESEARCHER, job.team_id):
+    def may_change(self, row: Owned) -> bool:
+        """Researchers change what is their own, operators all of their team."""
+        if row.user_id == self.user.pk and self.has(Role.RESEARCHER, row.team_id):
             return True
-        return self.may_operate(job)
+        return self.may_operate(row)
 
-    def may_operate(self, job: Job) -> bool:
-        return self.scope.covers(Scope.OPERATE) and self.has(Role.OPERATOR, job.team_id)
+    def may_operate(self, row: Owned) -> bool:
+        return self.scope.covers(Scope.OPERATE) and self.has(Role.OPERATOR, row.team_id)
+
+    def why_not(self, row: Owned, what: str) -> str:
+        """What is lacking to change it: a role, or a token that reaches as far as its owner."""
+        if row.user_id == self.user.pk:
+            return f"{what} is yours, but a viewer changes nothing; this needs the role researcher or above."
+        if self.has(Role.OPERATOR, row.team_id):
+            return f"{what} is somebody else's: this takes the scope operate, and this token has {self.scope}."
+        return f"{what} is somebody else's: this needs the role operator in its team."

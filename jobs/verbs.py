@@ -47,19 +47,13 @@ class Verb:
 def carry_out(verb: Verb, job: Job, wish: Wish, caller: Caller) -> None:
     """Raises NotAllowed, Moved or Forbidden, and has then changed nothing."""
     if not caller.may_change(job):
-        raise NotAllowed(_why_not(job, caller))
+        raise NotAllowed(caller.why_not(job, "It"))
     operates = caller.may_operate(job)
     if verb.takes_priority and wish.priority > max(0, job.priority) and not operates:
         raise NotAllowed("Only operators of the team raise a priority above 0.")
     # Who holds another's job does it as an operator: its owner cannot lift that hold
     as_operator = operates and (verb.name != "hold" or job.user_id != caller.user.pk)
     verb.act(job, wish, as_operator)
-
-
-def _why_not(job: Job, caller: Caller) -> str:
-    if job.user_id == caller.user.pk:
-        return "A viewer changes nothing; this needs the role researcher or above."
-    return "It is somebody else's job: this needs the role operator in its team, and a token of scope operate."
 
 
 def _hold(job: Job, wish: Wish, operator: bool) -> None:

@@ -1,8 +1,8 @@
 """Whose the saved views of the list of jobs are, and the only code that changes them, each change with its Event.
 
 A personal view is its owner's. A team's is seen by all in it, saved by its researchers, and changed or removed by who
-saved it and by the team's operators. Which view a list begins with is everybody's own choice. A token of one team
-reaches that team's views.
+saved it and by the team's operators. Which view a list begins with is everybody's own choice, and no token's of one
+team, which reaches that team's views.
 
     ViewError    the views are not what they are taken to be
     └── NotYours it needs a role that the caller does not have
@@ -116,6 +116,8 @@ def remove(caller: Caller, view: SavedView, *, author: Author) -> None:
 @transaction.atomic
 def begin_with(caller: Caller, view: SavedView | None) -> None:
     """A person's list begins with one view at most; no Event, for it changes nothing for anybody else."""
+    if caller.bound_to is not None:
+        raise NotYours("a token of one team does not choose what its owner's list begins with")
     get_user_model().objects.select_for_update().get(pk=caller.user.pk)
     if view and not known_to(caller).filter(pk=view.pk).exists():  # who runs the site may look at everybody's
         bad("is_first", f"{view} is in no list of yours")

@@ -23,6 +23,7 @@ from django.db.models import Max, Q
 from failures.decision_actions import OF_INCIDENT
 from failures.grouping import NODE_CAUSES
 from failures.models import Diagnosis, Sign
+from jobs.journal import SYNC
 from jobs.lifecycle import CLOSED_NODE_FLAGS, FAILURES, FINAL, USABLE_NODE, Flag, NodeFlag, State
 from jobs.maintenance_actions import MAINTENANCE
 from jobs.map_rows import NODE_EVENTS, joined, told_before
@@ -325,13 +326,15 @@ Told = tuple[int, str, str, str]  # when, what, to which state, why
 
 
 def _told(cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datetime) -> dict[int, list[Told]]:
-    told: dict[int, list[Told]] = defaultdict(list)
-    for node, what, state, why, by in told_before(cluster, since):
-        told[node].append((us(since), _told_by(what, by), state, _cause(why, by)))
     rows: Any = Event.objects.filter(node__in=[node.pk for node in nodes], what__in=NODE_EVENTS)
     rows = rows.filter(at__gte=since, at__lt=until).order_by("id")
-    for node, at, what, state, why, by in rows.values_list("node", "at", "what", "to_state", "why", "by"):
-        told[node].append((us(at), _told_by(what, by), state, _cause(why, by)))
+    found: list[Any] = [(since, *one) for one in told_before(cluster, since)]
+    found += rows.values_list("at", "node", "what", "to_state", "why", "by")
+    by_people = {(node, why) for _, node, _, _, why, by in found if by not in (RECOVERY, SYNC.by)}
+    told: dict[int, list[Told]] = defaultdict(list)
+    for at, node, what, state, why, by in found:
+        cause = why if (node, why) in by_people else _cause(why, by)
+        told[node].append((us(at), _told_by(what, by), state, cause))
     return told
 
 
@@ -341,7 +344,8 @@ def _told_by(what: str, by: str) -> str:
 
 def _cause(why: str, by: str) -> str:
     """Recovery's sentences name the incident; each would be a cause of its own. The cluster repeats them as its own."""
-    return RECOVERY if why and (by == RECOVERY or why.startswith(OF_INCIDENT)) else why
+    repeated = by == SYNC.by and why.startswith(OF_INCIDENT)
+    return RECOVERY if why and (by == RECOVERY or repeated) else why
 
 
 def _spells(told: Sequence[Told], start: int, end: int) -> list[Spell]:

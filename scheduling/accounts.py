@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jobs.lifecycle import Kind
-from scheduling.engine.cluster import Picture
+from scheduling.engine.cluster import Picture, QuotaView
+
+Key = tuple[str, Kind | None]
 
 
 @dataclass(kw_only=True)
@@ -61,13 +63,20 @@ class Account:
         return [part for part in parts if part.gpus]
 
 
-def accounts(picture: Picture, reserves: Collection[Kind], sees: Callable[[str], bool]) -> list[Account]:
+def accounts(
+    quotas: Iterable[QuotaView], uses: Mapping[Key, Use], reserves: Collection[Kind], sees: Callable[[str], bool]
+) -> list[Account]:
     """One for each quota, then the teams without one; who may not be named is one account together."""
-    uses = _uses(picture)
-    limits = {(quota.team, quota.kind): quota.gpus for quota in picture.quotas}
+    limits = {(quota.team, quota.kind): quota.gpus for quota in quotas}
     keys = [*sorted(limits, key=lambda key: (key[0], key[1] or "")), *_unlimited(uses, limits)]
     shown = [
-        Account(team=team, kind=kind, owned=limits.get((team, kind)), reserved=kind in reserves, use=uses[team, kind])
+        Account(
+            team=team,
+            kind=kind,
+            owned=limits.get((team, kind)),
+            reserved=kind in reserves,
+            use=uses.get((team, kind)) or Use(),
+        )
         for team, kind in keys
         if sees(team)
     ]
@@ -75,10 +84,7 @@ def accounts(picture: Picture, reserves: Collection[Kind], sees: Callable[[str],
     return [*shown, *([_together(hidden, uses, limits)] if hidden else [])]
 
 
-Key = tuple[str, Kind | None]
-
-
-def _uses(picture: Picture) -> defaultdict[Key, Use]:
+def uses_of(picture: Picture) -> Mapping[Key, Use]:
     uses: defaultdict[Key, Use] = defaultdict(Use)
     for job in picture.running:
         one = Use(borrowed=job.gpus) if job.preemptible else Use(held=job.gpus)
@@ -90,7 +96,7 @@ def _uses(picture: Picture) -> defaultdict[Key, Use]:
     for (team, sort), gpus in waiting.items():
         for kind in (sort, None):
             uses[team, kind].waiting += gpus
-    return uses
+    return dict(uses)  # many read it at once, and a look at a defaultdict changes it
 
 
 def _unlimited(uses: Iterable[Key], limits: Collection[Key]) -> list[Key]:
@@ -98,11 +104,11 @@ def _unlimited(uses: Iterable[Key], limits: Collection[Key]) -> list[Key]:
     return [(team, None) for team in sorted(teams)]
 
 
-def _together(teams: Collection[str], uses: defaultdict[Key, Use], limits: dict[Key, int]) -> Account:
+def _together(teams: Collection[str], uses: Mapping[Key, Use], limits: Mapping[Key, int]) -> Account:
     """A team's quota for all its work; where it has none, those for the kinds together."""
     use, owned = Use(), 0
     for team in teams:
-        use.add(uses[team, None])
+        use.add(uses.get((team, None)) or Use())
         kinds = sum(gpus for (owner, kind), gpus in limits.items() if owner == team and kind)
         owned += limits.get((team, None), kinds)
     return Account(team="", owned=owned or None, use=use, teams=len(teams))

@@ -106,7 +106,7 @@ def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
         "row": row,
         "topic": actions.topic(row),
         "is_open": row.state in OPEN,
-        "may_change": evaluating.may_change(caller, row),
+        "may_change": caller.may_change(row),
         "may_retry": standing.failed and row.state != CampaignState.CANCELLED,
         "standing": standing,
         "took": timedelta(seconds=round(took_s or 0)),
@@ -187,8 +187,8 @@ def _planned(row: Campaign) -> list[tuple[str, list[Stretch]]]:
 def _changed(request: HttpRequest, public_id: str, verb: Any, said: str) -> HttpResponse:
     caller = _caller(request)
     row = get_object_or_404(evaluating.campaigns(caller).select_related("suite"), public_id=public_id)
-    if not evaluating.may_change(caller, row):
-        messages.error(request, f"{row} is somebody else's: this needs the role operator in its team.")
+    if not caller.may_change(row):
+        messages.error(request, caller.why_not(row, str(row)))
         return redirect("campaign", public_id)
     try:
         verb(row, author=Author.of(request), now=clock.now())

@@ -14,7 +14,7 @@ from django.db.models.functions import Coalesce
 from jobs import readers
 from jobs.api.submitting import Places
 from jobs.journal import Author
-from jobs.models import Allocation, Role, Scope, Team
+from jobs.models import Allocation, Team
 from jobs.readers import BadSpec, short
 from jobs.rights import Caller
 from scheduling import evaluation_actions as actions
@@ -60,13 +60,6 @@ def make_rule(wish: Mapping[str, Any], places: Places, author: Author) -> Evalua
     spec = asking_rules.rule(own)
     suite_called(spec.suite, team)
     return rule_actions.make(spec, cluster=cluster, team=team, author=author)
-
-
-def may_change(caller: Caller, row: Campaign | EvaluationRule) -> bool:
-    """Whoever asked for it, or an operator of the team."""
-    if row.user_id == caller.user.pk and caller.has(Role.RESEARCHER, row.team_id):
-        return True
-    return caller.scope.covers(Scope.OPERATE) and caller.has(Role.OPERATOR, row.team_id)
 
 
 def suite_called(name: str, team: Team) -> Suite:

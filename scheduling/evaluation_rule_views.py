@@ -49,7 +49,7 @@ def rules(request: HttpRequest) -> HttpResponse:
 def _rows(caller: Caller) -> list[EvaluationRule]:
     found = list(evaluating.rules(caller).select_related("team", "user", "cluster")[:MOST])
     for row in found:
-        row.may_change = evaluating.may_change(caller, row)  # type: ignore[attr-defined]
+        row.may_change = caller.may_change(row)  # type: ignore[attr-defined]
     return found
 
 
@@ -79,8 +79,8 @@ def change(request: HttpRequest, pk: int, verb: str) -> HttpResponse:
     caller = Caller(user=request.user)
     row = get_object_or_404(evaluating.rules(caller).select_related("team", "cluster"), pk=pk)
     name = f"The rule for {row.directory}"
-    if not evaluating.may_change(caller, row):
-        messages.error(request, f"{name} is somebody else's: this needs the role operator in its team.")
+    if not caller.may_change(row):
+        messages.error(request, caller.why_not(row, name))
         return redirect("evaluation-rules")
     do, said = VERBS[verb]
     try:

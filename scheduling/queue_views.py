@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -19,15 +18,14 @@ from jobs import clock
 from jobs.journal import Author
 from jobs.lifecycle import Kind, NodeFlag
 from jobs.models import Allocation, Cluster, Event, Node, Team
-from jobs.pages import answer, cluster_asked
+from jobs.pages import Address, answer, cluster_asked
 from scheduling import maintenance_views, policy_actions
 from scheduling.accounts import Account, Part, accounts
 from scheduling.choosing import Choice, differences, in_full
 from scheduling.engine.policies import BadSettings
-from scheduling.explaining import pictures
 from scheduling.forms import PolicyForm
 from scheduling.policy_actions import PolicyError
-from scheduling.standing import line_of
+from scheduling.standing import Standing, line_of, standings
 
 MOST_CHANGES = 20
 MAY_OPERATE = "jobs.operate_cluster"
@@ -35,17 +33,19 @@ MAY_OPERATE = "jobs.operate_cluster"
 
 @require_safe
 def queue(request: HttpRequest) -> HttpResponse:
-    clusters, cluster = cluster_asked(request)
-    if cluster is None:
-        return render(request, "scheduling/queue.html", {"now": clock.now()})
+    asked = Address(request.GET)
+    clusters, cluster = cluster_asked(asked)
     now = clock.now()
+    if cluster is None:
+        return answer(request, "scheduling/queue.html", {"now": now}, wrong=asked.wrong)
+    standing = cache(lambda: standings.of(cluster, now))
     context = {
         "now": now,
         "cluster": cluster,
         "clusters": clusters,
         "here": f"{reverse('queue')}?cluster={cluster.name}",
-        "line": cache(lambda: line_of(cluster, request.user, now)),
-        "bars": cache(lambda: _bars(request, cluster, now)),
+        "line": cache(lambda: line_of(standing(), request.user)),
+        "bars": cache(lambda: _bars(request, cluster, standing())),
         "drains": cache(lambda: _drains(cluster)),
         "windows": cache(lambda: maintenance_views.shown(cluster, now)),
         "choice": cache(lambda: _shown(policy_actions.of(cluster))),
@@ -53,7 +53,8 @@ def queue(request: HttpRequest) -> HttpResponse:
         "may_operate": request.user.has_perm(MAY_OPERATE),
     }
     parts = ("line", "quotas", "drains", "maintenance", "policy")
-    return answer(request, "scheduling/queue.html", context, {part: f"scheduling/_{part}.html" for part in parts})
+    fragments = {part: f"scheduling/_{part}.html" for part in parts}
+    return answer(request, "scheduling/queue.html", context, fragments, asked.wrong)
 
 
 # --- what teams own
@@ -66,11 +67,15 @@ class Bar:
     mark: float  # where the quota ends, in percent of the scale
 
 
-def _bars(request: HttpRequest, cluster: Cluster, now: datetime) -> list[Bar]:
+def _bars(request: HttpRequest, cluster: Cluster, standing: Standing) -> list[Bar]:
     """Names of teams are for their members and for who operates; the rest is one bar together."""
     teams = set(Team.objects.where(request.user).values_list("name", flat=True))
     knows_all = request.user.has_perm(MAY_OPERATE)
-    found = accounts(pictures.of(cluster, now), _reserves(cluster), lambda team: knows_all or team in teams)
+
+    def sees(team: str) -> bool:
+        return knows_all or team in teams
+
+    found = accounts(standing.picture.quotas, standing.uses, _reserves(cluster), sees)
     most = max((one.widest for one in found), default=0) or 1
     return [Bar(account=one, parts=one.parts(most), mark=100 * (one.owned or 0) / most) for one in found]
 

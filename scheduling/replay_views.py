@@ -27,7 +27,7 @@ from scheduling import trace_actions
 from scheduling.comparing import MOST_RUNS, lines, sections
 from scheduling.forms import ReplayForm
 from scheduling.models import UNFINISHED, Simulation, SimulationState
-from scheduling.replays import Uploads, checked, may_change, read_file, theirs, traces, wake
+from scheduling.replays import Uploads, checked, read_file, theirs, traces, wake
 from scheduling.simulation_actions import Gone, TooMany
 from scheduling.trace_actions import Brought
 
@@ -50,7 +50,7 @@ def replays(request: HttpRequest) -> HttpResponse:
     context = {
         "now": clock.now(),
         "form": form,
-        "traces": [(one, may_change(caller, one)) for one in brought],
+        "traces": [(one, caller.may_change(one)) for one in brought],
         "lost_file": request.FILES["trace_file"].name if form.errors and "trace_file" in request.FILES else "",
         "may_ask": bool(form.fields["team"].choices),  # type: ignore[attr-defined]
         "rows": cache(lambda: list(theirs(caller).select_related("user", "team").defer("result")[:PAGE])),
@@ -101,8 +101,8 @@ def _read(request: HttpRequest, file: UploadedFile | None) -> Brought | None:
 def remove_trace(request: HttpRequest, number: int) -> HttpResponse:
     caller = _caller(request)
     row = get_object_or_404(traces(caller), pk=number)
-    if not may_change(caller, row):
-        messages.error(request, f"{row} is somebody else's: this needs the role operator in its team.")
+    if not caller.may_change(row):
+        messages.error(request, caller.why_not(row, str(row)))
     else:
         try:
             trace_actions.remove(row, author=Author.of(request))
@@ -145,7 +145,7 @@ def replay(request: HttpRequest, public_id: str) -> HttpResponse:
         "row": row,
         "topic": f"simulation:{row.public_id}",
         "is_open": row.state in UNFINISHED,
-        "may_cancel": row.state in UNFINISHED and may_change(caller, row),
+        "may_cancel": row.state in UNFINISHED and caller.may_change(row),
         "asked": {name: value for name, value in row.params.items() if name != "teams"}.items(),
         "columns": columns,
         "sections": sections([column.run for column in columns]) if columns else [],
@@ -197,8 +197,8 @@ def export(request: HttpRequest, form: str) -> HttpResponse:
 def cancel(request: HttpRequest, public_id: str) -> HttpResponse:
     caller = _caller(request)
     row = get_object_or_404(theirs(caller), public_id=public_id)
-    if not may_change(caller, row):
-        messages.error(request, f"{row} is somebody else's: this needs the role operator in its team.")
+    if not caller.may_change(row):
+        messages.error(request, caller.why_not(row, str(row)))
     else:
         try:
             actions.cancel(row, author=Author.of(request), now=clock.now())

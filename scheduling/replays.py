@@ -18,7 +18,6 @@ from jobs import clock, readers
 from jobs.api.submitting import Places
 from jobs.door.errors import BadField
 from jobs.door.throttle import PerUser
-from jobs.models import Role, Scope
 from jobs.readers import UNPRINTABLE, BadSpec
 from jobs.rights import Caller
 from jobs.traces.files import Most, read
@@ -66,13 +65,6 @@ def _brought(trace: str, caller: Caller) -> UploadedTrace:
     if row is None:
         raise BadField("trace", f"{trace} is no trace of your teams")
     return row
-
-
-def may_change(caller: Caller, row: Simulation | UploadedTrace) -> bool:
-    """Whoever asked for it or brought it, or an operator of the team."""
-    if row.user_id == caller.user.pk and caller.has(Role.RESEARCHER, row.team_id):
-        return True
-    return caller.scope.covers(Scope.OPERATE) and caller.has(Role.OPERATOR, row.team_id)
 
 
 def checked(trace: str, policies: list[str], asked: dict[str, Any], places: Places, caller: Caller) -> dict[str, Any]:

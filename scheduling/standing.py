@@ -1,18 +1,22 @@
 """Who waits in which order, for one reader: the order is the engine's, the names are those he may know.
 
-Asking the engine costs a turn, so its answer is kept with the Picture it was asked about: many open pages share it.
+Asking the engine costs a turn, so its answer is kept with the Picture it was asked about: many open pages share it, and
+with it all that is the same for every reader. What a page costs itself grows with what it shows, not with who waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
+from itertools import groupby, islice
 from typing import Any
 
-from jobs.models import Cluster, Job, Mode
+from jobs.models import Cluster, Job, Mode, Team
+from scheduling.accounts import Key, Use, uses_of
 from scheduling.engine.blockers import gates
-from scheduling.engine.cluster import Picture
+from scheduling.engine.cluster import Picture, WaitingJob
 from scheduling.engine.live import decide
 from scheduling.engine.policies import POLICIES, BadSettings, rules_of
 from scheduling.explaining import pictures
@@ -76,20 +80,47 @@ class Line:
     trouble: str
 
 
-class Orders:
-    """The last order of each cluster, as long as its Picture and its policy are the same."""
+class Standing:
+    """What is the same for every reader of a Picture, each part made when it is first asked for."""
+
+    def __init__(self, cluster: Cluster, picture: Picture) -> None:
+        self.picture = picture
+        self._cluster = cluster
+
+    @cached_property
+    def order(self) -> Order:
+        is_watched = self._cluster.mode == Mode.OBSERVE
+        return _watched(self.picture) if is_watched else _decided(self._cluster, self.picture)
+
+    @cached_property
+    def asked(self) -> Mapping[int, WaitingJob]:
+        return {asked.id: asked for asked in self.picture.waiting}
+
+    @cached_property
+    def gpus(self) -> int:
+        """Those in line ask for so many."""
+        return sum(self.asked[pk].need.total_gpus for pk in self.order.line)
+
+    @cached_property
+    def uses(self) -> Mapping[Key, Use]:
+        return uses_of(self.picture)
+
+
+class Standings:
+    """The last of each cluster, as long as its Picture and its policy are the same."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[Picture, str, Order]] = {}
+        self._kept: dict[int, tuple[str, Standing]] = {}
 
-    def of(self, cluster: Cluster, picture: Picture) -> Order:
+    def of(self, cluster: Cluster, now: datetime) -> Standing:
+        picture = pictures.of(cluster, now)
         by = f"{cluster.mode} {cluster.policy} {cluster.policy_settings}"
         kept = self._kept.get(cluster.pk)
-        if kept and kept[0] is picture and kept[1] == by:
-            return kept[2]
-        order = _watched(picture) if cluster.mode == Mode.OBSERVE else _decided(cluster, picture)
-        self._kept[cluster.pk] = picture, by, order
-        return order
+        if kept and kept[1].picture is picture and kept[0] == by:
+            return kept[1]
+        standing = Standing(cluster, picture)
+        self._kept[cluster.pk] = by, standing
+        return standing
 
 
 def _decided(cluster: Cluster, picture: Picture) -> Order:
@@ -101,48 +132,50 @@ def _watched(picture: Picture) -> Order:
     return Order(line=line, apart=(), trouble="Acme only watches this cluster: by priority and time of submission.")
 
 
-orders = Orders()
+standings = Standings()
 
 
-def line_of(cluster: Cluster, user: Any, now: datetime) -> Line:
-    picture = pictures.of(cluster, now)
-    order = orders.of(cluster, picture)
-    gpus = {asked.id: asked.need.total_gpus for asked in picture.waiting}
-    mine = Job.objects.visible_to(user).waiting().filter(cluster=cluster)
-    known = set(mine.order_by().values_list("pk", flat=True))
-    folded = list(_folded(order.line, known, gpus))
-    shown = folded[:MOST_PLACES]
-    apart = [pk for pk in order.apart if pk in known][:MOST_APART]
+def line_of(standing: Standing, user: Any) -> Line:
+    order, asked = standing.order, standing.asked
+    sees = _seen_by(user)
+    shown = list(islice(_folded(map(asked.__getitem__, order.line), sees), MOST_PLACES))
+    apart = list(islice((pk for pk in order.apart if sees(asked[pk].team)), MOST_APART))
     ids = [pk for pk, *_ in shown if pk] + apart
-    rows = {job.pk: job for job in Job.objects.filter(pk__in=ids).in_rows()}
+    rows = {job.pk: job for job in Job.objects.visible_to(user).waiting().filter(pk__in=ids).in_rows()}
     estimates = {one.job_id: one for one in Estimate.objects.filter(job__in=ids)}
     places = [
         Place(rank=rank, job=rows.get(pk), estimate=estimates.get(pk), jobs=jobs, gpus=width)
         for pk, rank, jobs, width in shown
-        if not pk or pk in rows  # it was deleted since
+        if not pk or pk in rows  # it was started or deleted since
     ]
     return Line(
-        at=picture.now,
+        at=standing.picture.now,
         places=places,
         waiting=len(order.line),
-        gpus=sum(gpus[pk] for pk in order.line),
-        more=sum(jobs for _, _, jobs, _ in folded[MOST_PLACES:]),
+        gpus=standing.gpus,
+        more=len(order.line) - sum(jobs for _, _, jobs, _ in shown),
         apart=[rows[pk] for pk in apart if pk in rows],
         apart_in_all=len(order.apart),
         trouble=order.trouble,
     )
 
 
-def _folded(line: Sequence[int], known: set[int], gpus: dict[int, int]) -> Iterator[tuple[int, int, int, int]]:
+def _seen_by(user: Any) -> Callable[[str], bool]:
+    """Whether its jobs may be named. All of them may wait, so it is asked by team, and not of the database by job."""
+    if user.is_superuser:
+        return lambda team: True
+    return set(Team.objects.where(user).values_list("name", flat=True)).__contains__
+
+
+def _folded(line: Iterable[WaitingJob], sees: Callable[[str], bool]) -> Iterator[tuple[int, int, int, int]]:
     """Job (0: several unknown ones), rank of the first, how many, their GPUs."""
-    unknown: list[int] = []
-    for rank, pk in enumerate(line, 1):
-        if pk not in known:
-            unknown.append(pk)
-            continue
-        if unknown:
-            yield 0, rank - len(unknown), len(unknown), sum(gpus[one] for one in unknown)
-            unknown = []
-        yield pk, rank, 1, gpus[pk]
-    if unknown:
-        yield 0, len(line) + 1 - len(unknown), len(unknown), sum(gpus[one] for one in unknown)
+    first = 1
+    for is_known, run in groupby(line, lambda asked: sees(asked.team)):
+        if is_known:
+            for asked in run:
+                yield asked.id, first, 1, asked.need.total_gpus
+                first += 1
+        else:
+            unknown = [asked.need.total_gpus for asked in run]
+            yield 0, first, len(unknown), sum(unknown)
+            first += len(unknown)

@@ -13,6 +13,17 @@ const drawing = (() => {
   // What uPlot writes below its ticks, `every` so many seconds: a job of two minutes needs them told
   const times = (_plot, ticks, _axis, _room, every) => ticks.map((at) => clock(at, every < 60));
 
+  // With as many digits as tell the lines of an axis apart: a learning rate lies far below uPlot's thousandths
+  function label(value, apart) {
+    if (value === null) return "";
+    if (!value || apart >= 0.001) return uPlot.fmtNum(value);
+    const order = (number) => Math.floor(Math.log10(Math.abs(number)) + 1e-9);
+    const digits = Math.max(0, order(value) - order(apart));
+    return Math.abs(value) < 0.001 ? value.toExponential(digits) : value.toFixed(-order(apart));
+  }
+
+  const short = (value) => (value === null ? "–" : String(Number(value.toPrecision(4))));
+
   const exact = (at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(0, 19).replace("T", " "));
 
   function colour(box, name) {
@@ -34,7 +45,10 @@ const drawing = (() => {
       tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       cursor: { sync: { key }, drag: { x: true, y: false } },
       scales: { x: { time } },
-      axes: [time ? { ...axis, values: times } : axis, { ...axis, size }],
+      axes: [
+        time ? { ...axis, values: times } : axis,
+        { ...axis, size, values: (_plot, ticks, _axis, _room, apart) => ticks.map((tick) => label(tick, apart)) },
+      ],
     };
   }
 
@@ -62,5 +76,5 @@ const drawing = (() => {
     room.observe(box);
   }
 
-  return { clock, exact, colour, plot, read, keep };
+  return { clock, exact, label, short, colour, plot, read, keep };
 })();

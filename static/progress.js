@@ -41,7 +41,7 @@ function plotsOf(box) {
       width: width(),
       series: [
         over === "at" ? { label: "UTC", value: (_, at) => drawing.exact(at) } : { label: "step" },
-        { label: title, stroke: tone, width: 1.5, spanGaps: false, points: { show: count < 40 } },
+        { label: title, stroke: tone, width: 1.5, spanGaps: false, value: (_, value) => drawing.short(value), points: { show: count < 40 } },
       ],
       plugins: [saved(drawing.colour(box, "good"))],
     };

@@ -21,6 +21,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 ADMINISTRATOR = "admin"
 LOCK = 0x41636D65  # "Acme"
+AGAIN_S = 0.2
 
 AS_GENERATED = "administrator: password as generated"
 AS_CHANGED = "administrator: password as you set it"
@@ -28,7 +29,7 @@ AS_CHANGED = "administrator: password as you set it"
 
 def prepare(password: str, demo: bool, say: Callable[[str], None]) -> str:
     """Make everything ready to serve and return what is known of the administrator's password."""
-    with _alone():
+    with alone():
         _timed("schema", _migrate, say)
         _timed("static files", collect_static, say)
         _timed("administrator", lambda: _administrator(password), say)
@@ -38,14 +39,22 @@ def prepare(password: str, demo: bool, say: Callable[[str], None]) -> str:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+def alone() -> Iterator[None]:
+    while not _is_ours():
+        time.sleep(AGAIN_S)
     try:
         yield
     finally:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
+
+
+def _is_ours() -> bool:
+    """Asked again and again: who waits within a statement holds a snapshot, and an index made beside the work of
+    others waits for every snapshot to end. The two would wait for each other."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
+        return bool(cursor.fetchone()[0])
 
 
 def _timed(name: str, step: Callable[[], None], say: Callable[[str], None]) -> None:

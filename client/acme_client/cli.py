@@ -210,11 +210,18 @@ def _state(word: str) -> str:
 @app.command()
 def job(ctx: typer.Context, id: str, output: FormOption = Form.TABLE) -> None:
     """Everything about one job."""
-    row = _server(ctx).get(f"jobs/{quote(id, safe='')}/")
+    acme, here = _server(ctx), f"jobs/{quote(id, safe='')}/"
+    row = acme.get(here)
     if output == Form.TABLE:
-        typer.echo(table.details(row))
+        typer.echo(table.details(row | (_course(acme, here) if row["started_at"] else {})))
     else:
         _print(table.job_columns(datetime.now(UTC), wide=True), [row], output, alone=True)
+
+
+def _course(acme: Acme, here: str) -> dict[str, str]:
+    """How far it is, as far as anybody has told."""
+    told = acme.get(f"{here}progress/", {"points": 2})
+    return table.course(told, list(acme.pages(f"{here}checkpoints/", {"ordering": "-saved_at"}, 1)))
 
 
 @app.command()

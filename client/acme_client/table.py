@@ -182,6 +182,24 @@ def as_json(value: Any) -> str:
     return json.dumps(value, indent=2)
 
 
+def course(told: Row, saved: Sequence[Row]) -> dict[str, str]:
+    """Step, loss and last save of a job, those of them that are known. What its log says of a save counts for nothing
+    where it reports its saves."""
+    newest, by_log = told["newest"] or {}, ", as its log says" if told["source"] else ""
+    found = {}
+    if newest.get("step") is not None:
+        total = f" of {told['steps_total']}" if told.get("steps_total") is not None else ""
+        found["step"] = f"{newest['step']}{total} at {newest['at']}{by_log}"
+    if newest.get("loss") is not None:
+        found["loss"] = str(newest["loss"])
+    for one in saved[:1]:
+        state = "durable" if one["durable_at"] else "not durable yet"
+        found["last_save"] = f"step {one['step']} at {one['saved_at']}, {state}, in {one['path']}"
+    if not saved and told.get("saved_at"):
+        found["last_save"] = f"step {told['saved_step']} at {told['saved_at']}{by_log}; nobody has looked"
+    return found
+
+
 def details(row: Row) -> str:
     width = max(map(len, row))
     return "\n".join(f"{name.ljust(width)}  {_detail(value)}" for name, value in row.items())

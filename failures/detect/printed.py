@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -25,7 +25,7 @@ BEHIND = 4  # steps by which ranks of one job may differ in what they print
 LOOKED_BACK = 60  # characters before a number that say what it counts
 AT_ONCE, AROUND = 16, 4  # lines; a bar comes right before or after its figures
 MOST_TAKEN_APART = 512  # lines of a look
-MOST_COUNTERS = 8  # of a line
+MOST_COUNTERS = MOST_NAMES = 8  # of a line
 MOST_EPOCHS, MOST_STEPS = 100_000, 10**12  # more is a misreading
 
 NUMBER = r"([-+]?(?:\d{1,15}(?:,\d{3}){0,4}(?:\.\d{0,18})?(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?))(?!\w|\.\d)"
@@ -67,6 +67,7 @@ OF_LAUNCHER = re.compile(
     r"(?:mon|tue|wed|thu|fri|sat|sun|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\s[\w\s:.,]{1,30}|"
     r"(?:debug|info|warn(?:ing)?|error)(?![a-z])[^\]\[]{0,60})\]"
 )
+HOST = re.compile(r"(?<![\w./-])([A-Za-z][\w-]{0,62})(?:\.[\w.-]{1,60})?(?=[:|\])]|\s{1,8}\||\s\S{1,60}\[\d{1,8}\]:)")
 WORD = re.compile(r"[A-Za-z]{1,40}")
 EPOCH = re.compile(r"(?i)\bepoch\W{0,4}(\d{1,12})")
 
@@ -132,12 +133,27 @@ class Printed:
     saved: Saved | None = None
 
 
-def read(lines: Sequence[str], before: int | None = None) -> Printed:
-    """`before` is the furthest step that was known; without anything new, `newest` is None."""
+def read(lines: Sequence[str], before: int | None = None, hosts: Collection[str] = ()) -> Printed:
+    """`before` is the furthest step that was known; without anything new, `newest` is None. It runs on `hosts`."""
+    lines = _without_hosts(lines, hosts)
     newest = _newest(lines)
     if newest is not None and before is not None and before - BEHIND < newest.step <= before:
         newest = None
     return Printed(newest=newest, saved=_last_saved(lines, before))
+
+
+def _without_hosts(lines: Sequence[str], hosts: Collection[str]) -> Sequence[str]:
+    """A node may be called test-001. In front of a line that says nothing of what the line counts."""
+    misleading = {host.lower() for host in hosts if OTHERS.search(host)}
+    if not misleading:
+        return lines
+    return [HOST.sub(lambda named: _hidden(named, misleading), line[:LONGEST], count=MOST_NAMES) for line in lines]
+
+
+def _hidden(named: re.Match[str], misleading: Collection[str]) -> str:
+    before = named.string[: named.start()]
+    is_prefix = named[1].lower() in misleading and "%|" not in before and not STEP.search(before)
+    return "host" if is_prefix else named[0]
 
 
 def _newest(lines: Sequence[str]) -> Told | None:

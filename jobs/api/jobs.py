@@ -14,7 +14,7 @@ from jobs import many, readers, verbs
 from jobs.api import shapes, submitting
 from jobs.api.submitting import soon
 from jobs.door import pages, query, versions
-from jobs.door.endpoint import Detail, Listing, Verb, found
+from jobs.door.endpoint import Detail, Listing, Verb, as_it_is, found
 from jobs.door.errors import BadField
 from jobs.door.rights import Rule
 from jobs.lifecycle import Kind, State
@@ -219,8 +219,7 @@ class JobVerb(Verb):
         wish = Wish(author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
         carry_out(self.verb, self.caller.jobs().get(pk=job.pk), wish, self.caller)
         soon(job.cluster_id)
-        shown = shapes.JOB.show(whole_job(self.caller, id))
-        return Response(shown, headers={"ETag": versions.etag(shown)})
+        return as_it_is(shapes.JOB, whole_job(self.caller, id))
 
 
 def _lock(job: Job) -> None:

@@ -14,7 +14,7 @@ from jobs.api.jobs import LONGEST_REASON
 from jobs.api.nodes import held
 from jobs.api.shapes import CLUSTER, HELD
 from jobs.door import pages, query, versions
-from jobs.door.endpoint import Detail, Listing, Verb, found, refuse_unknown
+from jobs.door.endpoint import Detail, Listing, Verb, as_it_is, found, locked, refuse_unknown
 from jobs.door.errors import BadField
 from jobs.door.rights import Rule
 from jobs.door.shapes import Field, Shape, many, moment, number, seconds, text, truth
@@ -99,16 +99,7 @@ def _cluster(name: str) -> Cluster:
 
 def _one(cluster: str, number: int) -> Maintenance:
     rows = Maintenance.objects.select_related("cluster").prefetch_related("nodes")
-    row: Maintenance = found(rows.filter(cluster__name=cluster), "maintenance", pk=min(number, 2**63 - 1))
-    return row
-
-
-def _locked(request: Any, cluster: str, number: int) -> Maintenance:
-    """As it stays until the commit; If-Match is held against it."""
-    row = _one(cluster, number)
-    list(Maintenance.objects.select_for_update().filter(pk=row.pk).values("pk"))
-    row = _one(cluster, number)
-    versions.refuse_stale(request, MAINTENANCE.show(row))
+    row: Maintenance = found(rows.filter(cluster__name=cluster), "maintenance", pk=number)
     return row
 
 
@@ -208,11 +199,10 @@ class OneMaintenance(Detail):
         if "end_at" not in asked:
             raise BadField("end_at", "is needed")
         with transaction.atomic():
-            row = _locked(request, name, number)
+            row = locked(request, MAINTENANCE, lambda: _one(name, number))
             why = asked.get("reason", "")
             maintenance_actions.move_end(row, asked["end_at"], author=self.author, why=why, now=clock.now())
-        shown = MAINTENANCE.show(_one(name, number))
-        return Response(shown, headers={"ETag": versions.etag(shown)})
+        return as_it_is(MAINTENANCE, _one(name, number))
 
 
 class CancelMaintenance(Verb):
@@ -233,6 +223,6 @@ class CancelMaintenance(Verb):
 
     def work(self, name: str, number: int) -> Response:
         asked = self.body({"reason": readers.text(LONGEST_REASON, lines=True)}, "the verb cancel")
-        row = _locked(self.request, name, number)
+        row = locked(self.request, MAINTENANCE, lambda: _one(name, number))
         maintenance_actions.cancel(row, author=self.author, why=asked.get("reason", ""), now=clock.now())
         return Response(MAINTENANCE.show(_one(name, number)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import Count, Q, QuerySet
 from rest_framework.exceptions import NotFound
@@ -14,11 +15,11 @@ from jobs import consequences as drains
 from jobs.api import shapes
 from jobs.api.jobs import LONGEST_REASON
 from jobs.api.submitting import soon
-from jobs.door import pages, query, versions
-from jobs.door.endpoint import Detail, Listing, Verb, found, refuse_unknown
+from jobs.door import pages, query
+from jobs.door.endpoint import Detail, Listing, Verb, as_it_is, found, locked, refuse_unknown
 from jobs.door.errors import BadField
 from jobs.door.rights import Rule
-from jobs.door.shapes import plain
+from jobs.door.shapes import Shape, plain
 from jobs.lifecycle import NodeState
 from jobs.models import Allocation, Deed, DeedKind, DrainMode, Event, Node, Scope
 
@@ -92,31 +93,22 @@ class NodeVerb(Verb):
     tag = "Nodes"
 
     def lock(self, cluster: str, name: str) -> Node:
-        """The node as it stays until the commit; If-Match is held against it."""
-        node = whole_node(cluster, name)
-        list(Node.objects.select_for_update().filter(pk=node.pk).values("pk"))
-        versions.refuse_stale(self.request, shapes.NODE.show(whole_node(cluster, name)))
+        node = locked(self.request, shapes.NODE, lambda: whole_node(cluster, name))
         return Node.objects.select_related("cluster").get(pk=node.pk)
 
-    def changed(self, node: Node) -> Response:
-        """The cluster hears of it soon; the caller sees the node as it is now."""
-        soon(node.cluster_id)
-        shown = shapes.NODE.show(whole_node(node.cluster.name, node.name))
-        return Response(shown, headers={"ETag": versions.etag(shown)})
+
+def _operated(says: str, body: Shape, answer: Shape) -> Rule:
+    return Rule(scope=Scope.OPERATE, says=says, body=body, answer=answer, operator=True, conflicts=True, team=True)
 
 
 class DrainNode(NodeVerb):
     """Close a node."""
 
     rules = {
-        "POST": Rule(
-            scope=Scope.OPERATE,
-            says="Drain a node: no new jobs; running ones finish, or are requeued. A dry run shows which",
-            body=shapes.DRAIN,
-            answer=shapes.CONSEQUENCES,
-            operator=True,
-            conflicts=True,
-            team=True,
+        "POST": _operated(
+            "Drain a node: no new jobs; running ones finish, or are requeued. A dry run shows which",
+            shapes.DRAIN,
+            shapes.CONSEQUENCES,
         )
     }
     takes = {"reason": REASON, "mode": readers.one_of(DrainMode.values), "dry_run": readers.truth}
@@ -134,27 +126,26 @@ class DrainNode(NodeVerb):
         return Response(said)
 
 
-class ResumeNode(NodeVerb):
-    """Open a node again."""
+class ChangeNode(NodeVerb):
+    """A verb whose answer is the node as it is then."""
 
-    rules = {
-        "POST": Rule(
-            scope=Scope.OPERATE,
-            says="Let a node take work again",
-            body=shapes.WHY,
-            answer=shapes.NODE,
-            operator=True,
-            conflicts=True,
-            team=True,
-        )
-    }
+    verb: ClassVar[str]
+    act: ClassVar[Callable[..., None]]
     takes = {"reason": readers.text(LONGEST_REASON, lines=True)}
 
     def work(self, cluster: str, name: str) -> Response:
-        asked = self.body(self.takes, "the verb resume")
+        asked = self.body(self.takes, f"the verb {self.verb}")
         node = self.lock(cluster, name)
-        node_actions.resume(node, author=self.author, why=asked.get("reason", ""), now=clock.now())
-        return self.changed(node)
+        self.act(node, author=self.author, why=asked.get("reason", ""), now=clock.now())
+        soon(node.cluster_id)
+        return as_it_is(shapes.NODE, whole_node(cluster, name))
+
+
+class ResumeNode(ChangeNode):
+    """Open a node again."""
+
+    rules = {"POST": _operated("Let a node take work again", shapes.WHY, shapes.NODE)}
+    verb, act = "resume", staticmethod(node_actions.resume)
 
 
 class TestNode(NodeVerb):
@@ -162,15 +153,7 @@ class TestNode(NodeVerb):
 
     rules = {
         "GET": Rule(scope=Scope.READ, says="The newest test of a node", answer=shapes.NODE_TEST, team=True),
-        "POST": Rule(
-            scope=Scope.OPERATE,
-            says="Run the cluster's test on a node that is drained and empty",
-            body=shapes.WHY,
-            answer=shapes.NODE_TEST,
-            operator=True,
-            conflicts=True,
-            team=True,
-        ),
+        "POST": _operated("Run the cluster's test on a node that is drained and empty", shapes.WHY, shapes.NODE_TEST),
     }
     takes = {"reason": readers.text(LONGEST_REASON, lines=True)}
 
@@ -190,27 +173,17 @@ class TestNode(NodeVerb):
         return Response(_test(deed, f"{cluster}/{name}"))
 
 
-class BurnInNode(NodeVerb):
+class BurnInNode(ChangeNode):
     """Bring a repaired node back."""
 
     rules = {
-        "POST": Rule(
-            scope=Scope.OPERATE,
-            says="Begin the burn-in of a repaired node: tested for a time, then it returns by itself",
-            body=shapes.WHY,
-            answer=shapes.NODE,
-            operator=True,
-            conflicts=True,
-            team=True,
+        "POST": _operated(
+            "Begin the burn-in of a repaired node: tested for a time, then it returns by itself",
+            shapes.WHY,
+            shapes.NODE,
         )
     }
-    takes = {"reason": readers.text(LONGEST_REASON, lines=True)}
-
-    def work(self, cluster: str, name: str) -> Response:
-        asked = self.body(self.takes, "the verb burn-in")
-        node = self.lock(cluster, name)
-        node_actions.burn_in(node, author=self.author, why=asked.get("reason", ""), now=clock.now())
-        return self.changed(node)
+    verb, act = "burn-in", staticmethod(node_actions.burn_in)
 
 
 def _test(deed: Deed, node: str) -> dict[str, Any]:

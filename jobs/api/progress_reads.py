@@ -22,6 +22,7 @@ from jobs.progress import COLUMNS
 
 MOST_POINTS, POINTS = 5000, 500
 VALUES = tuple(name for name in COLUMNS if name != "at")
+OF_LOG = ("steps_total", "saved_step", "saved_at")
 
 
 def _measure() -> Field:
@@ -48,6 +49,13 @@ SERIES = Shape(
         "heard_at": moment("The last time it said anything; null: never.", nullable=True),
         "source": text("Who told its steps; empty: it reported them itself.", choices=Source.values),
         "newest": Field(schema={"oneOf": [POINT.schema(), {"type": "null"}]}),
+        "steps_total": number("Where it is to end, as its log says.", low=0, nullable=True),
+        "saved_step": number(
+            "Of the last checkpoint that its log says is saved; nobody has looked whether it is whole.",
+            low=0,
+            nullable=True,
+        ),
+        "saved_at": moment("When that one was saved, at the earliest.", nullable=True),
         "points": many(POINT, "In order; of a long series the last of each of so many equal stretches of time."),
     },
 )
@@ -101,7 +109,8 @@ class JobProgress(Endpoint):
         attempts = found(self.caller.jobs().only("id"), "job", public_id=id).attempts.order_by("-number")
         attempt = found(attempts, "attempt", number=wanted) if wanted else attempts.first()
         if attempt is None:
-            return Response({"attempt": 0, "heard_at": None, "source": "", "newest": None, "points": []})
+            nothing = dict.fromkeys(("heard_at", "newest", *OF_LOG))
+            return Response({"attempt": 0, "source": "", "points": [], **nothing})
         pulse = Pulse.objects.filter(attempt=attempt).first()
         newest = {name: getattr(pulse, name) for name in COLUMNS} if pulse else None
         answer = {
@@ -109,6 +118,7 @@ class JobProgress(Endpoint):
             "heard_at": plain(pulse.heard_at) if pulse else None,
             "source": pulse.source if pulse else "",
             "newest": _shown(newest) if newest else None,
+            **{name: plain(getattr(pulse, name)) if pulse and pulse.is_of_log else None for name in OF_LOG},
             "points": [_shown(row) for row in series(attempt.pk, points)],
         }
         return Response(answer)

@@ -11,8 +11,8 @@ from django.utils.http import urlencode
 from rest_framework.response import Response
 
 from jobs import job_filters, readers, view_actions
-from jobs.door import pages, query, versions
-from jobs.door.endpoint import Detail, Listing, Verb, found, refuse_unknown
+from jobs.door import pages, query
+from jobs.door.endpoint import Detail, Listing, Verb, as_it_is, found, locked, refuse_unknown
 from jobs.door.errors import BadField
 from jobs.door.rights import Rule
 from jobs.door.shapes import Field, Shape, at, moment, names, number, text, truth
@@ -75,15 +75,7 @@ READERS: dict[str, readers.Reader] = {"name": readers.text(200), "filters": _que
 def _one(caller: Caller, view: int) -> SavedView:
     """Who runs the site is not shown other people's views in a list, and may ask for each."""
     rows = view_actions.known_to(caller, everywhere=caller.everywhere)
-    row: SavedView = found(rows, "view", pk=min(view, 2**63 - 1))
-    return row
-
-
-def _locked(request: Any, caller: Caller, view: int) -> SavedView:
-    """As it stays until the commit; If-Match is held against it."""
-    list(SavedView.objects.select_for_update().filter(pk=min(view, 2**63 - 1)).values("pk"))
-    row = _one(caller, view)
-    versions.refuse_stale(request, VIEW.show(row))
+    row: SavedView = found(rows, "view", pk=view)
     return row
 
 
@@ -155,15 +147,14 @@ class OneView(Detail):
         refuse_unknown(request)
         asked = self.body(READERS, "a view")
         with transaction.atomic():
-            row = _locked(request, self.caller, view)
+            row = locked(request, VIEW, lambda: _one(self.caller, view))
             if "name" in asked:
                 view_actions.rename(self.caller, row, asked["name"], author=self.author)
             if "filters" in asked:
                 view_actions.show(self.caller, row, asked["filters"], author=self.author)
             if asked.get("is_first", row.is_first) != row.is_first:  # type: ignore[attr-defined]
                 view_actions.begin_with(self.caller, row if asked["is_first"] else None)
-        shown = VIEW.show(_one(self.caller, view))
-        return Response(shown, headers={"ETag": versions.etag(shown)})
+        return as_it_is(VIEW, _one(self.caller, view))
 
 
 class RemoveView(Verb):
@@ -178,7 +169,7 @@ class RemoveView(Verb):
 
     def work(self, view: int) -> Response:
         self.body({}, "the verb remove")
-        row = _locked(self.request, self.caller, view)
+        row = locked(self.request, VIEW, lambda: _one(self.caller, view))
         shown = VIEW.show(row)
         view_actions.remove(self.caller, row, author=self.author)
         return Response(shown)

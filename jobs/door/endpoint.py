@@ -145,6 +145,21 @@ def found(rows: QuerySet, what: str, **key: Any) -> Any:
     return row
 
 
+def locked(request: Any, shape: Shape, look: Callable[[], Any]) -> Any:
+    """The row as it stays until the commit; If-Match is held against it. Who may not see it locks nothing."""
+    there = look()
+    list(type(there).objects.select_for_update().filter(pk=there.pk).values("pk"))
+    row = look()
+    versions.refuse_stale(request, shape.show(row), shape.observed)
+    return row
+
+
+def as_it_is(shape: Shape, row: Any) -> Response:
+    """After a change, under the tag that a look at it would have."""
+    shown = shape.show(row)
+    return Response(shown, headers={"ETag": versions.etag(shown, shape.observed)})
+
+
 class Nowhere(Endpoint):
     """The rest of the addresses, so that even a wrong one answers in JSON, and to nobody without credentials."""
 

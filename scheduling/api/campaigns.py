@@ -333,8 +333,8 @@ class _Change(Verb):
     def work(self, id: str) -> Response:
         self.body({}, "a change of a campaign")
         row = found(evaluating.campaigns(self.caller).select_related("suite"), "campaign", public_id=id)
-        if not evaluating.may_change(self.caller, row):
-            raise PermissionDenied(f"{row} is somebody else's: this needs the role operator in its team.")
+        if not self.caller.may_change(row):
+            raise PermissionDenied(self.caller.why_not(row, str(row)))
         versions.refuse_stale(self.request, shown(self.caller, id))
         try:
             self.change(row)

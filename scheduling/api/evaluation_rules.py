@@ -118,8 +118,8 @@ def shown(caller: Any, rule: int) -> dict[str, Any]:
 
 def changeable(caller: Any, rule: int) -> EvaluationRule:
     row = one_of(caller, rule)
-    if not evaluating.may_change(caller, row):
-        raise PermissionDenied(f"The {row} is somebody else's: this needs the role operator in its team.")
+    if not caller.may_change(row):
+        raise PermissionDenied(caller.why_not(row, f"The {row}"))
     return row
 
 

@@ -24,7 +24,7 @@ from scheduling import simulation_actions as actions
 from scheduling.engine.policies import RULES
 from scheduling.loops import simulate
 from scheduling.models import Simulation, SimulationState
-from scheduling.replays import checked, may_change, theirs, trace_named, wake
+from scheduling.replays import checked, theirs, trace_named, wake
 from scheduling.simulation_actions import Gone, TooMany
 from scheduling.simulator import asking
 from scheduling.simulator.run import COSTS
@@ -227,8 +227,8 @@ class CancelSimulation(Verb):
     def work(self, id: str) -> Response:
         self.body({}, "cancel")
         row = found(theirs(self.caller), "simulation", public_id=id)
-        if not may_change(self.caller, row):
-            raise PermissionDenied(f"{row} is somebody else's: this needs the role operator in its team.")
+        if not self.caller.may_change(row):
+            raise PermissionDenied(self.caller.why_not(row, str(row)))
         versions.refuse_stale(self.request, SIMULATION.show(one_of(self.caller, id)))
         try:
             actions.cancel(row, author=self.author, now=clock.now())

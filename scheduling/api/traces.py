@@ -25,7 +25,7 @@ from jobs.models import Scope
 from jobs.rights import Caller
 from scheduling import trace_actions
 from scheduling.models import UploadedTrace
-from scheduling.replays import LARGEST_FILE, Uploads, may_change, read_file, refuse_large, traces
+from scheduling.replays import LARGEST_FILE, Uploads, read_file, refuse_large, traces
 from scheduling.trace_actions import Brought, InUse
 
 FIELDS: dict[str, Field] = {
@@ -59,7 +59,7 @@ NOTHING = Shape("Nothing", {})
 
 
 def _one(caller: Caller, trace: int) -> UploadedTrace:
-    row: UploadedTrace = found(traces(caller), "trace", pk=min(trace, 2**63 - 1))
+    row: UploadedTrace = found(traces(caller), "trace", pk=trace)
     return row
 
 
@@ -151,8 +151,8 @@ class RemoveTrace(Verb):
     def work(self, trace: int) -> Response:
         self.body({}, "the verb remove")
         row = _one(self.caller, trace)
-        if not may_change(self.caller, row):
-            raise PermissionDenied(f"{row} is somebody else's: this needs the role operator in its team.")
+        if not self.caller.may_change(row):
+            raise PermissionDenied(self.caller.why_not(row, str(row)))
         shown = TRACE.show(row)
         versions.refuse_stale(self.request, shown)
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import stat
 
 import acme_client
@@ -11,7 +13,7 @@ import pytest
 from acme_client import Acme, Refused, config, table
 from acme_client.cli import app, run
 
-from jobs import actions, clock
+from jobs import actions, clock, progress
 from jobs.journal import Author
 from jobs.models import Attempt, Cluster, Hold, IdempotencyKey, Job, Node, Scope
 from scheduling.loops.estimate import estimate_once
@@ -105,6 +107,35 @@ def test_job_and_why(acme, ada):
     assert "hunter2" not in shown
     assert "PENDING" in shown
     assert acme("why", job).stdout == f"{job} PENDING (Resources): It needs 8 GPUs; 3 are free.\n"
+
+
+def test_a_job_tells_how_far_it_is_as_far_as_that_is_known(acme, ada):
+    silent, job = make.running(make.job(ada, gpus_per_node=1)), make.running(make.job(ada, gpus_per_node=1), gpus=(1,))
+    progress.note(job.attempts.get().key, [{"step": 740, "loss": 2.5}])
+    assert "last_save" not in acme("job", job).stdout
+
+    saved = [progress.Saved(path=f"/ckpt/{step}", step=step, durable=step < 700) for step in (600, 700)]
+    for one in saved:
+        progress.save_checkpoints(progress.note(job.attempts.get().key, []), [one], Author(by="ada"))
+    shown = dict(row.split(maxsplit=1) for row in acme("job", job).stdout.splitlines() if " " in row.strip())
+
+    assert shown["step"].startswith("740 at 20") and shown["loss"] == "2.5"
+    assert shown["last_save"].startswith("step 700 at 20")
+    assert shown["last_save"].endswith(", not durable yet, in /ckpt/700")
+    assert "\nstep " not in acme("job", silent).stdout
+
+
+def test_what_a_job_s_log_tells_is_said_to_be_its_log_s(acme, ada):
+    job = make.running(make.job(ada, gpus_per_node=1))
+    attempt, now = job.attempts.get(), clock.now()
+    progress.note_printed(attempt.pk, {"at": now, "step": 40, "loss": math.nan}, total=90, is_late=False)
+    progress.note_printed_save(attempt.pk, step=30, path="/ckpt/30", saved_at=now)
+
+    shown = acme("job", job).stdout
+
+    assert re.search(r"\nstep +40 of 90 at 20\S+, as its log says\n", shown)
+    assert re.search(r"\nloss +NaN\n", shown)
+    assert re.search(r"\nlast_save +step 30 at 20\S+, as its log says; nobody has looked\n", shown)
 
 
 def test_why_names_no_reason_where_there_is_none(acme, ada):

@@ -92,10 +92,12 @@ def test_everybody_must_be_signed_in():
     [
         ("", True), ("state=resolved", False), ("state=all", True), ("reach=platform", False), ("reach=programs", True),
         ("cluster=seren", True), ("cluster=kalos", False), ("before=1", False), ("state=nonsense", True),
-        ("cluster=%00", True),
+        ("cluster=%00", True), ("cluster=nowhere", True),
     ],
 )  # fmt: skip
 def test_incidents_are_filtered(ada, died, query, shown):
+    rows.cluster("kalos")
+
     answer = ada.get(f"/failures/?{query}", headers={"HX-Request": "true", "HX-Target": "section#incidents"})
 
     assert (f"/failures/{died.incident_id}/" in text(answer)) is shown

@@ -209,6 +209,33 @@ def test_other_counters_are_no_steps(line):
     assert seen(line) == Printed()
 
 
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("test: step 5/9 | loss 2.5", 5),
+        ("test-001: step 5 | loss 2.5", 5),
+        ("Test-001.example.org:12:14 [0] step 5 | loss 2.5", 5),
+        ("[INFO|DP=0|TP=1|test-001]: iteration: 5 / 9 | lm_loss: 2.5", 5),
+        ("test-001  | {'step': 5, 'loss': 2.5}", 5),
+        ("Mar  1 08:15:02 test-001 python[77]: step 5 | loss 2.5", 5),
+        ("[test-001] 50%|#####| 5/9 [00:05<00:05, loss=2.5]", None),  # a word that nobody knows before a bar
+        ("test-002: step 5 | loss 2.5", None),
+        ("test-001: evaluation step 5 | loss 2.5", None),
+        ("test loss at step 50: 2.31", None),
+        ("/srv/test/run.py: eval: step 5 | loss 2.5", None),
+    ],
+)
+def test_the_name_of_the_node_it_runs_on_says_nothing_of_what_it_counts(line, step):
+    told = read([clean(line.encode())], None, ["test", "test-001"]).newest
+
+    assert (told.step if told else None) == step
+    assert read([clean(line.encode())], None, ["gpu-001"]).newest is None
+
+
+def test_behind_its_counter_the_name_of_a_node_is_a_word_like_others():
+    assert read(["step 5 [test] loss: 9.9"], None, ["test"]) == read(["step 5 [test] loss: 9.9"]) == Printed()
+
+
 def test_the_loss_of_a_part_is_not_the_loss():
     line = "step 9 | critic loss: 0.3 | value_loss 0.4 | val_loss: 0.5 | train loss: 2.5 | lr 1e-4"
 

@@ -3,10 +3,12 @@ where nobody reports them."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from acmeweb.trainings import trainings
 from failures.models import Cadence, Diagnosis
@@ -23,6 +25,11 @@ from tests.jobs.api_make import Caller
 pytestmark = pytest.mark.django_db
 LOOK = timedelta(seconds=15)
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+BEATS = [
+    {"step": 1, "loss": 3.0, "at": datetime(2026, 1, 1, tzinfo=UTC)},
+    {"tokens": 9, "at": datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)},
+    {"step": 2, "loss": 2.0, "at": datetime(2026, 1, 1, 0, 0, 2, tzinfo=UTC)},
+]
 
 
 class Printing:
@@ -119,6 +126,33 @@ def test_who_begins_to_report_takes_over_whatever_his_clock_says(tmp_path):
     assert job.steps == [(12, None)]  # detectors would compare what it reports with what was read
     job.says(line(41))
     assert job.pulse.step == 12
+
+
+def test_who_takes_over_among_many_is_forgotten_alone_and_once(tmp_path):
+    silent, job, other = (Printing(tmp_path, on=(f"seren-00{number}",)) for number in (1, 2, 3))
+    silent.says(line(40))
+    job.says(line(41))
+    reports = {silent.attempt.key: [{"tokens": 9}], job.attempt.key: BEATS, other.attempt.key: BEATS}
+
+    with CaptureQueriesContext(connection) as first:
+        noted = progress.note_many(reports)
+    with CaptureQueriesContext(connection) as again:
+        progress.note_many(reports)
+
+    assert {key: one.rows for key, one in noted.items()} == {key: len(beats) for key, beats in reports.items()}
+    assert job.steps == other.steps == [(1, 3.0), (None, None), (2, 2.0)]
+    assert [one.pulse.source for one in (silent, job, other)] == ["log", "", ""]
+    assert (40, 2.5) in silent.steps and silent.pulse.step == 40
+    assert len(again) == 1 < len(first)
+
+
+def test_whose_report_comes_after_his_end_keeps_what_his_log_told(tmp_path):
+    job = Printing(tmp_path)
+    job.says(line(40))
+    make.end(tmp_path, job.attempt, job.path.read_text(), state=State.COMPLETED, exit_code=0)
+
+    assert progress.note(job.attempt.key, BEATS) is None
+    assert (job.steps, job.pulse.step, job.pulse.source) == ([(40, 2.5)], 40, "log")
 
 
 def test_a_total_goes_with_steps_that_may_be_of_it(tmp_path):

@@ -74,7 +74,8 @@ def test_a_loss_that_is_no_number_is_told_as_text(ada):
 def test_a_job_that_never_ran_and_one_that_is_silent_have_empty_series(ada):
     waits, (silent, _) = make.job(), running()
 
-    nothing = {"attempt": 0, "heard_at": None, "source": "", "newest": None, "points": []}
+    unknown = dict.fromkeys(("heard_at", "newest", "steps_total", "saved_step", "saved_at"))
+    nothing = {"attempt": 0, "source": "", "points": [], **unknown}
     assert ada.get(f"jobs/{waits}/progress/").json() == nothing
     assert ada.get(f"jobs/{silent}/progress/").json()["points"] == []
 

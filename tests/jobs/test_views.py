@@ -617,6 +617,7 @@ def test_the_nodes_show_how_many_gpus_are_held(ada):
     [("state=closed", ["seren-001"]), ("state=drain", ["seren-001"]), ("state=down", []), ("cluster=kalos", [])],
 )
 def test_the_nodes_can_be_filtered(ada, query, found):
+    make.cluster("kalos", nodes=0)
     node_actions.drain(make.node("seren-001"), author=make.LOOP, why="ECC", now=clock.now())
 
     assert node_names(ada.get(f"/nodes/?{query}")) == found

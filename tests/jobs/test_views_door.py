@@ -109,6 +109,22 @@ def test_a_token_of_one_team_reaches_its_views_alone(ada):
     assert bound.post("views/", {"name": "x", "team": "speech"}).status_code == 400
 
 
+def test_a_token_of_one_team_does_not_choose_what_its_owners_list_begins_with(ada):
+    here = ada.post("views/", {"name": "mine", "is_first": True}).headers["Location"]
+    ours = ada.post("views/", {"name": "ours", "team": "vision"}).headers["Location"]
+    bound = Caller(ada.user, team=make.team("vision"))
+
+    refused = [
+        bound.patch(ours, {"is_first": True, "name": "other"}),
+        bound.post("views/", {"name": "new", "team": "vision", "is_first": True}),
+    ]
+
+    assert [one.status_code for one in refused] == [403, 403]
+    assert "does not choose what its owner's list begins with" in refused[0].json()["detail"]
+    assert ada.get(here).json()["is_first"] is True and listed(bound) == ["ours"]
+    assert bound.patch(ours, {"is_first": False, "name": "other"}).json()["name"] == "other"
+
+
 def test_answers_are_as_described(ada):
     schema = api.schema()
     made = ada.post("views/", {"name": "Nights", "filters": FAILED})
@@ -120,6 +136,12 @@ def test_answers_are_as_described(ada):
     conforms(schema, "views/{view}/", "get", ada.get(here))
     conforms(schema, "views/{view}/", "patch", ada.patch(here, {"name": "Days"}))
     conforms(schema, "views/{view}/remove/", "post", ada.post(f"{here}remove/"))
+
+
+@pytest.mark.parametrize("number", [7, 2**63, 10**30])
+def test_a_view_that_is_not_there_is_named_as_it_was_asked_for(ada, number):
+    for answer in (ada.get(f"views/{number}/"), ada.patch(f"views/{number}/", {"name": "x"})):
+        assert (answer.status_code, answer.json()["detail"]) == (404, f"You have no view {number}.")
 
 
 def test_reading_needs_no_more_than_a_token_that_reads(ada):

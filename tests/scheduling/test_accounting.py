@@ -168,6 +168,17 @@ def test_what_recovery_closed_is_one_cause_whatever_the_incident(now, ago):
     assert told.lost == {"recovery": 2 * 8 * min(ago, 10) * accounting.US_PER_HOUR}
 
 
+@pytest.mark.parametrize("ago", [30, 4])
+def test_what_a_person_says_of_recovery_stays_his_own_word(now, ago):
+    there, why = make.node("seren-003"), "Recovery of incident 7 was wrong, I look myself"
+    for what, by, state in (("node.drained", "ada", ""), ("node.moved", "sync", "UP+DRAIN")):
+        Event.objects.create(
+            what=what, node=there, cluster=there.cluster, by=by, to_state=state, why=why, at=now - ago * HOUR
+        )
+
+    assert list(ledger_table.table("cluster", now - 10 * HOUR, now).lost) == [why]
+
+
 def test_free_gpus_are_told_apart_by_who_waits(now):
     ran(now, 20, job=make.job(gpus_per_node=6, nodes=4), nodes=4, gpus=(0, 1, 2, 3, 4, 5))
     waits = make.job(gpus_per_node=8)

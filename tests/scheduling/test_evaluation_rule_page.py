@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from django.urls import reverse
 
-from jobs import clock
-from scheduling import evaluating
+from jobs import clock, rights
 from scheduling.models import EvaluationRule
 from tests import make as people
 from tests.jobs import api_make as make
@@ -172,13 +171,13 @@ def test_that_the_loop_has_looked_is_no_reason_to_refuse_a_change(caller):
 @pytest.mark.parametrize("deed", ["patch", "remove"])
 def test_what_somebody_changes_while_one_waits_for_the_row_is_not_overwritten(caller, monkeypatch, deed):
     address, tag = tagged(caller)
-    may_change = evaluating.may_change
+    may_change = rights.Caller.may_change
 
     def meanwhile(*asked):
         EvaluationRule.objects.update(per_day=9)
         return may_change(*asked)
 
-    monkeypatch.setattr(evaluating, "may_change", meanwhile)
+    monkeypatch.setattr(rights.Caller, "may_change", meanwhile)
     if deed == "patch":
         answer = caller.patch(address, {"per_day": 3}, If_Match=tag)
     else:

@@ -10,11 +10,11 @@ from jobs import clock, node_actions
 from jobs.lifecycle import Kind, NodeFlag
 from jobs.models import Cluster, Event, Mode, Node, Quota, Role, Team
 from scheduling import policy_actions
-from scheduling.accounts import accounts
+from scheduling.accounts import accounts, uses_of
 from scheduling.choosing import Choice, checked, differences
 from scheduling.engine.cluster import Need, Picture, QuotaView, RunningJob, WaitingJob
 from scheduling.engine.policies import BadSettings
-from scheduling.standing import order_of
+from scheduling.standing import line_of, order_of, standings
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -44,6 +44,18 @@ def text(answer):
 
 
 # --- the line
+
+
+def test_a_long_line_is_cut_and_what_is_behind_is_counted():
+    for by, count, priority in (("ben", 3, 9), ("ada", 97, 8), ("ben", 2, 7), ("ada", 4, 6), ("ben", 5, 5)):
+        make.jobs(*({"name": f"{by}-{priority}", "priority": priority} for _ in range(count)), by=by, gpus_per_node=8)
+
+    line = line_of(standings.of(Cluster.objects.get(), clock.now()), make.user("ada"))
+
+    assert len(line.places) == 100 and (line.waiting, line.gpus, line.more) == (111, 888, 8)
+    shown = [(place.rank, place.jobs, place.gpus, bool(place.job)) for place in line.places]
+    assert shown[:2] == [(1, 3, 24, False), (4, 1, 8, True)]
+    assert shown[97:] == [(100, 1, 8, True), (101, 2, 16, False), (103, 1, 8, True)]
 
 
 def test_the_line_is_in_the_order_of_the_engine_and_ranks_are_those_of_everybody():
@@ -153,7 +165,7 @@ def test_what_a_team_holds_borrows_and_leaves():
         quotas=(QuotaView(team="a", kind=Kind.PRETRAIN, gpus=12), QuotaView(team="b", kind=None, gpus=24)),
     )
 
-    mine, rest = accounts(picture, {Kind.PRETRAIN}, lambda team: team == "a")
+    mine, rest = accounts(picture.quotas, uses_of(picture), {Kind.PRETRAIN}, lambda team: team == "a")
 
     assert (mine.team, mine.owned, mine.reserved, mine.left) == ("a", 12, True, 4)
     assert [(part.name, part.gpus) for part in mine.parts(16)] == [("held", 8), ("kept free", 4), ("borrowed", 4)]

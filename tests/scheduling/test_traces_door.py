@@ -7,7 +7,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 
 from acmeweb import api
 from jobs import clock
-from jobs.models import Role
+from jobs.models import Role, Scope
 from jobs.readers import BadSpec
 from scheduling import replays
 from scheduling.loops.simulate import simulate_once
@@ -46,6 +46,11 @@ def test_it_is_the_teams_and_nobody_elses():
     here = ada.post("traces/", WEEK).headers["Location"]
 
     assert [len(one.get("traces/").json()["results"]) for one in (ben, olga, eve)] == [1, 1, 0]
+    short = Caller(olga.user, Scope.SUBMIT)
+    assert short.post(f"{here}remove/").json()["detail"] == (
+        "week.csv is somebody else's: this takes the scope operate, and this token has submit."
+    )
+    assert "the role operator in its team" in ben.post(f"{here}remove/").json()["detail"]
     assert [one.post(f"{here}remove/").status_code for one in (ben, eve, olga)] == [403, 404, 200]
 
 
