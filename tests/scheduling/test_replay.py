@@ -16,6 +16,7 @@ from scheduling.engine.policies import RULES
 from scheduling.engine.policies.fair import Fair
 from scheduling.engine.policies.gittins import gittins
 from scheduling.engine.policies.qssf import Qssf
+from scheduling.engine.predicting import Predictor
 from scheduling.engine.room import Room
 from scheduling.simulator.kernel import Outage, replay
 from scheduling.simulator.run import Setting, arrivals, pool, run
@@ -321,7 +322,7 @@ def test_trees_are_asked_for_only_once_there_is_something_to_learn():
 
 
 def test_any_predictor_may_order_the_queue():
-    class LastComesFirst:
+    class LastComesFirst(Predictor):
         def predict(self, job):
             return -job.number
 
