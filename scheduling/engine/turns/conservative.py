@@ -61,7 +61,7 @@ def _turn(engine: Engine, arrived: list[Entry], now: float) -> bool:
             if len(plan.starts) < engine.rules.depth:
                 _plan(engine, plan, entry)
     went_to_plan = True
-    for job, places in plan.start(plan.due(now)):
+    for job, places in plan.start(now):
         went_to_plan &= _start(engine, job, places, now)
     if engine.rules.claims:
         _start_borrowers(engine, now)
@@ -178,5 +178,5 @@ def _begin(engine: Engine, job: Job, places: Places, now: float) -> None:
 
 
 def _in_order(asks: Iterable[Ask]) -> Iterator[Entry]:
-    """Whoever waits in these lines, as they are now."""
-    return merge(*(list(ask.line) for ask in asks))
+    """Whoever waits in these lines, as they are when the first is asked for."""
+    return merge(*(ask.line for ask in asks))

@@ -9,7 +9,7 @@ elsewhere it is a `Room` (`Stretches`); see `ahead`.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from operator import itemgetter
@@ -33,7 +33,8 @@ class Plan:
         self._place = engine.place
         self._engine = engine
         self.starts: dict[Job, tuple[float, Share]] = {}
-        self.soonest = math.inf  # of these
+        self._order: list[tuple[float, int, Job]] = []  # these by time, and then as they were promised
+        self._promised = 0
         self.last: Entry | None = None  # who stands furthest back of those with a promise
         self.later: Iterator[Entry] = iter(())  # who is still to be looked at, of those who waited when it was made
         self.made = 0  # promises to those
@@ -117,7 +118,8 @@ class Plan:
                     share = Share(places, need)
                     self._take(first, last, until, share)
                     self.starts[job] = begins, share
-                    self.soonest = min(self.soonest, begins)
+                    self._promised += 1
+                    insort(self._order, (begins, self._promised, job))
                     self._note(job, begins)
                     return begins
             elif rooms.fitting(narrow, wish).bit_count() < wide:
@@ -170,16 +172,22 @@ class Plan:
         at = max(0, bisect_right(self.times, now) - 1)
         return self.rooms.becomes(at, room, [self.starts[job][1] for job in self.due(now)])
 
+    @property
+    def soonest(self) -> float:
+        """When the next of them is to start."""
+        return self._order[0][0] if self._order else math.inf
+
     def due(self, now: float) -> list[Job]:
         """Who is to start by now."""
-        return [job for job, (at, _) in self.starts.items() if at <= now] if self.soonest <= now else []
+        if self.soonest > now:
+            return []
+        return [job for _, _, job in self._order[: bisect_right(self._order, now, key=itemgetter(0))]]
 
-    def start(self, due: list[Job]) -> list[tuple[Job, Places]]:
-        """They have no promise any more."""
-        starting = [(job, self.starts.pop(job)[1].places) for job in due]
-        if starting:
-            self.soonest = min((at for at, _ in self.starts.values()), default=math.inf)
-        return starting
+    def start(self, now: float) -> list[tuple[Job, Places]]:
+        """Who is to start by now; they have no promise any more."""
+        due = self.due(now)
+        del self._order[: len(due)]
+        return [(job, self.starts.pop(job)[1].places) for job in due]
 
 
 def _most_beside_a_gpu(engine: Engine) -> tuple[float, float] | None:
