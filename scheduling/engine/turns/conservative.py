@@ -89,7 +89,8 @@ def _comes_true(engine: Engine, plan: Plan, arrived: list[Entry], now: float) ->
     plan.later = iter(())
     if not _in_time(plan, arrived, now):
         return False
-    plan.forward(now)
+    if arrived:  # else nobody looks at what is past
+        plan.forward(now)
     return True
 
 

@@ -35,6 +35,7 @@ class Plan:
         self.starts: dict[Job, tuple[float, Share]] = {}
         self._order: list[tuple[float, int, Job]] = []  # these by time, and then as they were promised
         self._promised = 0
+        self._until: dict[Job, float] = {}  # when each is to give back what he holds
         self.last: Entry | None = None  # who stands furthest back of those with a promise
         self.later: Iterator[Entry] = iter(())  # who is still to be looked at, of those who waited when it was made
         self.made = 0  # promises to those
@@ -42,6 +43,9 @@ class Plan:
         self._numbers: dict[Need, int] = {}
         self._never_before: dict[int, list[tuple[float, float]]] = {}  # by wish
         groups = list(_with_reopenings(engine, _groups(engine, now)))
+        for at, ended in groups:
+            for job in ended:
+                self._until[job] = at
         self.times = [now, *(at for at, _ in groups)]
         outlines = self._outlines(groups)
         self._outlined = outlines is not None
@@ -118,6 +122,7 @@ class Plan:
                     share = Share(places, need)
                     self._take(first, last, until, share)
                     self.starts[job] = begins, share
+                    self._until[job] = until
                     self._promised += 1
                     insort(self._order, (begins, self._promised, job))
                     self._note(job, begins)
@@ -169,8 +174,20 @@ class Plan:
 
     def matches(self, room: Room, now: float) -> bool:
         """Whether it is as was planned, apart from those who are to start by now."""
+        if self._all_in_time(now):
+            return True
         at = max(0, bisect_right(self.times, now) - 1)
         return self.rooms.becomes(at, room, [self.starts[job][1] for job in self.due(now)])
+
+    def _all_in_time(self, now: float) -> bool:
+        """Whether since the last turn everybody gave back what he held when he was to, and not before. A node that
+        comes or goes ends the plan, so then the room is as was planned; but who claims may hold other GPUs."""
+        engine = self._engine
+        late = bool(engine.ending) and engine.ending[0][0] <= now
+        in_time = not late and not engine.rules.claims
+        for job in engine.ended:
+            in_time &= self._until.pop(job, math.inf) == now
+        return in_time
 
     @property
     def soonest(self) -> float:
