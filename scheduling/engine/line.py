@@ -35,7 +35,7 @@ class Line:
         return self._waiting
 
     def __iter__(self) -> Iterator[Entry]:
-        """Who waits in it when the first is asked for, in order."""
+        """Who waits in it now, in order."""
         for order, job in zip(self._orders[self._front :], self._who[self._front :], strict=True):
             if job is not None:
                 yield (*order, job)

@@ -179,5 +179,5 @@ def _begin(engine: Engine, job: Job, places: Places, now: float) -> None:
 
 
 def _in_order(asks: Iterable[Ask]) -> Iterator[Entry]:
-    """Whoever waits in these lines, as they are when the first is asked for."""
-    return merge(*(ask.line for ask in asks))
+    """Whoever waits in these lines, as they are now."""
+    return merge(*(list(ask.line) for ask in asks))
