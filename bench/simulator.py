@@ -1,4 +1,4 @@
-"""The simulator's figures, one command:  python bench/simulator.py TRACE [--million] [--only PART,PART]
+"""The simulator's figures:  python bench/simulator.py TRACE [--million] [--only PART,PART] [--policies NAME,NAME]
 
 TRACE is the Philly week that other simulators were measured on (12,751 jobs, 9 to 15 October 2017). Prints our
 answers beside theirs, our speed beside a bare event loop in the same run, the growth with the number of jobs, and the
@@ -52,6 +52,7 @@ GOLDEN = (
 )
 GOAL = dict.fromkeys(("fifo", "sjf", "qssf", "easy"), 100_000)
 GOAL |= dict.fromkeys(("srtf", "tiresias", "gittins", "themis", "acme"), 20_000)
+GROW = (*GOAL, "fifo-skip", "fair", "drf", "conservative")
 
 
 def best(work, times=3):
@@ -83,10 +84,10 @@ def answers(history):
         print(f"{ours['preemptions']:>7}  {who}")
 
 
-def rates(history):
+def rates(history, policies):
     """Jobs a second, of ours and of the bare loop, by policy."""
     columns = history.submit_s.tolist(), history.runtime_s.tolist(), history.gpus.tolist()
-    for policy in GOAL:
+    for policy in policies:
         bare = ours = math.inf
         for _ in range(5):  # in turns, so that a busy moment of the machine hits both
             bare = min(bare, best(lambda p=policy: bare_loop(*columns, nodes=80, shortest=p == "sjf"), times=1)[0])
@@ -94,12 +95,12 @@ def rates(history):
         yield policy, len(history) / ours, len(history) / bare
 
 
-def speed(history, trace):
+def speed(history, trace, policies):
     """Beside the interpreted engine, where this one is compiled."""
     print(f"\nwhole run with report, {len(history):,} jobs; the bare loop runs FIFO or SJF, whatever the policy")
     print(f"{runs():<12}{'jobs/s':>10}{'goal':>9}{'bare loop':>11}{'ratio':>7}{'interpreted':>13}{'gain':>6}")
-    plain = interpreted(trace) if runs() == "compiled" else {}
-    for policy, rate, base in rates(history):
+    plain = interpreted(trace, policies) if runs() == "compiled" else {}
+    for policy, rate, base in rates(history, policies):
         print(f"{policy:<12}{rate:>10,.0f}{GOAL[policy]:>9,}{base:>11,.0f}{base / rate:>7.2f}", end="")
         if policy in plain:  # by its own bare loop, as the machine may have been busier
             before, base_then = plain[policy]
@@ -107,19 +108,19 @@ def speed(history, trace):
         print("" if rate >= GOAL[policy] else "   MISSED", flush=True)
 
 
-def interpreted(trace):
-    words = [sys.executable, __file__, trace, "--only", "rates"]
+def interpreted(trace, policies):
+    words = [sys.executable, __file__, trace, "--only", "rates", "--policies", ",".join(policies)]
     told = subprocess.run(words, env={**os.environ, "ACME_COMPILED": "0"}, capture_output=True, text=True, check=True)
     return {policy: (rate, base) for policy, rate, base in json.loads(told.stdout)}
 
 
-def growth(sizes):
+def growth(sizes, policies):
     site = acme.SITES["seren"]
     setting = Setting(nodes=site.nodes)
-    print(f"\nseren, {site.nodes} nodes; seconds by jobs, and the exponent of the growth from the first to the last")
+    print(f"\n{runs()}; seren, {site.nodes} nodes; seconds by jobs, and the exponent of the growth")
     print("policy      " + "".join(f"{size:>12,}" for size in sizes) + "   exponent", flush=True)
     traces = [acme.drawn(site, "seren", jobs=size, seed=1) for size in sizes]
-    for policy in (*GOAL, "fifo-skip", "fair", "drf", "conservative"):
+    for policy in policies:
         took = [best(lambda h=h, p=policy: told(h, p, setting), times=1)[0] for h in traces]
         power = math.log(took[-1] / took[0]) / math.log(sizes[-1] / sizes[0])
         print(f"{policy:<12}" + "".join(f"{one:>12.2f}" for one in took) + f"{power:>11.2f}", flush=True)
@@ -180,16 +181,21 @@ if __name__ == "__main__":
     asked.add_argument("trace")
     asked.add_argument("--million", action="store_true", help="let it grow to a million jobs; minutes")
     asked.add_argument("--only", default="answers,speed,live,backlog,growth", help="these parts, by commas")
+    asked.add_argument("--policies", default=",".join(GROW), help="of speed and growth, by commas")
     given = asked.parse_args()
+    policies = given.policies.split(",")
+    if unknown := [policy for policy in policies if policy not in GROW]:
+        asked.error(f"--policies: {unknown[0]!r} is none of {', '.join(GROW)}")
+    with_goal = [policy for policy in policies if policy in GOAL]
     week = read(given.trace)
     sizes = (10_000, 30_000, 100_000, 300_000, 1_000_000) if given.million else (10_000, 30_000, 100_000)
     parts = {
         "answers": lambda: answers(week),
-        "speed": lambda: speed(week, given.trace),
-        "rates": lambda: print(json.dumps(list(rates(week)))),
+        "speed": lambda: speed(week, given.trace, with_goal),
+        "rates": lambda: print(json.dumps(list(rates(week, with_goal)))),
         "live": live,
         "backlog": lambda: backlog((3_000, 10_000, 30_000, 100_000)),
-        "growth": lambda: growth(sizes),
+        "growth": lambda: growth(sizes, policies),
     }
     for name in given.only.split(","):
         parts[name]()

@@ -28,10 +28,11 @@ import sys
 from setuptools import setup
 from mypyc.build import mypycify
 home, work, group, *files = sys.argv[1:]
+alone = ["--no-site-packages", "--follow-imports=silent"]  # NumPy, which others import, takes minutes to read
 setup(
     name="acme-engine",
     packages=[],
-    ext_modules=mypycify(files, opt_level="1", debug_level="0", group_name=group, target_dir=work),
+    ext_modules=mypycify([*alone, *files], opt_level="1", debug_level="0", group_name=group, target_dir=work),
     script_args=["-q", "build_ext", "--build-lib", home, "--build-temp", work],
 )
 """

@@ -158,6 +158,7 @@ class Engine:
         self._by_share = placement in BY_SHARE and books is None
         self.ranked: list[Entry] = []  # who runs, safest first; for rules that preempt
         self.ending: list[tuple[float, int, Job]] = []  # who runs, by expected end; for rules that promise
+        self.ended: list[Job] = []  # since the last turn; for these too
         self.promise: Any = None
         self._early = 0
         self.running: dict[int, Job] = {}
@@ -229,6 +230,8 @@ class Engine:
                 self._early += 64
                 if self._early >= len(self.ending):
                     self._early, self.promise = 0, None
+            if self._plans:
+                self.ended.append(job)
             self._release(job, now)
             self.rules.ended(job, now)
 
@@ -331,6 +334,8 @@ class Engine:
                 else:
                     self._turn(now)
         self.freed, self.opened = False, 0
+        if self.ended:
+            self.ended.clear()
 
     def _turn(self, now: float) -> None:
         if not self._plans:

@@ -1,40 +1,57 @@
-"""What a policy is made of. A policy is a subclass in a file of its own; `policies` lists them by name."""
+"""What a policy is made of. A policy is a subclass in a file of its own; `policies` lists them by name.
+
+Where the engine is compiled these rules are too, and a policy of plain Python works beside them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
+
+from mypy_extensions import mypyc_attr
 
 from jobs.lifecycle import Kind
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.settings import only
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Rules:
     """An order, the way the line is walked, and what is learned on the way. One object serves one engine.
 
     one_line   everybody stands in one line, because the first that does not fit holds back all behind it.
     preempts   running jobs are ranked too, and may have to stop.
     plans      the engine keeps the expected ends, because somebody is promised a start.
-    by_account accounts stand in lines of their own, because what they hold or have had decides.
     claims     owners take GPUs back from borrowers, who are told so in advance (`turns/claiming`); goes with `plans`.
+    depth      how many are promised a start at once, where everybody is.
     """
 
     name: ClassVar[str]
-    turn: Callable[[Engine, float], None]  # how the line is walked: mostly just one of the functions in `turns`
-    one_line: bool = False
-    preempts: bool = False
-    plans: bool = False
-    by_account: bool = False
-    claims: bool = False
-    depth: int = 1_000  # how many are promised a start at once, where everybody is
-    reserves: frozenset[Kind] = frozenset()  # quotas for these kinds are kept free for their owners
+    one_line: ClassVar[bool] = False
+    preempts: ClassVar[bool] = False
+    plans: ClassVar[bool] = False
+    claims: ClassVar[bool] = False
+    depth: ClassVar[int] = 1_000
 
     @classmethod
     def of(cls, settings: Mapping[str, object]) -> Rules:
         """As an operator set it; most policies leave nothing to choose."""
         only(settings)
         return cls()
+
+    @property
+    def by_account(self) -> bool:
+        """Whether accounts stand in lines of their own, because what they hold or have had decides."""
+        return False
+
+    @property
+    def reserves(self) -> frozenset[Kind]:
+        """Quotas for these kinds are kept free for their owners."""
+        return frozenset()
+
+    def turn(self, engine: Engine, now: float) -> None:
+        """How the line is walked: mostly just one of the functions in `turns`."""
+        raise NotImplementedError
 
     def key(self, job: Job, now: float) -> float:
         """Its place among those who wait: the smallest first, equal ones by submission."""

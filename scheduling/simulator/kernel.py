@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.rules import Rules
 
-END, DOWN, UP, CHANGE, REOPENING = range(5)
+END: Final = 0
+DOWN: Final = 1
+UP: Final = 2
+CHANGE: Final = 3
+REOPENING: Final = 4
 Planned = tuple[float, int, int, Any, int]  # when, what, sequence, whom, which run of it
 
 
@@ -75,13 +79,13 @@ class Outcome:
 class Arrivals:
     """Who comes when: columns of equal length, by time of submission."""
 
-    submit_s: Sequence[float]
-    runtime_s: Sequence[float]
-    expected_s: Sequence[float]
-    asks: Sequence[Ask]
-    users: Sequence[int]
-    names: Sequence[int]
-    bands: Sequence[int] | None = None  # lower goes first whatever the policy says
+    submit_s: list[float]
+    runtime_s: list[float]
+    expected_s: list[float]
+    asks: list[Ask]
+    users: list[int]
+    names: list[int]
+    bands: list[int] | None = None  # lower goes first whatever the policy says
 
 
 def replay(
@@ -102,10 +106,11 @@ def replay(
     asks, users, names, bands = coming.asks, coming.users, coming.names, coming.bands
     running = list(running)
     count, arrived, done, turns = len(submits), 0, 0, 0
-    next_submit = submits[0] if count else math.inf
+    never = math.inf
+    next_submit = submits[0] if count else never
     outcome = Outcome.of(count + len(running))
     began, ended, held_s = outcome.started, outcome.ended, outcome.held_s
-    submit, end, decide, started, stopped = engine.submit, engine.end, engine.decide, engine.started, engine.stopped
+    started, stopped = engine.started, engine.stopped
     moves = type(engine.rules).next_change is not Rules.next_change
     agenda: list[Planned] = []
     plan = _Planner(agenda)
@@ -115,24 +120,26 @@ def replay(
     if weather:
         for node in range(len(engine.room.nodes)):
             breaking.expect(weather.outage(node, submits[0] if count else 0.0))
-    due = -math.inf if sample else math.inf
+    due = -never if sample else never
     for job in running:
         plan(job.began + job.remaining_s, END, job, job.runs)
     for bar in engine.bars:  # the engine minds them itself, but somebody must ask it then
         plan(bar.end, REOPENING, None, 0)
     while agenda or arrived < count:
-        now = agenda[0][0] if agenda and agenda[0][0] <= next_submit else next_submit
+        planned = agenda[0][0] if agenda else never
+        now = min(planned, next_submit)
         if now > due and sample:
             due = sample(due, now, len(running) + arrived - done)
-        while agenda and agenda[0][0] == now:
+        while planned == now and agenda:
             _, what, _, whom, run = heappop(agenda)
             if what == END:
-                if whom.runs == run and whom.places is not None:
-                    number = whom.number
+                job = whom
+                if job.runs == run and job.places is not None:
+                    number = job.number
                     ended[number] = now
-                    held_s[number] = whom.ran_s + now - whom.began
+                    held_s[number] = job.ran_s + now - job.began
                     done += 1
-                    end(whom, now)
+                    engine.end(job, now)
             elif what == CHANGE:
                 if whom.runs == run and whom.places is not None:
                     engine.level_changed(whom, now)
@@ -141,14 +148,15 @@ def replay(
                 breaking.down(whom, now)
             elif what == UP:
                 breaking.up(whom, now)
+            planned = agenda[0][0] if agenda else never
         while next_submit == now and arrived < count:
             job = Job(arrived, asks[arrived], now, runtimes[arrived], expected[arrived], users[arrived], names[arrived])
             if bands:
                 job.band = bands[arrived]
-            submit(job, now)
+            engine.submit(job, now)
             arrived += 1
-            next_submit = submits[arrived] if arrived < count else math.inf
-        decide(now)
+            next_submit = submits[arrived] if arrived < count else never
+        engine.decide(now)
         if stopped:
             _stop(stopped, outcome)
         if started:

@@ -28,6 +28,7 @@ from scheduling.simulator.kernel import Arrivals, Outage, replay
 from scheduling.simulator.weather import WRITES_CHECKPOINTS, Rates, Storms
 
 COSTS = ("none", "helios")
+Ints64 = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Watch = Callable[[int], None]
 
 
@@ -188,8 +189,9 @@ def outlook(trace: Trace, setting: Setting) -> Outlook:
     """What is usually asked for: the sizes of this very trace, as the authors of FGD take them."""
     shares = _shares(trace.gpus, setting)
     if _counts(setting):
-        counted = Counter(zip(shares, _counted(trace, setting), strict=True))
-        wishes = {Need(gpus=gpus, cpus=cpus, memory_mb=mb): times for (gpus, (cpus, mb)), times in counted.items()}
+        beside = (column.tolist() for column in _counted(trace, setting))
+        counted = Counter(zip(shares, *beside, strict=True))
+        wishes = {Need(gpus=gpus, cpus=cpus, memory_mb=mb): times for (gpus, cpus, mb), times in counted.items()}
     else:
         wishes = {Need(gpus=gpus, cpus=0): times for gpus, times in Counter(shares).items()}
     return Outlook(wishes=wishes, guarantees=setting.pools, elastic=True)
@@ -205,14 +207,13 @@ def _counts(setting: Setting) -> bool:
     return bool(setting.cpus_per_node or setting.memory_per_node_mb)
 
 
-def _counted(trace: Trace, setting: Setting) -> list[tuple[int, int]]:
+def _counted(trace: Trace, setting: Setting) -> tuple[Ints64, Ints64]:
     """CPUs and memory on each node of a job, as far as they are counted."""
-    if not _counts(setting):
-        return [(0, 0)] * len(trace)
+    nobody: Ints64 = np.zeros(len(trace), dtype=np.int64)
     nodes = np.maximum(1, -(-trace.gpus // setting.gpus_per_node))
-    cpus = np.nan_to_num(trace.cpus) / nodes if setting.cpus_per_node else np.zeros(len(trace))
-    memory_mb = np.nan_to_num(trace.memory_mb) if setting.memory_per_node_mb else np.zeros(len(trace))
-    return list(zip(np.rint(cpus).astype(int).tolist(), np.rint(memory_mb).astype(int).tolist(), strict=True))
+    cpus = np.rint(np.nan_to_num(trace.cpus) / nodes).astype(np.int64) if setting.cpus_per_node else nobody
+    memory_mb = np.rint(np.nan_to_num(trace.memory_mb)).astype(np.int64) if setting.memory_per_node_mb else nobody
+    return cpus, memory_mb
 
 
 def _too_wide(trace: Trace, setting: Setting, nodes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
@@ -220,9 +221,9 @@ def _too_wide(trace: Trace, setting: Setting, nodes: int) -> np.ndarray[tuple[in
     wide = trace.gpus > nodes * setting.gpus_per_node
     if _counts(setting) and setting.placement != "tune":
         times = nodes if setting.placement == "count" else 1  # there one node has all
-        limits = times * setting.cpus_per_node or 1 << 60, times * setting.memory_per_node_mb or 1 << 60
-        asked = np.array(_counted(trace, setting), dtype=np.int64).reshape(-1, 2)
-        wide |= (asked > np.array(limits)).any(axis=1)
+        cpus, memory_mb = _counted(trace, setting)
+        wide |= cpus > (times * setting.cpus_per_node or 1 << 60)
+        wide |= memory_mb > (times * setting.memory_per_node_mb or 1 << 60)
     return wide
 
 
@@ -284,34 +285,48 @@ def arrivals(trace: Trace, engine: Engine, setting: Setting, stalls: Floats | No
 
 
 def _asks(trace: Trace, engine: Engine, setting: Setting) -> list[Ask]:
-    gpus = trace.gpus.tolist()
-    if not (_counts(setting) or setting.shares or engine.rules.by_account or engine.books or engine.rules.claims):
-        alike = {wide: engine.ask(shape(wide, setting), account=0) for wide in dict.fromkeys(gpus)}
-        return [alike[wide] for wide in gpus]
-    users = trace.users.codes.tolist() if engine.rules.by_account else [0] * len(gpus)
-    owned = engine.rules.claims or engine.books
-    owners = _owners(trace, setting, borrow=engine.rules.claims) if owned else [None] * len(gpus)
-    pools = trace.pools.codes.tolist() if setting.shares else [-1] * len(gpus)
-    guaranteed = {_code(trace, name): name for name in setting.pools}
-    wishes = list(zip(gpus, _counted(trace, setting), users, owners, pools, strict=True))
-    known = {
-        wish: engine.ask(shape(wish[0], setting, *wish[1], guaranteed.get(wish[4], "")), wish[3], account=wish[2])
-        for wish in dict.fromkeys(wishes)
-    }
-    return [known[wish] for wish in wishes]
+    """Each job's, found once for all who ask alike."""
+    rules = engine.rules
+    owned = rules.claims or engine.books is not None
+    cpus, memory_mb = _counted(trace, setting)
+    columns: list[Ints | Ints64] = [trace.gpus, cpus, memory_mb]
+    columns += [trace.users.codes] * rules.by_account
+    columns += [trace.kinds.codes] * owned
+    columns += [trace.pools.codes] * bool(setting.shares or setting.quotas)
+    guaranteed = {_code(trace, name): name for name in setting.pools} if setting.shares else {}
+    known: dict[int, Ask] = {}
+    asks = []
+    for row, number in enumerate(_alike(columns).tolist()):
+        if (ask := known.get(number)) is None:
+            of_pool = guaranteed.get(int(trace.pools.codes[row]), "")
+            ask = known[number] = engine.ask(
+                shape(int(trace.gpus[row]), setting, int(cpus[row]), int(memory_mb[row]), of_pool),
+                _owner(trace, row, setting, borrow=rules.claims) if owned else None,
+                account=int(trace.users.codes[row]) if rules.by_account else 0,
+            )
+        asks.append(ask)
+    return asks
 
 
-def _owners(trace: Trace, setting: Setting, *, borrow: bool) -> list[Owner | None]:
+def _alike(columns: list[Ints | Ints64]) -> Ints64:
+    """A number for each row; the same for rows that are equal in all columns, none of which is below 0."""
+    numbers, different = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        width = int(column.max(initial=0)) + 1
+        if different * width > 1 << 62:
+            _, numbers = np.unique(numbers, return_inverse=True)
+            different = len(numbers)
+        numbers = numbers * width + column
+        different *= width
+    return numbers
+
+
+def _owner(trace: Trace, row: int, setting: Setting, *, borrow: bool) -> Owner | None:
     """Whoever no quota tells from others needs no account of his own."""
-    borrower = Owner(team="", kind=Kind.OTHER, preemptible=True)
-    kinds, teams = trace.kinds, trace.pools
-    known: dict[tuple[int, int], Owner | None] = {}
-    asked = list(zip(kinds.codes.tolist(), teams.codes.tolist() if setting.quotas else [0] * len(trace), strict=True))
-    for code, team in dict.fromkeys(asked):
-        word = kinds.words[code]
-        owner = Owner(team=teams.words[team], kind=_kind(word)) if setting.quotas else None
-        known[code, team] = borrower if borrow and word in setting.best_effort else owner
-    return [known[one] for one in asked]
+    word = trace.kinds[row]
+    if borrow and word in setting.best_effort:
+        return Owner(team="", kind=Kind.OTHER, preemptible=True)
+    return Owner(team=trace.pools[row], kind=_kind(word)) if setting.quotas else None
 
 
 def _kind(word: str) -> Kind:

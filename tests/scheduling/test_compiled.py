@@ -5,10 +5,21 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from acmeweb.env import ROOT
+from jobs.traces.trace import made_of
 from scheduling.compiled import BUILDS, LIBRARY, MODULES, SUFFIX, Finder, key
+from scheduling.engine.engine import Engine
+from scheduling.engine.policies import RULES
+from scheduling.engine.room import Room
+from scheduling.engine.rules import Rules
+from scheduling.engine.turns.preempting import preempting
+from scheduling.engine.turns.sharing import sharing
+from scheduling.engine.turns.strict import strict
+from scheduling.simulator.kernel import replay
+from scheduling.simulator.run import Setting, arrivals, pool
 from tests.patience import PATIENCE_S
 
 built = pytest.mark.skipif(not (BUILDS / key()).is_dir(), reason="the engine is not compiled here: make compiled")
@@ -38,6 +49,83 @@ def test_it_decides_as_the_sources_do_to_the_last_digit():
 
     assert (compiled[1], interpreted[1]) == ("engine: compiled", "engine: interpreted")
     assert compiled[0] == interpreted[0]
+
+
+# Policies as somebody would write them: plain files, that nobody compiles
+
+
+class PlainSjf(Rules):
+    name = "sjf"
+    one_line = True
+
+    def turn(self, engine, now):
+        strict(engine, now)
+
+    def key(self, job, now):
+        return job.expected_s
+
+
+class PlainDrf(Rules):
+    """GPUs only, which is all that the replay counts."""
+
+    name = "drf"
+    by_account = True
+
+    def __init__(self):
+        self.held = {}
+
+    def turn(self, engine, now):
+        sharing(engine, now)
+
+    def share(self, ask, engine, now):
+        return self.held.get(ask.account, 0)
+
+    def began(self, job, now):
+        self.held[job.ask.account] = self.held.get(job.ask.account, 0) + job.gpus
+
+    def left(self, job, now):
+        self.held[job.ask.account] -= job.gpus
+
+
+class PlainTiresias(Rules):
+    name = "tiresias"
+    preempts = True
+    thresholds = (3250.0, 7200.0)
+
+    def turn(self, engine, now):
+        preempting(engine, now)
+
+    def key(self, job, now):
+        return 1e12 * job.level + job.submitted
+
+    def rank(self, job, now):
+        return 1e12 * job.level + now
+
+    def next_change(self, job, now):
+        if job.level == 2 or not job.gpus:
+            return None
+        return now + max(0.0, self.thresholds[job.level] - job.attained) / job.gpus
+
+    def changed(self, job, now):
+        job.level += 1
+
+
+@pytest.mark.parametrize("plain", [PlainSjf, PlainDrf, PlainTiresias])
+def test_a_policy_that_nobody_compiles_works_beside_it(plain):
+    dice, setting = np.random.default_rng(5), Setting(nodes=12)
+    history = made_of(
+        "crowd",
+        submit_s=np.sort(dice.random(300) * 9_000),
+        runtime_s=dice.integers(1, 9_000, 300),
+        gpus=dice.choice([1, 1, 2, 4, 8, 12, 16, 40], 300),
+        users=dice.choice(["a", "b", "c"], 300).tolist(),
+    )
+
+    def replayed(rules):
+        engine = Engine(Room(pool(setting, setting.nodes)), rules)
+        return replay(engine, arrivals(history, engine, setting))
+
+    assert replayed(plain()) == replayed(RULES[plain.name]())
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from bisect import bisect_right
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from scheduling.engine.policies import RULES
 from scheduling.engine.policies.fair import Fair
 from scheduling.engine.policies.gittins import gittins
 from scheduling.engine.policies.qssf import Qssf
+from scheduling.engine.predicting import Predictor
 from scheduling.engine.room import Room
 from scheduling.simulator.kernel import Outage, replay
 from scheduling.simulator.run import Setting, arrivals, pool, run
@@ -321,7 +323,7 @@ def test_trees_are_asked_for_only_once_there_is_something_to_learn():
 
 
 def test_any_predictor_may_order_the_queue():
-    class LastComesFirst:
+    class LastComesFirst(Predictor):
         def predict(self, job):
             return -job.number
 
@@ -478,6 +480,17 @@ def test_conservative_backfilling_delays_nobody_beyond_what_he_was_promised(jobs
     done = watched(trace(*jobs), "conservative", SMALL, look)
 
     assert all(done.started[number] <= at + 0.01 for number, at in promised.items())
+
+
+@given(jobs=job_lists, noise=st.sampled_from(["none", "0.5", "helios"]))
+@examples(100)
+def test_the_plan_of_conservative_backfilling_is_the_room_as_long_as_it_stands(jobs, noise):
+    def look(engine, now):
+        if plan := engine.promise:
+            due = [plan.starts[job][1] for job in plan.due(now)]
+            assert plan.rooms.becomes(max(0, bisect_right(plan.times, now) - 1), engine.room, due)
+
+    watched(trace(*jobs), "conservative", dataclasses.replace(SMALL, noise=noise), look)
 
 
 @given(jobs=job_lists)

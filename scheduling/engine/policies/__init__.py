@@ -18,7 +18,8 @@ from scheduling.engine.policies.easy import Easy
 from scheduling.engine.policies.fair import Fair
 from scheduling.engine.policies.fifo import Fifo, FifoSkip
 from scheduling.engine.policies.gittins import Gittins
-from scheduling.engine.policies.qssf import Qssf, QssfMl
+from scheduling.engine.policies.qssf import Qssf
+from scheduling.engine.policies.qssf_ml import QssfMl
 from scheduling.engine.policies.sjf import Sjf
 from scheduling.engine.policies.srtf import Srtf
 from scheduling.engine.policies.themis import Themis

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from jobs.lifecycle import Kind
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.policies.drf import Drf
 from scheduling.engine.policies.fair import Fair
@@ -37,17 +38,28 @@ class Acme(Rules):
 
     def __init__(self, settings: AcmeSettings | None = None) -> None:
         settings = settings or AcmeSettings()
-        self.turn = conservative if settings.backfill == "conservative" else easy
         self.order = ORDERS[settings.order]()
-        self.by_account = self.order.by_account
-        self.reserves = settings.reserve
         self._settings = settings
-        self._by_order = type(self.order) is not Fifo and not self.by_account
+        self._by_order = type(self.order) is not Fifo and not self.order.by_account
         self._halfway = HALFWAY.get(settings.order, 3600.0)
 
     @classmethod
     def of(cls, settings: Mapping[str, object]) -> Rules:
         return cls(parse(settings, ORDERS))
+
+    @property
+    def by_account(self) -> bool:
+        return self.order.by_account
+
+    @property
+    def reserves(self) -> frozenset[Kind]:
+        return self._settings.reserve
+
+    def turn(self, engine: Engine, now: float) -> None:
+        if self._settings.backfill == "conservative":
+            conservative(engine, now)
+        else:
+            easy(engine, now)
 
     def band(self, job: Job) -> int:
         return int(job.ask.borrows)

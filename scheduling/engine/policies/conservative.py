@@ -8,11 +8,14 @@ itself.
 
 from __future__ import annotations
 
+from scheduling.engine.engine import Engine
 from scheduling.engine.rules import Rules
 from scheduling.engine.turns.conservative import conservative
 
 
 class Conservative(Rules):
     name = "conservative"
-    turn = staticmethod(conservative)
     plans = True
+
+    def turn(self, engine: Engine, now: float) -> None:
+        conservative(engine, now)

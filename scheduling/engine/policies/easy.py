@@ -7,11 +7,14 @@ GPUs, so that it holds under every placement.
 
 from __future__ import annotations
 
+from scheduling.engine.engine import Engine
 from scheduling.engine.rules import Rules
 from scheduling.engine.turns.easy import easy
 
 
 class Easy(Rules):
     name = "easy"
-    turn = staticmethod(easy)
     plans = True
+
+    def turn(self, engine: Engine, now: float) -> None:
+        easy(engine, now)

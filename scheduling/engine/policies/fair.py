@@ -22,13 +22,18 @@ WEEK_S = 7 * 86_400.0
 
 class Fair(Rules):
     name = "fair"
-    turn = staticmethod(sharing)
-    by_account = True
 
     def __init__(self, weights: Mapping[object, float] | None = None, half_life_s: float = WEEK_S) -> None:
-        self._weights = weights or {}
+        self._weights = dict(weights or {})
         self._decay = math.log(2) / half_life_s
         self._used: dict[object, tuple[float, int, float]] = {}  # GPU-seconds, GPUs held, both at that time
+
+    @property
+    def by_account(self) -> bool:
+        return True
+
+    def turn(self, engine: Engine, now: float) -> None:
+        sharing(engine, now)
 
     def share(self, ask: Ask, engine: Engine, now: float) -> float:
         return self._use(ask.account, now) / self._weights.get(ask.account, 1.0)
@@ -44,8 +49,8 @@ class Fair(Rules):
         self._used[account] = (self._until(now, use, gpus, then), gpus + more, now)
 
     def _use(self, account: object, now: float) -> float:
-        known = self._used.get(account)
-        return self._until(now, *known) if known else 0.0
+        use, gpus, then = self._used.get(account, (0.0, 0, now))
+        return self._until(now, use, gpus, then)
 
     def _until(self, now: float, use: float, gpus: int, then: float) -> float:
         if now == then:

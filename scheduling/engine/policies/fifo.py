@@ -7,6 +7,7 @@ happen to be free.
 
 from __future__ import annotations
 
+from scheduling.engine.engine import Engine
 from scheduling.engine.rules import Rules
 from scheduling.engine.turns.skipping import skipping
 from scheduling.engine.turns.strict import strict
@@ -14,10 +15,14 @@ from scheduling.engine.turns.strict import strict
 
 class Fifo(Rules):
     name = "fifo"
-    turn = staticmethod(strict)
     one_line = True
+
+    def turn(self, engine: Engine, now: float) -> None:
+        strict(engine, now)
 
 
 class FifoSkip(Rules):
     name = "fifo-skip"
-    turn = staticmethod(skipping)
+
+    def turn(self, engine: Engine, now: float) -> None:
+        skipping(engine, now)

@@ -1,21 +1,22 @@
 """Quasi-shortest service first (Helios, SC'21): the smallest predicted GPU time goes first. Strict, without preemption.
 
-The prediction is made once, at submission. `qssf` asks the paper's rolling estimate alone, `qssf-ml` blends in a model
-trained on the jobs that have ended, as the paper does (`predicting` says how they differ from the paper's); any other
-predictor may be given. The mean error of the predictions is in the report.
+The prediction is made once, at submission, by the paper's rolling estimate alone (`predicting` says how it differs from
+the paper's); any other predictor may be given, as `qssf-ml` does. The mean error of the predictions is in the report.
 """
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Job
-from scheduling.engine.predicting import Blended, Predictor, Rolling
+from mypy_extensions import mypyc_attr
+
+from scheduling.engine.engine import Engine, Job
+from scheduling.engine.predicting import Predictor, Rolling
 from scheduling.engine.rules import Rules
 from scheduling.engine.turns.strict import strict
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Qssf(Rules):
     name = "qssf"
-    turn = staticmethod(strict)
     one_line = True
 
     def __init__(self, predictor: Predictor | None = None) -> None:
@@ -23,6 +24,9 @@ class Qssf(Rules):
         self._said: dict[int, float] = {}  # of those who have not ended
         self._error_s = 0.0  # sum over ended jobs of |predicted - ran|
         self._ended = 0
+
+    def turn(self, engine: Engine, now: float) -> None:
+        strict(engine, now)
 
     def key(self, job: Job, now: float) -> float:
         said = self._said.get(job.number)
@@ -40,10 +44,3 @@ class Qssf(Rules):
 
     def mean_error_s(self) -> float | None:
         return self._error_s / self._ended if self._ended else None
-
-
-class QssfMl(Qssf):
-    name = "qssf-ml"
-
-    def __init__(self, predictor: Predictor | None = None) -> None:
-        super().__init__(predictor or Blended())

@@ -6,15 +6,17 @@ live cluster it is the time limit.
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Job
+from scheduling.engine.engine import Engine, Job
 from scheduling.engine.rules import Rules
 from scheduling.engine.turns.strict import strict
 
 
 class Sjf(Rules):
     name = "sjf"
-    turn = staticmethod(strict)
     one_line = True
+
+    def turn(self, engine: Engine, now: float) -> None:
+        strict(engine, now)
 
     def key(self, job: Job, now: float) -> float:
         return job.expected_s

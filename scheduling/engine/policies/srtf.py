@@ -7,15 +7,17 @@ of their ends and never changes; HeliosArtifact looks once a second instead of a
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Job
+from scheduling.engine.engine import Engine, Job
 from scheduling.engine.rules import Rules
 from scheduling.engine.turns.preempting import preempting
 
 
 class Srtf(Rules):
     name = "srtf"
-    turn = staticmethod(preempting)
     preempts = True
+
+    def turn(self, engine: Engine, now: float) -> None:
+        preempting(engine, now)
 
     def key(self, job: Job, now: float) -> float:
         return job.remaining_s

@@ -10,7 +10,7 @@ Jobs that ask for the same stand in order of the moment at which their rho passe
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Job
+from scheduling.engine.engine import Engine, Job
 from scheduling.engine.policies.tiresias import APART
 from scheduling.engine.rules import Rules
 from scheduling.engine.turns.preempting import preempting
@@ -21,8 +21,10 @@ FINE = 1e6  # steps of rho that are told apart
 
 class Themis(Rules):
     name = "themis"
-    turn = staticmethod(preempting)
     preempts = True
+
+    def turn(self, engine: Engine, now: float) -> None:
+        preempting(engine, now)
 
     def key(self, job: Job, now: float) -> float:
         job.level = 0

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 
+from mypy_extensions import mypyc_attr
+
 from scheduling.engine.engine import Engine, Job
 from scheduling.engine.rules import Rules
 from scheduling.engine.settings import only, positive
@@ -23,6 +25,7 @@ THRESHOLDS = (3250.0, 7200.0)  # GPU-seconds: three queues, the defaults of the 
 APART = 1e12  # between the keys of two queues: more seconds than any trace has
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Tiresias(Rules):
     name = "tiresias"
     preempts = True

@@ -61,7 +61,7 @@ def _turn(engine: Engine, arrived: list[Entry], now: float) -> bool:
             if len(plan.starts) < engine.rules.depth:
                 _plan(engine, plan, entry)
     went_to_plan = True
-    for job, places in plan.start(plan.due(now)):
+    for job, places in plan.start(now):
         went_to_plan &= _start(engine, job, places, now)
     if engine.rules.claims:
         _start_borrowers(engine, now)
@@ -89,7 +89,8 @@ def _comes_true(engine: Engine, plan: Plan, arrived: list[Entry], now: float) ->
     plan.later = iter(())
     if not _in_time(plan, arrived, now):
         return False
-    plan.forward(now)
+    if arrived:  # else nobody looks at what is past
+        plan.forward(now)
     return True
 
 

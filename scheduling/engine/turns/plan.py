@@ -9,7 +9,7 @@ elsewhere it is a `Room` (`Stretches`); see `ahead`.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from operator import itemgetter
@@ -33,7 +33,9 @@ class Plan:
         self._place = engine.place
         self._engine = engine
         self.starts: dict[Job, tuple[float, Share]] = {}
-        self.soonest = math.inf  # of these
+        self._order: list[tuple[float, int, Job]] = []  # these by time, and then as they were promised
+        self._promised = 0
+        self._until: dict[Job, float] = {}  # when each is to give back what he holds
         self.last: Entry | None = None  # who stands furthest back of those with a promise
         self.later: Iterator[Entry] = iter(())  # who is still to be looked at, of those who waited when it was made
         self.made = 0  # promises to those
@@ -41,6 +43,9 @@ class Plan:
         self._numbers: dict[Need, int] = {}
         self._never_before: dict[int, list[tuple[float, float]]] = {}  # by wish
         groups = list(_with_reopenings(engine, _groups(engine, now)))
+        for at, ended in groups:
+            for job in ended:
+                self._until[job] = at
         self.times = [now, *(at for at, _ in groups)]
         outlines = self._outlines(groups)
         self._outlined = outlines is not None
@@ -117,7 +122,9 @@ class Plan:
                     share = Share(places, need)
                     self._take(first, last, until, share)
                     self.starts[job] = begins, share
-                    self.soonest = min(self.soonest, begins)
+                    self._until[job] = until
+                    self._promised += 1
+                    insort(self._order, (begins, self._promised, job))
                     self._note(job, begins)
                     return begins
             elif rooms.fitting(narrow, wish).bit_count() < wide:
@@ -167,19 +174,37 @@ class Plan:
 
     def matches(self, room: Room, now: float) -> bool:
         """Whether it is as was planned, apart from those who are to start by now."""
+        if self._all_in_time(now):
+            return True
         at = max(0, bisect_right(self.times, now) - 1)
         return self.rooms.becomes(at, room, [self.starts[job][1] for job in self.due(now)])
 
+    def _all_in_time(self, now: float) -> bool:
+        """Whether since the last turn everybody gave back what he held when he was to, and not before. A node that
+        comes or goes ends the plan, so then the room is as was planned; but who claims may hold other GPUs."""
+        engine = self._engine
+        late = bool(engine.ending) and engine.ending[0][0] <= now
+        in_time = not late and not engine.rules.claims
+        for job in engine.ended:
+            in_time &= self._until.pop(job, math.inf) == now
+        return in_time
+
+    @property
+    def soonest(self) -> float:
+        """When the next of them is to start."""
+        return self._order[0][0] if self._order else math.inf
+
     def due(self, now: float) -> list[Job]:
         """Who is to start by now."""
-        return [job for job, (at, _) in self.starts.items() if at <= now] if self.soonest <= now else []
+        if self.soonest > now:
+            return []
+        return [job for _, _, job in self._order[: bisect_right(self._order, now, key=itemgetter(0))]]
 
-    def start(self, due: list[Job]) -> list[tuple[Job, Places]]:
-        """They have no promise any more."""
-        starting = [(job, self.starts.pop(job)[1].places) for job in due]
-        if starting:
-            self.soonest = min((at for at, _ in self.starts.values()), default=math.inf)
-        return starting
+    def start(self, now: float) -> list[tuple[Job, Places]]:
+        """Who is to start by now; they have no promise any more."""
+        due = self.due(now)
+        del self._order[: len(due)]
+        return [(job, self.starts.pop(job)[1].places) for job in due]
 
 
 def _most_beside_a_gpu(engine: Engine) -> tuple[float, float] | None:

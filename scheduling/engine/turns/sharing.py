@@ -1,7 +1,8 @@
 """Whose account has had least goes first; within an account, by the policy's order. Nobody holds back anybody.
 
-Jobs stand in lines by wish and account (`Rules.by_account`), so shares are compared per line. A share grows with each
-start, also within the turn: a head whose account has grown since it was looked at is put back in its new place.
+Jobs stand in lines by wish and account (`Rules.by_account`), so shares are compared per line, and only where the wish
+fits at all. A share grows with each start, also within the turn: a head whose account has grown since it was looked at
+is put back in its new place.
 """
 
 from __future__ import annotations
@@ -10,25 +11,27 @@ from heapq import heapify, heappop, heapreplace
 
 from scheduling.engine.engine import Ask, Engine
 
+Head = tuple[int, float, float, int, Ask]  # class, share, key and number: the whole order, then which line
+
 
 def sharing(engine: Engine, now: float) -> None:
     asks = engine.to_ask()
     if not asks:
         return
     rules, place, room = engine.rules, engine.place, engine.room
-    heads = [_head(engine, ask, now) for ask in asks]
+    heads, fitting = _heads(engine, asks, now)
     heapify(heads)
-    nowhere: set[int] = set()
     somebody_began = False  # else nobody's share is another than when it was looked at
-    while heads:
+    while heads and fitting:
         band, share, key, number, ask = heads[0]
+        if ask.shape not in fitting or (engine.books and engine.refuses(ask)):
+            heappop(heads)
+            continue
         grown = rules.share(ask, engine, now) if somebody_began else share
         if grown > share:
             heapreplace(heads, (band, grown, key, number, ask))
-        elif ask.shape in nowhere or (engine.books and engine.refuses(ask)):
-            heappop(heads)
         elif (places := place(room, ask.need, ask.able)) is None:
-            nowhere.add(ask.shape)
+            fitting.discard(ask.shape)
             heappop(heads)
         else:
             engine.begin(heappop(ask.line)[3], places, now)
@@ -40,6 +43,24 @@ def sharing(engine: Engine, now: float) -> None:
                 engine.tidy(ask)
 
 
-def _head(engine: Engine, ask: Ask, now: float) -> tuple[int, float, float, int, Ask]:
+def _heads(engine: Engine, asks: list[Ask], now: float) -> tuple[list[Head], set[int]]:
+    """The first of each line whose wish fits by now, and those wishes."""
+    heads: list[Head] = []
+    fitting: set[int] = set()
+    nowhere: set[int] = set()
+    for ask in asks:
+        shape = ask.shape
+        if shape in nowhere:
+            continue
+        if shape not in fitting:
+            if engine.place(engine.room, ask.need, ask.able) is None:
+                nowhere.add(shape)
+                continue
+            fitting.add(shape)
+        heads.append(_head(engine, ask, now))
+    return heads, fitting
+
+
+def _head(engine: Engine, ask: Ask, now: float) -> Head:
     band, key, number, _ = ask.line[0]
     return band, engine.rules.share(ask, engine, now), key, number, ask
