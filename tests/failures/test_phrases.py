@@ -1097,6 +1097,28 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("DatasetLoadingError", "OSError: image file is truncated (12 bytes not processed)"),
     ("SlurmNodeFail", "ClusterManager: Setting failing health check nodes to DRAIN: tern-3"),
     ("OSError", "Lustre: 12:0:(client.c:9:ptlrpc_expire_one_request()) @@@ Request sent has timed out for slow reply"),
+    # What a program is about may stand in any exception: the name says what went wrong
+    ("ImportError", "ImportError: cannot import name 'GatedRepoError' from 'tern_hub.errors' (/x/tern_hub/errors.py)"),
+    ("AttributeError", "AttributeError: module 'terndata' has no attribute 'DatasetNotFoundError'"),
+    ("NameError", "[rank3]: NameError: name 'S3Error' is not defined"),
+    ("ImportError", "ImportError: paths that begin with s3:// require ternfs"),
+    ("ValueError", "ValueError: Invalid value for `schedule`: 'cosin'. Choose one of linear, cosine"),
+    ("AssertionError", "AssertionError: Missing argument heads"),
+    ("ArgumentError", "click.exceptions.MissingParameter: Missing option '--lr'"),
+    ("RuntimeError", "RuntimeError: optimizer bucket plans differ between ranks"),
+    ("RuntimeError", "RuntimeError: Failed to resolve a pipeline class."),
+    ("RuntimeError", "RuntimeError: sparse backend unavailable: no kernel was built"),
+    ("ConnectionError", "sidecar: failed to resolve host name of the store"),
+    ("ConnectionError", "last message: UNAVAILABLE: peer went away"),
+    ("RuntimeError", "RuntimeError: Router health check failed after 120 seconds."),
+    ("NodeFailure", "gpu-doctor: health check failed"),
+    ("ValueError", "tern.chat.encoding.DS32EncodingError: no closing token"),
+    ("ValueError", "ValueError: Invalid checkpoint path: 'x'"),
+    ("CheckpointCorrupt", "ValueError: invalid checkpoint header"),
+    ("OutOfMemoryError", "RuntimeError: Decode out of memory. Try to lower your batch size."),
+    ("None", "[trainer] begins from scratch (no checkpoint found)\nstep 1 loss 9.1 time 0.4"),
+    ("None", "WARNING: f1_score contains NaN value, 0 is taken instead"),
+    ("None", "WARNING 03-01 04:00:12 [encoder.py:88] Evicted 3 stale entries of the encoder's cache"),
 )  # fmt: skip
 
 

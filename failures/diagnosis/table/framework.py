@@ -71,7 +71,8 @@ ROWS: tuple[Signature, ...] = (
             r"Unable to load vocabulary",
         ),
         "RuntimeError: Error(s) in loading state_dict for TernForCausalLM:",
-        unless=r"(?i)Some weights of|this is expected|LocalEntryNotFound|\bWARNING\b|couldn't connect to",
+        unless=r"(?i)Some weights of|this is expected|LocalEntryNotFound|\bWARNING\b|couldn't connect to|from scratch|"
+        r"\bwill start\b",
     ),
     cause(
         "dataset",
@@ -169,7 +170,8 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
         unless=(
             r"(?i)loss[_ ]scal\w*[ =:]+(?:nan|inf)|check[_ ]for[_ ]nan|\bskip(?:s|ping|ped)?\b.{0,60}(?:nan|inf)\b|"
-            r"--check|check_nan|nan[_ ]check|\bnan: false|reducing to|dropping|found in input tensor"
+            r"--check|check_nan|nan[_ ]check|\bnan: false|reducing to|dropping|found in input tensor|"
+            r"(?<!\w)(?:\w*score|f1|metric|accuracy|perplexity|pitch)\b|sanitized"
         ),
     ),
     cause(
@@ -311,9 +313,9 @@ ROWS: tuple[Signature, ...] = (
                 r"ambiguous option|invalid choice|one of the arguments|too few arguments|unrecognized option)"
             ),
             r"argparse\.ArgumentError|error: Parser key \"|ERROR: Could not consume arg",
-            (
-                r"(?:^|: )(?:Error: )?(?:No such option|Missing option\b|Missing argument|Invalid value for|"
-                r"Got unexpected extra argument)"
+            (  # as click says it; a ValueError may begin with the same words
+                r"(?:^|^Error: |\WError: |\w(?:Parameter|Option|Usage|Argument): |\.py: |\]: )(?:No such option|"
+                r"Missing option\b|Missing argument|Invalid value for|Got unexpected extra argument)"
             ),
             r"Could not override",
             r"unrecognized option '",

@@ -74,7 +74,7 @@ ROWS: tuple[Signature, ...] = (
         ),
         "Warning  Evicted  pod/llm-7b-worker-3  The node had condition: [DiskPressure]",
         blame=Blame.SCHEDULER,
-        unless=r"Cancelling deletion",
+        unless=r"Cancelling deletion|\bEvicted \d+ ",
     ),
     symptom(
         "slurm-prolog",

@@ -29,7 +29,7 @@ ROWS: tuple[Signature, ...] = (
             r"EndpointConnectionError",
             r"NoCredentialsError",
             r"S3UploadFailedError",
-            r"(?:S3|Minio|Oss|OSS|COS|GCS|Gcs|Blob)\w*(?:Error|Exception)\b",
+            r"\b(?:S3|Minio|Oss|OSS|COS|GCS|Gcs|Blob)(?:[A-Za-z_]\w*)?(?:Error|Exception)\b",
             r"AWS Error",
             r"aws-c-s3",
             r"AWS_ERROR_",
@@ -37,8 +37,8 @@ ROWS: tuple[Signature, ...] = (
             r"platform/s3/\w+\.cc",
             (
                 r"(?i:\bs3\b.{0,60}(?:fail(?:ed|ure)?\b|error\b|timed? ?out|refused|denied|unavailable|"
-                r"slow ?down)|(?:fail(?:ed|ure)?|error|unable|timed? ?out|cannot|could not).{0,80}\bs3://|"
-                r"(?:fail(?:ed|ure)?|error|unable|timed? ?out|cannot|could not).{0,80}(?:\bgs://|\boss://|"
+                r"slow ?down)|\b(?:fail(?:ed|ure)?|error|unable|timed? ?out|denied|cannot|could not).{0,80}\bs3://|"
+                r"\b(?:fail(?:ed|ure)?|error|unable|timed? ?out|cannot|could not).{0,80}(?:\bgs://|\boss://|"
                 r"\bcos://)|(?:gs|oss|cos|s3)://\S{1,200} .{0,40}(?:fail(?:ed)?|error|timed? ?out)\b)"
             ),
             r"google\.api_core\.exceptions",
@@ -172,8 +172,9 @@ ROWS: tuple[Signature, ...] = (
             r"storage has wrong (?:byte )?size",
             r"invalid magic number; corrupt file",
             (
-                r"(?i:(?:corrupt(?:ed)?|truncated|damaged|incomplete|invalid) (?:checkpoint|safetensors|weights|"
-                r"model file|archive)|checkpoint.{0,60}(?:is|are|was|appears|seems|may be|to be|looks) (?:corrupt|"
+                r"(?i:(?:corrupt(?:ed)?|truncated|damaged|incomplete) (?:checkpoint|safetensors|weights|"
+                r"model file|archive)|\binvalid (?:checkpoint (?:file|data|header)|safetensors|model file|archive)|"
+                r"checkpoint.{0,60}(?:is|are|was|appears|seems|may be|to be|looks) (?:corrupt|"
                 r"truncated|incomplete|damaged|broken)|unable to load checkpoint.{0,80}corrupt|checksum mismatch|"
                 r"not a ZIP archive|file in archive is not in a subdirectory)"
             ),
