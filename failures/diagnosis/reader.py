@@ -292,7 +292,8 @@ class Reader:
         if best is None or best.specificity > _hidden(rows):
             return best
         loud = [row for row in rows if row.name not in TURNS_OF_SPEECH]
-        return best if best.raised and best.specificity > _hidden(loud) and self._frames(text, start, line) else None
+        raised = any(sighting.raised for sighting in seen) and best.specificity > _hidden(loud)
+        return best if raised and self._frames(text, start, line) else None
 
     def _excused(self, index: int, text: str) -> bool:
         unless = self._unless[index]

@@ -1119,6 +1119,26 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("None", "[trainer] begins from scratch (no checkpoint found)\nstep 1 loss 9.1 time 0.4"),
     ("None", "WARNING: f1_score contains NaN value, 0 is taken instead"),
     ("None", "WARNING 03-01 04:00:12 [encoder.py:88] Evicted 3 stale entries of the encoder's cache"),
+    # What has no exceptions: shells, compilers, installers, containers
+    ("FileNotFoundError", "launch.sh: 12: ternrun: not found"),
+    ("FileNotFoundError", "FATAL:   could not open image /x/tern.sif: lstat /x/tern.sif: no such file or directory"),
+    ("OSError", "bash: ./tern: cannot execute binary file: Exec format error"),
+    ("SyntaxError", "launch.sh: line 9: unexpected EOF while looking for matching `\"'"),
+    ("SyntaxError", "SyntaxError: unexpected EOF while parsing"),
+    ("NameError", "launch.sh: line 5: MASTER_ADDR: unbound variable"),
+    ("ImportError", "/opt/x/python3: Error while finding module specification for 'tern.x' (ModuleNotFoundError: No module)"),
+    ("ImportError", "ERROR: ResolutionImpossible: two packages want two terns"),
+    ("ArgumentError", "ERROR: The function received no value for the required argument: path"),
+    ("ArgumentError", "In 'config': Could not find 'model/tern'"),
+    ("CalledProcessError", "nvcc fatal   : Unsupported gpu architecture 'compute_333'"),
+    ("CalledProcessError", "tern_ops.cpp:12:10: fatal error: tern.h: No such file or directory"),
+    ("CalledProcessError", "/usr/bin/ld: cannot find -ltern: No such file or directory"),
+    ("CalledProcessError", "ERROR: Failed building wheel for tern-attn"),
+    ("CalledProcessError", "ninja: build stopped: subcommand failed."),
+    ("DiskFull", "pyxis: [ERROR] Not enough space left in /x (88 KB needed)"),
+    ("ConnectionError", "pyxis: [ERROR] URL https://registry.invalid/v2 returned error code: 401 Unauthorized"),
+    ("KeyError", "KeyError: 0"),
+    ("RuntimeError", 'RuntimeError: 0 INTERNAL ASSERT FAILED at "x/tern.cpp":138'),
 )  # fmt: skip
 
 

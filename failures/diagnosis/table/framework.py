@@ -231,7 +231,8 @@ ROWS: tuple[Signature, ...] = (
         60,
         (
             r"error while loading shared libraries",
-            r"No matching distribution found for",
+            r"No matching distribution found for|Could not find a version that satisfies the requirement",
+            r"ResolutionImpossible|PackagesNotFoundError|Error while finding module specification for",
             r"(?:version `?(?:GLIBC|GLIBCXX|CXXABI)_[0-9.]+'? not found)",
         ),
         "python: error while loading shared libraries: libfoo.so.2: cannot open shared object file: No such file",
@@ -312,7 +313,9 @@ ROWS: tuple[Signature, ...] = (
                 r"error: (?:unrecognized arguments|the following arguments are required|argument \S+: |"
                 r"ambiguous option|invalid choice|one of the arguments|too few arguments|unrecognized option)"
             ),
-            r"argparse\.ArgumentError|error: Parser key \"|ERROR: Could not consume arg",
+            r"argparse\.ArgumentError|error: Parser key \"|Could not consume arg: ",
+            r"The function received no value for the required argument|\bCannot find key: |invalid reference format",
+            r"\bIn '[^']{1,80}': Could not find '",
             (  # as click says it; a ValueError may begin with the same words
                 r"(?:^|^Error: |\WError: |\w(?:Parameter|Option|Usage|Argument): |\.py: |\]: )(?:No such option|"
                 r"Missing option\b|Missing argument|Invalid value for|Got unexpected extra argument)"
@@ -361,6 +364,30 @@ ROWS: tuple[Signature, ...] = (
         ),
         "subprocess.CalledProcessError: Command '['make', '-j8', 'helpers']' returned non-zero exit status 2.",
     ),
+    cause(
+        "compiler",
+        "CalledProcessError",
+        55,
+        (
+            r"\b(?:nvcc|ptxas|cicc|fatbinary|nvlink|hipcc)\b.{0,200}\b(?:fatal|error) *: ",
+            r"(?:^|[ /])(?:cc1plus|collect2|clang(?:\+\+)?|gcc|g\+\+|cc|c\+\+|rustc|x86_64-\S+-g(?:cc|\+\+))"
+            r"(?:-[0-9.]+)?: (?:fatal )?error: ",
+            r"\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp)(?::[0-9]+|\([0-9]+\))(?::[0-9]+)?: (?:fatal |catastrophic )?error:? ",
+            r"(?:^|/)ld(?:\.\w+)?: (?:cannot find|.{0,200}undefined reference|fatal)",
+            r"error: command '\S+' failed with exit|\bCMake Error\b",
+            r"Failed building wheel for|Could not build wheels for|Failed to build installable wheels|"
+            r"subprocess-exited-with-error",
+        ),
+        'tern_ops.cu(88): error: identifier "half8" is undefined',
+        unless=r"(?i)\bwarn|Killed signal|OpenCV\(",
+    ),
+    symptom(  # what a build says last: what stopped it stands above, if anybody kept it
+        "build-stopped",
+        "CalledProcessError",
+        30,
+        r"\bninja: build stopped",
+        "ninja: build stopped: subcommand failed.",
+    ),
     symptom(
         "engine-dead",
         "",
@@ -403,7 +430,15 @@ ROWS: tuple[Signature, ...] = (
             r"syntax error: unexpected end of file",
             r"unexpected EOF while looking for matching",
             r"Syntax error: .{0,40}unexpected",
+            r"\[: (?:missing `\]'|too many arguments)",
         ),
         "start.sh: line 4: syntax error near unexpected token `done'",
+    ),
+    cause(
+        "shell-name",
+        "NameError",
+        72,
+        r": line [0-9]+: \w+: unbound variable|: [0-9]+: \w+: parameter not set",
+        "start.sh: line 5: MASTER_ADDR: unbound variable",
     ),
 )

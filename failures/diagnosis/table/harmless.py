@@ -114,7 +114,7 @@ ROWS: tuple[Signature, ...] = (
         "zero-errors",
         (
             r"\b(?:0|no|zero) (?:errors?|failures?|nan iterations)\b",
-            r"errors?[ =:]+0\b",
+            r"\berrors?[ =:]+0\b",
             r"fault[- ]tolerance",
             r"error[_ -]handl",
             r"on_error",

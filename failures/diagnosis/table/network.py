@@ -406,7 +406,7 @@ ROWS: tuple[Signature, ...] = (
             r"RateLimitError|APIConnectionError|APITimeoutError|InternalServerError: Error code: 5",
             r"ServerSelectionTimeoutError|Tunnel connection failed: ",
             r"[Ee]rror while calling W&B API|wandb: ERROR Run initialization has timed out",
-            r"\bsocket\.timeout\b",
+            r"\bsocket\.timeout\b|\breturned error code: [45][0-9][0-9]\b",
             r"\bssl\.SSL\w*Error|SSLZeroReturnError|SSLWantReadError",
             r"GcsUnavailable|RpcError: RPC error",
             r"Unable to connect to (?:GCS|the Ray|head)",

@@ -93,7 +93,7 @@ ROWS: tuple[Signature, ...] = (
             r"Errno 28\b",
             r"Errno 122\b",
             r"disk (?:is )?full\b",
-            r"not enough (?:free )?disk space",
+            r"not enough (?:free )?(?:disk )?space (?:left|on|in|for|to)\b|not enough (?:free )?disk space",
             r"insufficient disk space",
             r"out of disk space",
             r"DiskPressure",
@@ -183,20 +183,22 @@ ROWS: tuple[Signature, ...] = (
         ),
         "RuntimeError: PytorchStreamReader failed reading zip archive: invalid header or archive is corrupted",
         blame=Blame.STORAGE,
+        unless=r"EOF while (?:looking|parsing|scanning)",
     ),
     cause(
         "no-such-file",
         "FileNotFoundError",
         47,
         (
-            r"(?:^|: |bin/)(?:sh|bash|dash|zsh): (?:line )?[0-9]+: \S+: (?:command )?not found",
+            r"(?:^|: |bin/)(?:sh|bash|dash|zsh|\S{1,200}\.sh): (?:line )?[0-9]+: \S+: (?:command )?not found",
+            r"Could not find conda environment|could not open image\b",
             r"executable file not found in \$PATH",
             (
                 r"(?:[Cc]ould not|[Cc]annot|[Ff]ailed to|[Uu]nable to) (?:find|open|"
                 r"locate|stat) (?:the )?(?:[\w-]+ ){0,2}(?:file|path|directory|folder)\b"
             ),
             r"\bENOENT\b",
-            r"No such file or directory",
+            r"[Nn]o such file or directory",  # Go and Rust write it small
             (
                 r"(?i:: command not found|(?:path|file|directory) .{0,120}(?:does not exist|doesn't exist|"
                 r"not found)\b)"
@@ -227,6 +229,7 @@ ROWS: tuple[Signature, ...] = (
         "OSError",
         78,
         (
+            r"cannot execute binary file|Exec format error",
             r"Device or resource busy|Resource (?:busy|deadlock)",
             r"\bI/O error, dev \w+",
             (
