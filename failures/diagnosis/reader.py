@@ -372,7 +372,7 @@ def _in_own_words(seen: list[Sighting]) -> list[Sighting]:
 
 
 MENTIONED = "mentioned"
-OF_THE_TEXT = frozenset({"ImportError", "NameError", "AttributeError", "SyntaxError", "ZeroDivisionError"})
+OF_THE_TEXT = frozenset({"ImportError", "NameError", "AttributeError", "ZeroDivisionError"})
 # Harmless words that the message of an exception may use too: under a traceback it was raised all the same
 TURNS_OF_SPEECH = frozenset({"zero-errors", "advice", "default-config", "launcher-words", "falling-back"})
 CODES = frozenset({XID, SXID, DCGM})

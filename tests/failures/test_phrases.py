@@ -1139,6 +1139,16 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("ConnectionError", "pyxis: [ERROR] URL https://registry.invalid/v2 returned error code: 401 Unauthorized"),
     ("KeyError", "KeyError: 0"),
     ("RuntimeError", 'RuntimeError: 0 INTERNAL ASSERT FAILED at "x/tern.cpp":138'),
+    ("LossNaNOrSpike", "step 300 loss tensor(nan, device='cuda:0')"),
+    ("LossNaNOrSpike", "the loss became infinite at step 300"),
+    ("LossNaNOrSpike", "Detected inf/nan in batch 8"),
+    ("Hang", "Scheduler watchdog timeout (watchdog_timeout=300, soft=False)"),
+    ("Hang", "ending the job for not making progress in 300 seconds"),
+    ("OutOfMemoryError", "ERROR | tern.trainer | OOM during optimization, irrecoverable"),
+    ("ModelLoadingError", "the restored item and the saved one: tree structures do not match"),
+    ("ModelLoadingError", "flax.errors.ScopeParamShapeError: expected shape (1, 2) but got (2, 2)"),
+    ("DatasetLoadingError", "pandas.errors.ParserError: Error tokenizing data. C error: Expected 3 fields, saw 4"),
+    ("DatasetLoadingError", "RuntimeError: Found 0 files in subfolders of: /x"),
 )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ NAMES: dict[str, str] = {
     "StopIteration": "RuntimeError", "CompilationError": "RuntimeError", "BackendCompilerFailed": "RuntimeError",
     "InternalTorchDynamoError": "RuntimeError", "TorchRuntimeError": "RuntimeError", "InductorError": "RuntimeError",
     "Unsupported": "RuntimeError", "OverflowError": "ValueError", "FloatingPointError": "LossNaNOrSpike", "LookupError": "KeyError", "ProcessLookupError": "OSError", "EOFError": "RuntimeError",
-    "UnpicklingError": "CheckpointCorrupt", "PicklingError": "RuntimeError", "SafetensorError": "CheckpointCorrupt",
+    "UnpicklingError": "CheckpointCorrupt", "ScopeParamShapeError": "ModelLoadingError", "PicklingError": "RuntimeError", "SafetensorError": "CheckpointCorrupt",
     "NodeDiedError": "NodeFailure", "ProxyError": "ConnectionError", "DataLossError": "CheckpointCorrupt", "DistNetworkError": "ConnectionError", "Again": "ConnectionError", "DistStoreError": "ConnectionError",
 }  # fmt: skip
 

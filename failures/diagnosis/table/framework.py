@@ -21,7 +21,7 @@ ROWS: tuple[Signature, ...] = (
             r"[Uu]nsupported model architecture",
             r"no module or parameter named",
             r"(?:[Mm]issing|[Uu]nexpected) keys? in (?:the )?(?:checkpoint|state_dict)",
-            r"(?i:tree structure does not match|(?:param|checkpoint) tree mismatch)",
+            r"(?i:tree structures? do(?:es)? not match|(?:param|checkpoint) tree mismatch)",
             r"class you are passing has a `config_class`",
             r"config\.json.{0,40}(?:not found|missing)",
             r"Error loading the tokenizer|Unable to load tokenizer",
@@ -42,7 +42,7 @@ ROWS: tuple[Signature, ...] = (
                 r"Can't load (?:tokenizer|the configuration|the model|config|weights|feature extractor|"
                 r"image processor|processor) (?:for|of)"
             ),
-            r"Unable to load weights from",
+            r"Unable to load weights from|Could not load model \S+ with any of the following classes",
             r"is not a valid model identifier",
             r"Cannot load .{0,80}checkpoint",
             (
@@ -110,7 +110,8 @@ ROWS: tuple[Signature, ...] = (
                 r"generat|prepar|pars)\w* (?:the )?(?:[\w./'-]+ )?data ?set\b)"
             ),
             r"Parquet magic bytes not found|Invalid flatbuffers message|ArrowInvalid: JSON parse error",
-            r"Unknown split",
+            r"Unknown split|Error tokenizing data",
+            r"Found (?:0|no) (?:valid )?(?:files?|images?|samples?) (?:in|for)\b",
             r"BuilderConfig .{0,60} not found",
             r"No \(supported\) data files",
             r"Unable to find .{0,80} in dataset",
@@ -141,10 +142,11 @@ ROWS: tuple[Signature, ...] = (
             r"loss (?:is|was) (?:exploding|not decreasing and exceeds)",
             r"(?:nan|inf)(?:s)? in (?:the )?(?:loss|gradients?|parameters?|weights|logits|activations)",
             r"non-?finite (?:values?|params?|weights|logits)",
-            r"\bloss (?:is|was|became|becomes|turned|=|:) ?(?:nan|-?inf(?:inity)?)\b",
+            r"\bloss (?:is|was|became|becomes|turned|=|:) ?(?:tensor\()?(?:nan|-?inf(?:inity|inite)?)\b",
             r"\bloss (?:at|on|in|of|for) \w+ [0-9]+ ?[:=] ?(?:nan|inf)\b",
             r"found (?:nan|inf)\w* in (?:local )?(?:grad|loss|the loss|gradient)",
             r"\b(?:nan|inf)\b (?:grad(?:ient)?s?|(?:lm )?loss)(?:[ _]norm)?\b.{0,20}\b(?:occur|found|detect|seen)",
+            r"\bloss tensor\((?:nan|-?inf)\b|\b(?:cost|perplexity|ppl) ?[=:] ?nan\b|\bdetected inf/nan\b",
             r"nan (?:or inf )?(?:loss|detected|encountered|found)",
             r"(?:nan|inf)(?:/nan|/inf)? (?:loss|values?) (?:detected|encountered|found)",
             r"non-?finite (?:loss|grad)",
@@ -171,7 +173,7 @@ ROWS: tuple[Signature, ...] = (
         unless=(
             r"(?i)loss[_ ]scal\w*[ =:]+(?:nan|inf)|check[_ ]for[_ ]nan|\bskip(?:s|ping|ped)?\b.{0,60}(?:nan|inf)\b|"
             r"--check|check_nan|nan[_ ]check|\bnan: false|reducing to|dropping|found in input tensor|"
-            r"(?<!\w)(?:\w*score|f1|metric|accuracy|perplexity|pitch)\b|sanitized"
+            r"(?:score|f1|metric|pitch)\w* (?:contains?|is)\b|\bin (?:f1|pitch|metric|\w*score)\b|sanitized"
         ),
     ),
     cause(

@@ -245,7 +245,7 @@ ROWS: tuple[Signature, ...] = (
         unless=(  # a process that serves has a health of its own
             r"(?i)worker .{0,20}is down for maintenance window|"
             r"\b(?:proxy|replica|router|server|engine|deployment|actor|service|gcs|rollout|worker|event loop)\b.{0,60}"
-            r"health.?check|health.?check.{0,20} for (?:the )?(?:server|engine|router|replica)\b"
+            r"health.?check|health.?check.{0,40}\b(?:server|engine|router|replica|client)\b"
         ),
     ),
     symptom(  # the launcher's own process there: its node, its network or what it ran on it may be the reason

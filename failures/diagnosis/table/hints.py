@@ -139,7 +139,7 @@ ROWS: tuple[Signature, ...] = (
             ),
             r"\bdumping (?:py-spy )?stacks\b|py-spy dump|\bpresumed (?:hung|deadlock|hang)|flight recorder dump",
             r"\bno heartbeats? (?:of|from|for) (?:the )?(?:rank|worker|task|process|node|component)s?\b",
-            r"\black of heartbeats?\b",
+            r"\black of heartbeats?\b|\bwatchdog time(?:out|d out)\b|\b(?:not making|made no) progress\b",
             r"\bwait(?:s|ed|ing)? .{0,60}\bfor [0-9]{3,} ?s(?:ec(?:onds)?)?\b",
         ),
         "trainer: rank 4 hung in all_gather for 20 minutes",
