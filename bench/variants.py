@@ -6,8 +6,8 @@ Each log that gets a right answer is read again behind the prefixes of launchers
 other ranks, before and after what launchers say, and cut to the evidence. An answer that is then neither the label nor
 one that a careful reader could also give is a flip: it is counted, and listed below the table. With `--leave-out` each
 log is read once more by the table without the signature that decided: what the others still say tells how the next
-wording fares that no signature knows by heart. Nothing here is drawn by chance. Labelled logs are never part of this repository; `bench/diagnosis.py` says
-what a line of the JSONL has.
+wording fares that no signature knows by heart. Nothing here is drawn by chance. Labelled logs are never part of this
+repository; `bench/diagnosis.py` says what a line of the JSONL has.
 """
 
 from __future__ import annotations

@@ -1149,6 +1149,8 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("ModelLoadingError", "flax.errors.ScopeParamShapeError: expected shape (1, 2) but got (2, 2)"),
     ("DatasetLoadingError", "pandas.errors.ParserError: Error tokenizing data. C error: Expected 3 fields, saw 4"),
     ("DatasetLoadingError", "RuntimeError: Found 0 files in subfolders of: /x"),
+    ("NodeFailure", "coordination service: these tasks are unhealthy (stopped sending heartbeats)"),
+    ("ConnectionError", "tensorflow.python.framework.errors_impl.DeadlineExceededError: Deadline Exceeded"),
 )  # fmt: skip
 
 

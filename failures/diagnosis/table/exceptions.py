@@ -98,7 +98,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(rf"\b(?:{w
      r"ssh|ssl\w*|http\w*|[gb]?rpc|(?<!kernel )(?<!feature )(?<!device )unavailable|"
      r"unreachable(?! (?:code|branch|state))|incomplete read|chunked encoding|handshake|"
      r"(?<!pickle )(?<!buffer )protocol(?! buffers?)|(?<!learning )rate limit(?:ed)?|(?<!thermal )throttl\w+|"
-     r"bad status|disconnect(?:ed|ion)?(?! (?:graph|component))",
+     r"bad status|deadline exceeded|disconnect(?:ed|ion)?(?! (?:graph|component))",
      "ConnectionError"),
     (r"(?:file|path|config|directory|^) ?not found|missing (?:file|path|config)", "FileNotFoundError"),
     (r"bad parameter|(?<!memory )(?<!disk )(?<!gpu )(?<!cpu )usage|inconsistent argument|unknown option|"

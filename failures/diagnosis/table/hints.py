@@ -41,6 +41,7 @@ ROWS: tuple[Signature, ...] = (
             r"stopped posting node status|NodeStatusUnknown|stateDown|SISTER_EOF",
             r"TaintManagerEviction.{0,40}Marking for deletion",
             r"agent heartbeat lost|left the rendezvous unexpectedly",
+            r"\bstopped sending heartbeats?\b|\btasks? (?:are|is) unhealthy\b",
             r"\bnode \S{1,60} (?:(?:has )?no heartbeat|is (?:unknown|lost|gone)\b)|\bNODE_ERROR\b",
         ),
         "fleet: machine tern-6 rebooted by itself during the run",
