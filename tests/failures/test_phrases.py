@@ -1151,6 +1151,14 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("DatasetLoadingError", "RuntimeError: Found 0 files in subfolders of: /x"),
     ("NodeFailure", "coordination service: these tasks are unhealthy (stopped sending heartbeats)"),
     ("ConnectionError", "tensorflow.python.framework.errors_impl.DeadlineExceededError: Deadline Exceeded"),
+    ("Hang", "tern.core.errors.NCCLHangError: two of eight do not answer"),
+    ("NCCLTimeoutError", "tern.train.BroadcastCollectiveTimeoutError: rank 3 did not call it"),
+    ("Preempted/TimeLimit", "The actor died because its node has died.\n\tthe actor's node was preempted: drained"),
+    (
+        "None",
+        "[I301 04:00:12.0 ProcessGroupNCCL.cpp:1501] [PG 0 Rank 1] main process destroyed cuda before watchdog loop exited, "
+        "terminating watchdog. (Watchdog caught exception: CUDA error: driver shutting down",
+    ),
 )  # fmt: skip
 
 

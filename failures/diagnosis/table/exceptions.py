@@ -75,7 +75,8 @@ FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(rf"\b(?:{w
     (r"assertion error", "AssertionError"),
     (r"type (?:error|mismatch)", "TypeError"),
     (r"syntax error", "SyntaxError"),
-    (r"dead ?lock(?:ed)?", "Hang"),
+    (r"dead ?lock(?:ed)?|hang(?:s|ing)?|hung", "Hang"),
+    (r"(?:collective|barrier|all ?reduce|all ?gather) (?:\w+ )?time ?out", "NCCLTimeoutError"),
     (r"out of disk|disk full|no space(?: left| on device)?(?= (?:error|exception)|$)", "DiskFull"),
     (r"(?:node|host|raylet) (?:died|lost|down)", "NodeFailure"),
     # A bucket alone is one of gradients or of lengths, a blob alone may be one of an image

@@ -22,6 +22,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"process group has NOT been destroyed",
             r"destroy_process_group\(\) was not called",
+            r"main process destroyed cuda before watchdog loop exited",
             r"Producer process has been terminated before all shared CUDA tensors",
         ),
         (
