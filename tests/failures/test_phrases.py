@@ -1157,7 +1157,9 @@ PHRASES: tuple[tuple[str, str], ...] = (
     (
         "None",
         "[I301 04:00:12.0 ProcessGroupNCCL.cpp:1501] [PG 0 Rank 1] main process destroyed cuda before watchdog loop exited, "
-        "terminating watchdog. (Watchdog caught exception: CUDA error: driver shutting down",
+        "terminating watchdog. (Watchdog caught exception: CUDA error: driver shutting down\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call\n"
+        "Exception raised from c10_cuda_check at /x/CUDAException.cpp:43 (most recent call first):",
     ),
 )  # fmt: skip
 

@@ -89,6 +89,7 @@ ROWS: tuple[Signature, ...] = (
             r"CUDA_LAUNCH_BLOCKING",
             r"TORCH_USE_CUDA_DSA",
             r"CUDA kernel errors might be asynchronously",
+            r"Exception raised from .{1,200} \(most recent call first\)",
             r"This typically indicates a NCCL/CUDA API hang.{0,20}$",
             r"TORCH_NCCL_ASYNC_ERROR_HANDLING",
             r"set to 1 by default",
