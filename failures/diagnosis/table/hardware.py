@@ -393,7 +393,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"UNKNOWN_CUDA_ERROR",
             r"(?i:\bCUresult\b.{0,40}error|hipErrorNoBinaryForGpu)",
-            r"CUDA (?:driver|call|kernel) (?:error|failed)\b",
+            r"CUDA (?:driver|call|kernel) (?:error\b|failed)",
             r"CUDA error:|\[CUDA error\]|CUDA error at \S{1,200}:[0-9]|\bGPUassert: ",
             r"CUDA (?:[Rr]untime|[Dd]river) API error",
             r"\bNative API failed\b|\b(?:UR|PI)_(?:RESULT_)?ERROR_[A-Z]|level_zero backend failed",  # Intel
