@@ -18,6 +18,7 @@ from .table import exceptions
 from .values import (
     Alternative,
     Blame,
+    Category,
     ChainLink,
     Diagnosis,
     Ending,
@@ -244,6 +245,8 @@ def _outlived(root: Finding) -> bool:
     if root.signature in LASTING:
         return False
     vague = root.role is not Role.INITIATING or root.specificity < SURE
+    if root.line.level == "WARNING" and LABELS[root.label].category is not Category.INFRASTRUCTURE:
+        return True  # the program's own word that it takes this for no failure; of hardware it cannot know
     recorded = root.signature in RECORDED or root.line.level in ("DEBUG", "INFO", "NOTICE")
     return vague or recorded or RETRIED.search(root.line.text) is not None
 

@@ -90,6 +90,7 @@ class Sighting:
     label: str
     specificity: int
     weak: bool
+    raised: bool = False  # an exception as Python prints it: its name begins the message
 
 
 def sighted(signature: Signature, line: Line) -> Sighting | None:
@@ -118,7 +119,9 @@ def _exception(signature: Signature, line: Line) -> Sighting | None:
     weak = line.level in lines.MUTED or CAUTION.search(before) is not None
     if column and not weak and line.level not in ("ERROR", "FATAL", "CRITICAL") and not REPORTED.search(before):
         weak = True
-    return Sighting(signature=signature, label=label, specificity=specificity, weak=weak)
+    return Sighting(
+        signature=signature, label=label, specificity=specificity, weak=weak, raised=not column and not weak
+    )
 
 
 def _untold(signature: Signature, line: Line) -> Sighting | None:
@@ -256,7 +259,7 @@ class Reader:
         line = lines.parse(number, text[start:end].decode("utf-8", "replace"))
         for index in ids:
             self._sightings[index] = self._sightings.get(index, 0) + 1
-        winner = self._winner(ids, line)
+        winner = self._winner(ids, line, text, start)
         if winner is None:
             return
         if winner.signature.role is Role.PLACE:
@@ -275,17 +278,22 @@ class Reader:
         if tally := self._tallies.get((signature.name, signature.label)):
             tally.again(number)
 
-    def _winner(self, ids: list[int], line: Line) -> Sighting | None:
+    def _winner(self, ids: list[int], line: Line, text: bytes, start: int) -> Sighting | None:
         """The most specific sighting of a line, unless something harmless explains it as well."""
         if SOURCE.match(line.message):
             return None
         rows = [self._signatures[index] for index in ids if not self._excused(index, line.text)]
-        hidden = max((row.specificity for row in rows if row.role is Role.BENIGN), default=-1)
         seen = [sighting for row in rows if row.role is not Role.BENIGN and (sighting := sighted(row, line))]
         if any(row.name in CODES for row in rows):  # a code says more than the words around it
             seen = [sighting for sighting in seen if sighting.signature.name in CODES]
+        else:
+            seen = _in_own_words(seen)
         best = max(seen, key=lambda sighting: sighting.specificity, default=None)
-        return best if best and best.specificity > hidden else None
+        if best is None or best.specificity > _hidden(rows):
+            return best
+        loud = [row for row in rows if row.name not in TURNS_OF_SPEECH]
+        raised = any(sighting.raised for sighting in seen) and best.specificity > _hidden(loud)
+        return best if raised and self._frames(text, start, line) else None
 
     def _excused(self, index: int, text: str) -> bool:
         unless = self._unless[index]
@@ -353,7 +361,20 @@ class Reader:
             self._places.setdefault(place.rank, place)
 
 
+def _hidden(rows: list[Signature]) -> int:
+    return max((row.specificity for row in rows if row.role is Role.BENIGN), default=-1)
+
+
+def _in_own_words(seen: list[Sighting]) -> list[Sighting]:
+    """What is wrong with the program's text names other things only as names: `cannot import name 'S3Error'`."""
+    told = next((sighting.label for sighting in seen if sighting.raised and sighting.label in OF_THE_TEXT), None)
+    return [sighting for sighting in seen if told is None or sighting.label == told]
+
+
 MENTIONED = "mentioned"
+OF_THE_TEXT = frozenset({"ImportError", "NameError", "AttributeError", "ZeroDivisionError"})
+# Harmless words that the message of an exception may use too: under a traceback it was raised all the same
+TURNS_OF_SPEECH = frozenset({"zero-errors", "advice", "default-config", "launcher-words", "falling-back"})
 CODES = frozenset({XID, SXID, DCGM})
 HEALTH_CODE = re.compile(r"DCGM_FR_[A-Z0-9_]+")
 # lines of source that tracebacks quote: they name errors that were not raised there

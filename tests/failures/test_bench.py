@@ -65,6 +65,24 @@ def test_the_generated_log_ends_in_its_failure(bench: ModuleType) -> None:
     assert "uncorrectable ECC" in text[-12_000:]
 
 
+def test_what_a_log_says_without_the_signature_that_decided_it(capsys: pytest.CaptureFixture[str]) -> None:
+    from bench import variants
+
+    torn = {"id": "torn", "root_cause": "CheckpointCorrupt", "log": "RuntimeError: PytorchStreamReader failed"}
+    silent = {"id": "silent", "root_cause": "NodeFailure", "log": "Warning  NodeNotReady  pod/llm-7b-worker-3"}
+    named = {"id": "named", "root_cause": "KeyError", "log": "KeyError: 'loss'"}
+
+    variants.leave_out([torn, silent, named])
+
+    first, blamed, *rows = capsys.readouterr().out.splitlines()
+    assert first == "2 rest on a signature; without it 0 stay right, 1 fall silent"
+    assert blamed.startswith("0 times")
+    assert [row.split(": ")[1] for row in rows] == [
+        "torn CheckpointCorrupt → RuntimeError",
+        "silent NodeFailure → None",
+    ]
+
+
 def test_every_variant_of_a_log_keeps_its_label_or_is_counted() -> None:
     from bench import variants
 

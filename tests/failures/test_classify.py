@@ -515,6 +515,19 @@ def test_an_exception_is_found_behind_whatever_a_collector_of_logs_puts_before_e
     assert diagnose_text(log).root_cause == "ZeroDivisionError"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "expandable_segments:True does not go with registered buffers",
+        "exit_interval should be divisible by the number of batches",
+        "no fused kernel for q_rank=None, fallback to the plain one first",
+    ],
+)
+def test_an_exception_may_use_words_that_are_harmless_elsewhere(message: str) -> None:
+    raised = f'Traceback (most recent call last):\n  File "tern.py", line 8, in check\nAssertionError: {message}\n'
+    assert diagnose_text(raised).root_cause == "AssertionError"
+
+
 def test_a_name_in_the_middle_of_a_sentence_is_still_only_mentioned() -> None:
     log = "step 1 loss 2.1\nthe loop skips a ZeroDivisionError: it is expected\nstep 2 loss 2.0\nstep 3 loss 1.9\n"
 

@@ -56,7 +56,7 @@ NAMES: dict[str, str] = {
     "StopIteration": "RuntimeError", "CompilationError": "RuntimeError", "BackendCompilerFailed": "RuntimeError",
     "InternalTorchDynamoError": "RuntimeError", "TorchRuntimeError": "RuntimeError", "InductorError": "RuntimeError",
     "Unsupported": "RuntimeError", "OverflowError": "ValueError", "FloatingPointError": "LossNaNOrSpike", "LookupError": "KeyError", "ProcessLookupError": "OSError", "EOFError": "RuntimeError",
-    "UnpicklingError": "CheckpointCorrupt", "PicklingError": "RuntimeError", "SafetensorError": "CheckpointCorrupt",
+    "UnpicklingError": "CheckpointCorrupt", "ScopeParamShapeError": "ModelLoadingError", "PicklingError": "RuntimeError", "SafetensorError": "CheckpointCorrupt",
     "NodeDiedError": "NodeFailure", "ProxyError": "ConnectionError", "DataLossError": "CheckpointCorrupt", "DistNetworkError": "ConnectionError", "Again": "ConnectionError", "DistStoreError": "ConnectionError",
 }  # fmt: skip
 
@@ -75,7 +75,8 @@ FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(rf"\b(?:{w
     (r"assertion error", "AssertionError"),
     (r"type (?:error|mismatch)", "TypeError"),
     (r"syntax error", "SyntaxError"),
-    (r"dead ?lock(?:ed)?", "Hang"),
+    (r"dead ?lock(?:ed)?|hang(?:s|ing)?|hung", "Hang"),
+    (r"(?:collective|barrier|all ?reduce|all ?gather) (?:\w+ )?time ?out", "NCCLTimeoutError"),
     (r"out of disk|disk full|no space(?: left| on device)?(?= (?:error|exception)|$)", "DiskFull"),
     (r"(?:node|host|raylet) (?:died|lost|down)", "NodeFailure"),
     # A bucket alone is one of gradients or of lengths, a blob alone may be one of an image
@@ -98,7 +99,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(rf"\b(?:{w
      r"ssh|ssl\w*|http\w*|[gb]?rpc|(?<!kernel )(?<!feature )(?<!device )unavailable|"
      r"unreachable(?! (?:code|branch|state))|incomplete read|chunked encoding|handshake|"
      r"(?<!pickle )(?<!buffer )protocol(?! buffers?)|(?<!learning )rate limit(?:ed)?|(?<!thermal )throttl\w+|"
-     r"bad status|disconnect(?:ed|ion)?(?! (?:graph|component))",
+     r"bad status|deadline exceeded|disconnect(?:ed|ion)?(?! (?:graph|component))",
      "ConnectionError"),
     (r"(?:file|path|config|directory|^) ?not found|missing (?:file|path|config)", "FileNotFoundError"),
     (r"bad parameter|(?<!memory )(?<!disk )(?<!gpu )(?<!cpu )usage|inconsistent argument|unknown option|"

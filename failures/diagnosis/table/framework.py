@@ -21,7 +21,7 @@ ROWS: tuple[Signature, ...] = (
             r"[Uu]nsupported model architecture",
             r"no module or parameter named",
             r"(?:[Mm]issing|[Uu]nexpected) keys? in (?:the )?(?:checkpoint|state_dict)",
-            r"(?i:tree structure does not match|(?:param|checkpoint) tree mismatch)",
+            r"(?i:tree structures? do(?:es)? not match|(?:param|checkpoint) tree mismatch)",
             r"class you are passing has a `config_class`",
             r"config\.json.{0,40}(?:not found|missing)",
             r"Error loading the tokenizer|Unable to load tokenizer",
@@ -42,7 +42,7 @@ ROWS: tuple[Signature, ...] = (
                 r"Can't load (?:tokenizer|the configuration|the model|config|weights|feature extractor|"
                 r"image processor|processor) (?:for|of)"
             ),
-            r"Unable to load weights from",
+            r"Unable to load weights from|Could not load model \S+ with any of the following classes",
             r"is not a valid model identifier",
             r"Cannot load .{0,80}checkpoint",
             (
@@ -71,7 +71,8 @@ ROWS: tuple[Signature, ...] = (
             r"Unable to load vocabulary",
         ),
         "RuntimeError: Error(s) in loading state_dict for TernForCausalLM:",
-        unless=r"(?i)Some weights of|this is expected|LocalEntryNotFound|\bWARNING\b|couldn't connect to",
+        unless=r"(?i)Some weights of|this is expected|LocalEntryNotFound|\bWARNING\b|couldn't connect to|from scratch|"
+        r"\bwill start\b",
     ),
     cause(
         "dataset",
@@ -109,7 +110,8 @@ ROWS: tuple[Signature, ...] = (
                 r"generat|prepar|pars)\w* (?:the )?(?:[\w./'-]+ )?data ?set\b)"
             ),
             r"Parquet magic bytes not found|Invalid flatbuffers message|ArrowInvalid: JSON parse error",
-            r"Unknown split",
+            r"Unknown split|Error tokenizing data",
+            r"Found (?:0|no) (?:valid )?(?:files?|images?|samples?) (?:in|for)\b",
             r"BuilderConfig .{0,60} not found",
             r"No \(supported\) data files",
             r"Unable to find .{0,80} in dataset",
@@ -140,10 +142,11 @@ ROWS: tuple[Signature, ...] = (
             r"loss (?:is|was) (?:exploding|not decreasing and exceeds)",
             r"(?:nan|inf)(?:s)? in (?:the )?(?:loss|gradients?|parameters?|weights|logits|activations)",
             r"non-?finite (?:values?|params?|weights|logits)",
-            r"\bloss (?:is|was|became|becomes|turned|=|:) ?(?:nan|-?inf(?:inity)?)\b",
+            r"\bloss (?:is|was|became|becomes|turned|=|:) ?(?:tensor\()?(?:nan|-?inf(?:inity|inite)?)\b",
             r"\bloss (?:at|on|in|of|for) \w+ [0-9]+ ?[:=] ?(?:nan|inf)\b",
             r"found (?:nan|inf)\w* in (?:local )?(?:grad|loss|the loss|gradient)",
             r"\b(?:nan|inf)\b (?:grad(?:ient)?s?|(?:lm )?loss)(?:[ _]norm)?\b.{0,20}\b(?:occur|found|detect|seen)",
+            r"\bloss tensor\((?:nan|-?inf)\b|\b(?:cost|perplexity|ppl) ?[=:] ?nan\b|\bdetected inf/nan\b",
             r"nan (?:or inf )?(?:loss|detected|encountered|found)",
             r"(?:nan|inf)(?:/nan|/inf)? (?:loss|values?) (?:detected|encountered|found)",
             r"non-?finite (?:loss|grad)",
@@ -169,7 +172,8 @@ ROWS: tuple[Signature, ...] = (
         caseless=True,
         unless=(
             r"(?i)loss[_ ]scal\w*[ =:]+(?:nan|inf)|check[_ ]for[_ ]nan|\bskip(?:s|ping|ped)?\b.{0,60}(?:nan|inf)\b|"
-            r"--check|check_nan|nan[_ ]check|\bnan: false|reducing to|dropping|found in input tensor"
+            r"--check|check_nan|nan[_ ]check|\bnan: false|reducing to|dropping|found in input tensor|"
+            r"(?:score|f1|metric|pitch)\w* (?:contains?|is)\b|\bin (?:f1|pitch|metric|\w*score)\b|sanitized"
         ),
     ),
     cause(
@@ -229,7 +233,8 @@ ROWS: tuple[Signature, ...] = (
         60,
         (
             r"error while loading shared libraries",
-            r"No matching distribution found for",
+            r"No matching distribution found for|Could not find a version that satisfies the requirement",
+            r"ResolutionImpossible|PackagesNotFoundError|Error while finding module specification for",
             r"(?:version `?(?:GLIBC|GLIBCXX|CXXABI)_[0-9.]+'? not found)",
         ),
         "python: error while loading shared libraries: libfoo.so.2: cannot open shared object file: No such file",
@@ -311,10 +316,12 @@ ROWS: tuple[Signature, ...] = (
                 r"error: (?:unrecognized arguments|the following arguments are required|argument \S+: |"
                 r"ambiguous option|invalid choice|one of the arguments|too few arguments|unrecognized option)"
             ),
-            r"argparse\.ArgumentError|error: Parser key \"|ERROR: Could not consume arg",
-            (
-                r"(?:^|: )(?:Error: )?(?:No such option|Missing option\b|Missing argument|Invalid value for|"
-                r"Got unexpected extra argument)"
+            r"argparse\.ArgumentError|error: Parser key \"|Could not consume arg: ",
+            r"The function received no value for the required argument|\bCannot find key: |invalid reference format",
+            r"\bIn '[^']{1,80}': Could not find '",
+            (  # as click says it; a ValueError may begin with the same words
+                r"(?:^|^Error: |\WError: |\w(?:Parameter|Option|Usage|Argument): |\.py: |\]: )(?:No such option|"
+                r"Missing option\b|Missing argument|Invalid value for|Got unexpected extra argument)"
             ),
             r"Could not override",
             r"unrecognized option '",
@@ -360,6 +367,30 @@ ROWS: tuple[Signature, ...] = (
         ),
         "subprocess.CalledProcessError: Command '['make', '-j8', 'helpers']' returned non-zero exit status 2.",
     ),
+    cause(
+        "compiler",
+        "CalledProcessError",
+        55,
+        (
+            r"\b(?:nvcc|ptxas|cicc|fatbinary|nvlink|hipcc)\b.{0,200}\b(?:fatal|error) *: ",
+            r"(?:^|[ /])(?:cc1plus|collect2|clang(?:\+\+)?|gcc|g\+\+|cc|c\+\+|rustc|x86_64-\S+-g(?:cc|\+\+))"
+            r"(?:-[0-9.]+)?: (?:fatal )?error: ",
+            r"\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp)(?::[0-9]+|\([0-9]+\))(?::[0-9]+)?: (?:fatal |catastrophic )?error:? ",
+            r"(?:^|/)ld(?:\.\w+)?: (?:cannot find|.{0,200}undefined reference|fatal)",
+            r"error: command '\S+' failed with exit|\bCMake Error\b",
+            r"Failed building wheel for|Could not build wheels for|Failed to build installable wheels|"
+            r"subprocess-exited-with-error",
+        ),
+        'tern_ops.cu(88): error: identifier "half8" is undefined',
+        unless=r"(?i)\bwarn|Killed signal|OpenCV\(",
+    ),
+    symptom(  # what a build says last: what stopped it stands above, if anybody kept it
+        "build-stopped",
+        "CalledProcessError",
+        30,
+        r"\bninja: build stopped",
+        "ninja: build stopped: subcommand failed.",
+    ),
     symptom(
         "engine-dead",
         "",
@@ -402,7 +433,15 @@ ROWS: tuple[Signature, ...] = (
             r"syntax error: unexpected end of file",
             r"unexpected EOF while looking for matching",
             r"Syntax error: .{0,40}unexpected",
+            r"\[: (?:missing `\]'|too many arguments)",
         ),
         "start.sh: line 4: syntax error near unexpected token `done'",
+    ),
+    cause(
+        "shell-name",
+        "NameError",
+        72,
+        r": line [0-9]+: \w+: unbound variable|: [0-9]+: \w+: parameter not set",
+        "start.sh: line 5: MASTER_ADDR: unbound variable",
     ),
 )

@@ -269,7 +269,11 @@ ROWS: tuple[Signature, ...] = (
         "Warning  NodeNotReady  pod/llm-7b-worker-3  Node is not ready",
         caseless=True,
         blame=Blame.NODE,
-        unless=r"(?i)worker .{0,20}is down for maintenance window",
+        unless=(  # a process that serves has a health of its own
+            r"(?i)worker .{0,20}is down for maintenance window|"
+            r"\b(?:proxy|replica|router|server|engine|deployment|actor|service|gcs|rollout|worker|event loop)\b.{0,60}"
+            r"health.?check|health.?check.{0,40}\b(?:server|engine|router|replica|client)\b"
+        ),
     ),
     symptom(  # the launcher's own process there: its node, its network or what it ran on it may be the reason
         "daemon-lost",

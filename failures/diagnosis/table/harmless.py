@@ -22,6 +22,7 @@ ROWS: tuple[Signature, ...] = (
         (
             r"process group has NOT been destroyed|main process destroyed cuda before watchdog",
             r"destroy_process_group\(\) was not called",
+            r"main process destroyed cuda before watchdog loop exited",
             r"Producer process has been terminated before all shared CUDA tensors",
         ),
         (
@@ -100,6 +101,7 @@ ROWS: tuple[Signature, ...] = (
             r"CUDA_LAUNCH_BLOCKING",
             r"TORCH_USE_CUDA_DSA",
             r"CUDA kernel errors might be asynchronously",
+            r"Exception raised from .{1,200} \(most recent call first\)",
             r"This typically indicates a NCCL/CUDA API hang.{0,20}$",
             r"TORCH_NCCL_ASYNC_ERROR_HANDLING",
             r"set to 1 by default",
@@ -126,7 +128,7 @@ ROWS: tuple[Signature, ...] = (
         "zero-errors",
         (
             r"\b(?:0|no|zero) (?:errors?|failures?|nan iterations)\b",
-            r"errors?[ =:]+0\b",
+            r"\berrors?[ =:]+0\b",
             r"fault[- ]tolerance",
             r"error[_ -]handl",
             r"on_error",
@@ -150,11 +152,16 @@ ROWS: tuple[Signature, ...] = (
             r"\bretry(?:ing)? (?:in|after|with|[0-9])",
             r"Retrying \(Retry\(",
             r"will (?:be )?retr(?:y|ied)",
-            r"falling back to",
-            r"fallback to",
             r"attempt [0-9]+ ?(?:/|of) ?[0-9]+.{0,40}retry",
         ),
         "WARNING urllib3: Retrying (Retry(total=4)) after connection broken by 'ReadTimeoutError'",
+        specificity=65,
+        caseless=True,
+    ),
+    benign(
+        "falling-back",
+        r"\b(?:falling back|fallback) to\b",
+        "attention: no kernel for this head size, falling back to eager",
         specificity=65,
         caseless=True,
     ),

@@ -43,6 +43,7 @@ ROWS: tuple[Signature, ...] = (
             r"stopped posting node status|NodeStatusUnknown|stateDown|SISTER_EOF",
             r"TaintManagerEviction.{0,40}Marking for deletion",
             r"agent heartbeat lost|left the rendezvous unexpectedly",
+            r"\bstopped sending heartbeats?\b|\btasks? (?:are|is) unhealthy\b",
             r"\bnode \S{1,60} (?:(?:has )?no heartbeat|is (?:unknown|lost|gone)\b)|\bNODE_ERROR\b",
         ),
         "fleet: machine tern-6 rebooted by itself during the run",
@@ -74,12 +75,13 @@ ROWS: tuple[Signature, ...] = (
         43,
         (
             (
-                r"\b(?:s3|bucket|minio|rados|ceph|object[ _]?stor(?:e|age)|gcs|oss|blob storage|"
-                r"rclone)\b.{0,160}(?:error|fail|denied|timed? ?out|unavailable|slow ?down|throttl)"
+                r"\b(?:s3|bucket|minio|rados|ceph|object[ _]?stor(?:e|age)|gcs (?:bucket|object|batch|blob|upload|"
+                r"download)|oss|blob storage|rclone)\b.{0,160}(?:error|fail|denied|timed? ?out|unavailable|"
+                r"slow ?down|throttl)"
             ),
             (
-                r"(?:error|fail\w*|denied|timed? ?out|unavailable|slow ?down|throttl\w*)\b.{0,160}\b(?:s3|bucket|"
-                r"minio|rados|ceph|object ?stor(?:e|age)|gcs|oss|blob storage)\b"
+                r"\b(?:errors?|fail\w*|denied|timed? ?out|unavailable|slow ?down|throttl\w*)\b.{0,160}\b(?:s3|bucket|"
+                r"minio|rados|ceph|object ?stor(?:e|age)|gcs (?:bucket|object|blob)|oss|blob storage)\b"
             ),
             r"(?:googleapis\.com/storage|storage\.googleapis)",
         ),
@@ -106,15 +108,15 @@ ROWS: tuple[Signature, ...] = (
         "broker: the job was evicted to make room for queue gold",
         caseless=True,
         blame=Blame.SCHEDULER,
-        unless=CALM,
+        unless=rf"{CALM}|\brequests?\b|\bcache|\bblocks?\b",  # what a server makes room for by itself
     ),
     symptom(
         "hint-gpu-gone",
         "GPUFallenOffBus",
         43,
         (
-            r"fell off the bus|pciehp: Slot\(\w+\): (?:Card not present|Link Down)|GPU .{0,40}(?:disappeared|"
-            r"is missing|not detected|vanished)"
+            r"fell off the bus|pciehp: Slot\(\w+\): (?:Card not present|Link Down)|"
+            r"GPU .{0,40}(?:disappeared|is missing(?:$|[ ,.;:]*(?:from|on|in)\b)|not detected|vanished)"
         ),
         "gpu-doctor: GPU 3 disappeared from the list of devices",
         blame=Blame.NODE,
@@ -141,7 +143,7 @@ ROWS: tuple[Signature, ...] = (
             ),
             r"\bdumping (?:py-spy )?stacks\b|py-spy dump|\bpresumed (?:hung|deadlock|hang)|flight recorder dump",
             r"\bno heartbeats? (?:of|from|for) (?:the )?(?:rank|worker|task|process|node|component)s?\b",
-            r"\black of heartbeats?\b",
+            r"\black of heartbeats?\b|\bwatchdog time(?:out|d out)\b|\b(?:not making|made no) progress\b",
             r"\bwait(?:s|ed|ing)? .{0,60}\bfor [0-9]{3,} ?s(?:ec(?:onds)?)?\b",
         ),
         "trainer: rank 4 hung in all_gather for 20 minutes",
@@ -154,9 +156,11 @@ ROWS: tuple[Signature, ...] = (
         "ConnectionError",
         41,
         (
-            r"(?:cannot|could not|couldn't|unable to|failed to) (?:connect|reach|fetch url|resolve)\b|"
+            r"(?:cannot|could not|couldn't|unable to|failed to) (?:connect|reach|fetch url|"
+            r"resolve .{0,30}(?:\bhost|\baddress|\bdomain|\bDNS|\w\.\w))\b|"
             r"(?:could not|unable to|failed to) (?:\w+ ){1,3}(?:TCP|socket|network) connection\b|"
-            r"connection (?:error|failed|lost|closed)\b|\brpc error: code = [a-z]|\b(?:UNAVAILABLE|DEADLINE_EXCEEDED): "
+            r"connection (?:error|failed|lost|closed)\b|\brpc error: code = [a-z]|"
+            r"(?-i:\b(?:UNAVAILABLE|DEADLINE_EXCEEDED): )"
         ),
         "sidecar: could not reach the parameter server",
         caseless=True,

@@ -12,7 +12,7 @@ ROWS: tuple[Signature, ...] = (
         88,
         (
             r"Not enough memory\. Please try to increase --mem-fraction",
-            r"KV cache pool is full",
+            r"KV cache pool is full|\b(?:Prefill|Decode) out of memory\b|\bOOM during optimization\b",
             r"insufficient (?:GPU|device) memory|[Cc]annot allocate GPU memory",
             r"Failed to CUDA (?:host )?(?:c|m)alloc",
             r"exceeds .{0,40}GPU memory (?:limit|capacity)",

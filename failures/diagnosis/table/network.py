@@ -459,7 +459,7 @@ ROWS: tuple[Signature, ...] = (
             r"ServerSelectionTimeoutError|Tunnel connection failed: ",
             r"wandb\.sdk\.service\.\S{0,60}Error",
             r"[Ee]rror while calling W&B API|wandb: ERROR Run initialization has timed out",
-            r"\bsocket\.timeout\b",
+            r"\bsocket\.timeout\b|\breturned error code: [45][0-9][0-9]\b",
             r"\bssl\.SSL\w*Error|SSLZeroReturnError|SSLWantReadError",
             r"GcsUnavailable|RpcError: RPC error",
             r"Unable to connect to (?:GCS|the Ray|head)",

@@ -60,6 +60,14 @@ ROWS: tuple[Signature, ...] = (
             r"preempted (?:by|because).{0,60}(?:PreemptionMode|KV cache|RECOMPUTE)|Sequence group"
         ),
     ),
+    cause(  # why the node is gone: said after its death, and before it all the same
+        "node-preempted",
+        "Preempted/TimeLimit",
+        98,
+        r"\b(?:actor|task|worker)'s node was preempted\b",
+        "\tthe task's node was preempted: spot capacity was taken back",
+        blame=Blame.SCHEDULER,
+    ),
     cause(
         "pod-evicted",
         "Preempted/TimeLimit",
@@ -76,7 +84,7 @@ ROWS: tuple[Signature, ...] = (
         ),
         "Warning  Evicted  pod/llm-7b-worker-3  The node had condition: [DiskPressure]",
         blame=Blame.SCHEDULER,
-        unless=r"Cancelling deletion|\bLustre: ",
+        unless=r"Cancelling deletion|\bLustre: |\bEvicted \d+ ",
     ),
     symptom(
         "slurm-prolog",

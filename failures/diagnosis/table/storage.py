@@ -29,7 +29,7 @@ ROWS: tuple[Signature, ...] = (
             r"EndpointConnectionError",
             r"NoCredentialsError",
             r"S3UploadFailedError",
-            r"(?:S3|Minio|Oss|OSS|COS|GCS|Gcs|Blob)\w*(?:Error|Exception)\b",
+            r"\b(?:S3|Minio|Oss|OSS|COS|GCS|Gcs|Blob)(?:[A-Za-z_]\w*)?(?:Error|Exception)\b",
             r"AWS Error",
             r"aws-c-s3",
             r"AWS_ERROR_",
@@ -37,8 +37,8 @@ ROWS: tuple[Signature, ...] = (
             r"platform/s3/\w+\.cc|Error executing an HTTP request: HTTP response",
             (
                 r"(?i:\bs3\b.{0,60}(?:fail(?:ed|ure)?\b|error\b|timed? ?out|refused|denied|unavailable|"
-                r"slow ?down)|(?:fail(?:ed|ure)?|error|unable|timed? ?out|cannot|could not).{0,80}\bs3://|"
-                r"(?:fail(?:ed|ure)?|error|unable|timed? ?out|cannot|could not).{0,80}(?:\bgs://|\boss://|"
+                r"slow ?down)|\b(?:fail(?:ed|ure)?|error|unable|timed? ?out|denied|cannot|could not).{0,80}\bs3://|"
+                r"\b(?:fail(?:ed|ure)?|error|unable|timed? ?out|cannot|could not).{0,80}(?:\bgs://|\boss://|"
                 r"\bcos://)|(?:gs|oss|cos|s3)://\S{1,200} .{0,40}(?:fail(?:ed)?|error|timed? ?out)\b)"
             ),
             r"google\.api_core\.exceptions",
@@ -93,7 +93,7 @@ ROWS: tuple[Signature, ...] = (
             r"Errno 28\b",
             r"Errno 122\b",
             r"disk (?:is )?full\b",
-            r"not enough (?:free )?disk space",
+            r"not enough (?:free )?(?:disk )?space (?:left|on|in|for|to)\b|not enough (?:free )?disk space",
             r"insufficient disk space",
             r"out of disk space",
             r"DiskPressure",
@@ -172,8 +172,9 @@ ROWS: tuple[Signature, ...] = (
             r"storage has wrong (?:byte )?size",
             r"invalid magic number; corrupt file",
             (
-                r"(?i:(?:corrupt(?:ed)?|truncated|damaged|incomplete|invalid) (?:checkpoint|safetensors|weights|"
-                r"model file|archive)|checkpoint.{0,60}(?:is|are|was|appears|seems|may be|to be|looks) (?:corrupt|"
+                r"(?i:(?:corrupt(?:ed)?|truncated|damaged|incomplete) (?:checkpoint|safetensors|weights|"
+                r"model file|archive)|\binvalid (?:checkpoint (?:file|data|header)|safetensors|model file|archive)|"
+                r"checkpoint.{0,60}(?:is|are|was|appears|seems|may be|to be|looks) (?:corrupt|"
                 r"truncated|incomplete|damaged|broken)|unable to load checkpoint.{0,80}corrupt|checksum mismatch|"
                 r"not a ZIP archive|file in archive is not in a subdirectory)"
             ),
@@ -182,20 +183,22 @@ ROWS: tuple[Signature, ...] = (
         ),
         "RuntimeError: PytorchStreamReader failed reading zip archive: invalid header or archive is corrupted",
         blame=Blame.STORAGE,
+        unless=r"EOF while (?:looking|parsing|scanning)",
     ),
     cause(
         "no-such-file",
         "FileNotFoundError",
         47,
         (
-            r"(?:^|: |bin/)(?:sh|bash|dash|zsh): (?:line )?[0-9]+: \S+: (?:command )?not found",
+            r"(?:^|: |bin/)(?:sh|bash|dash|zsh|\S{1,200}\.sh): (?:line )?[0-9]+: \S+: (?:command )?not found",
+            r"Could not find conda environment|could not open image\b",
             r"executable file not found in \$PATH",
             (
                 r"(?:[Cc]ould not|[Cc]annot|[Ff]ailed to|[Uu]nable to) (?:find|open|"
                 r"locate|stat) (?:the )?(?:[\w-]+ ){0,2}(?:file|path|directory|folder)\b"
             ),
             r"\bENOENT\b",
-            r"No such file or directory",
+            r"[Nn]o such file or directory",  # Go and Rust write it small
             (
                 r"(?i:: command not found|(?:path|file|directory) .{0,120}(?:does not exist|doesn't exist|"
                 r"not found)\b)"
@@ -239,6 +242,7 @@ ROWS: tuple[Signature, ...] = (
         "OSError",
         78,
         (
+            r"cannot execute binary file|Exec format error",
             r"Device or resource busy|Resource (?:busy|deadlock)",
             r"\bI/O error, dev \w+",
             (
