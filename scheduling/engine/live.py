@@ -19,6 +19,7 @@ from scheduling.engine.books import Books, Owner
 from scheduling.engine.cluster import Decisions, Need, NodeView, Picture, RunningJob, Stop, Wait, WaitingJob
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.explain import Telling
+from scheduling.engine.line import in_order
 from scheduling.engine.placements import PLACEMENTS, Outlook
 from scheduling.engine.room import Room
 from scheduling.engine.rules import Rules
@@ -40,9 +41,11 @@ def policy(rules: Callable[[], Rules]) -> Policy:
 
 def decide(picture: Picture, rules: Rules) -> Decisions:
     opened = decided(picture, rules)
-    telling = Telling(opened.engine, opened.jobs, picture.now)
+    telling = Telling(opened.engine, opened.jobs, opened.order, picture.now)
     given = opened.claims
-    waits = (given.waits.get(wait.job_id, wait) for wait in telling.waits())
+    waits = telling.waits()
+    if given.waits:
+        waits = [given.waits.get(wait.job_id, wait) for wait in waits]
     return Decisions(starts=tuple(telling.starts()), stops=given.stops, waits=(*opened.gated, *waits))
 
 
@@ -52,8 +55,7 @@ def decided(picture: Picture, rules: Rules) -> Opened:
     opened = Opened(picture, rules, requeues=False)
     if rules.plans or rules.by_account or picture.placement == "cells":
         opened.adopt(picture.running)
-    for job, _ in opened.jobs:
-        opened.engine.submit(job, now)
+    opened.submit(now)
     opened.engine.decide(now)
     opened.claims = opened.claimed(now)
     return opened
@@ -83,13 +85,16 @@ class Opened:
             self.engine.bar(tuple(bars), picture.now.timestamp())
         self._missing = [node.gpus - len(node.free_gpus) for node in self._nodes]
         self.claims = Claims(stops=(), waits={})
-        self._wishes: dict[tuple[object, ...], Ask] = {}
+        self._numbers: dict[int, int] = {}  # by the identity of a Need
+        self._spellings: dict[tuple[object, ...], int] = {}
+        self._wishes: list[dict[tuple[object, ...], Ask]] = []  # by number of the Need, by account
         self._timed: dict[tuple[Need, float], Need] = {}
         self._holdings: dict[tuple[object, ...], Ask] = {}
         self.gated: list[Wait] = []
         self.jobs: list[tuple[Job, WaitingJob]] = []
+        self.order: list[Job] = []  # all who were submitted, as they stood in line
         for asked in sorted(picture.waiting, key=BY_SUBMISSION):
-            if gated(asked, picture.now):
+            if (asked.hold or asked.waits_for or asked.begin_at) and gated(asked, picture.now):
                 shut = tuple(gates(asked, picture.now))
                 self.gated.append(Wait(job_id=asked.id, reason=shut[0].reason, why=shut[0].why, blockers=shut))
             else:
@@ -98,10 +103,25 @@ class Opened:
     def _job(self, asked: WaitingJob) -> Job:
         limit = _seconds(asked.time_limit)
         need = self.need(asked) if self.engine.bars else asked.need
-        wish: tuple[object, ...] = SPELLED(need) + ADMITTED(asked)
-        if (ask := self._wishes.get(wish)) is None:
-            ask = self._wishes[wish] = self._ask(need, Owner.of(asked))
+        accounts, account = self._wishes[self._number(need)], ADMITTED(asked)
+        if (ask := accounts.get(account)) is None:
+            ask = accounts[account] = self._ask(need, Owner.of(asked))
         return Job(len(self.jobs), ask, asked.submitted_at.timestamp(), limit, limit, band=-asked.priority)
+
+    def _number(self, need: Need) -> int:
+        """The same for all that ask for the same; mostly they are one object, and nobody need look at it again."""
+        if (number := self._numbers.get(id(need))) is None:
+            number = self._numbers[id(need)] = self._spellings.setdefault(SPELLED(need), len(self._wishes))
+            if number == len(self._wishes):
+                self._wishes.append({})
+        return number
+
+    def submit(self, now: float) -> None:
+        engine = self.engine
+        for job, _ in self.jobs:
+            engine.submit(job, now)
+        engine.arrived[:] = in_order(engine.arrived)
+        self.order = [entry[3] for entry in engine.arrived]
 
     def need(self, asked: WaitingJob) -> Need:
         """With how long it takes, where a maintenance is ahead."""
