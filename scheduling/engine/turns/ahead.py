@@ -34,6 +34,11 @@ class Future:
         which they are."""
         raise NotImplementedError
 
+    def after(self, first: int, narrow: int, wish: int, wide: int, among: Nodes) -> int:
+        """Where to look next: who begins in `first` finds too few in `narrow`, and so does everybody who begins before
+        this room."""
+        raise NotImplementedError
+
     def take(self, first: int, last: int, share: Share) -> None:
         """From each of these rooms."""
         raise NotImplementedError
@@ -106,6 +111,9 @@ class Stretches(Future):
             if among.bit_count() < wide:
                 return among, at
         return among, last
+
+    def after(self, first: int, narrow: int, wish: int, wide: int, among: Nodes) -> int:
+        return first + 1 if self._rooms[narrow].fitting(wish).bit_count() >= wide else narrow + 1
 
     def take(self, first: int, last: int, share: Share) -> None:
         for at in range(first, last):
@@ -183,6 +191,22 @@ class Outlines(Future):
                     return among, at
             at += 1
         return among, last
+
+    def after(self, first: int, narrow: int, wish: int, wide: int, among: Nodes) -> int:
+        gpus = self._wishes[wish].gpus
+        if gpus >= len(self._levels):
+            return len(self._open)
+        rows = self._levels[gpus]
+        opened = self._open if gpus else rows
+        seen = seen_open = EVERYWHERE
+        for at in range(narrow, first, -1):
+            one, other = rows[at], opened[at]
+            if one is not seen or other is not seen_open:
+                seen, seen_open = one, other
+                among &= one & other
+                if among.bit_count() < wide:
+                    return at + 1
+        return first + 1
 
     def _always(self, rows: list[Nodes], kept: list[Nodes], block: int) -> Nodes:
         nodes = kept[block]
