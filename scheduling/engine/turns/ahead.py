@@ -253,21 +253,8 @@ class Outlines(Future):
     def _same(self, first: int, last: int, had: int, node: Nodes) -> int:
         """Until when the node has just so many."""
         levels = self._levels
-        enough, more = levels[had], levels[had + 1] if had + 1 < len(levels) else []
-        seen_enough, seen_more = enough[first], more[first] if more else 0
-        for at in range(first + 1, last):
-            now = enough[at]
-            if now is not seen_enough:
-                if not now & node:
-                    return at
-                seen_enough = now
-            if more:
-                now = more[at]
-                if now is not seen_more:
-                    if now & node:
-                        return at
-                    seen_more = now
-        return last
+        last = _until(levels[had], first, last, node, there=True)
+        return _until(levels[had + 1], first, last, node, there=False) if had + 1 < len(levels) else last
 
     def _lose(self, kept: list[Nodes], first: int, last: int, nodes: Nodes) -> None:
         for block in self._touched(first, last):
@@ -323,14 +310,28 @@ class Outlines(Future):
         return [rows[at] & opened if gpus else rows[at] for gpus, rows in enumerate(self._levels)]
 
 
+def _until(rows: list[Nodes], first: int, last: int, node: Nodes, *, there: bool) -> int:
+    """As long as the node is in the sets, or is not."""
+    seen = rows[first]
+    at = first
+    for now in rows[first:last]:
+        if now is not seen:
+            if (now & node != 0) != there:
+                return at
+            seen = now
+        at += 1
+    return last
+
+
 def _narrow(rows: list[Nodes], first: int, last: int, nodes: Nodes) -> None:
     """These are in all of the sets, and leave them."""
     seen = left = EVERYWHERE
-    for at in range(first, last):
-        now = rows[at]
+    narrowed: list[Nodes] = []
+    for now in rows[first:last]:
         if now is not seen:
             seen, left = now, now ^ nodes
-        rows[at] = left
+        narrowed.append(left)
+    rows[first:last] = narrowed
 
 
 class Share:
