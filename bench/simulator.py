@@ -151,11 +151,14 @@ def live():
                  gpu_model="a100", leaf=f"l{n // 8}", pod=f"p{n // 32}")
         for n, free in enumerate([0] * 750 + dice.choice([0, 0, 0, 1, 2], 500).tolist())
     ]  # fmt: skip
+    sizes = 1, 1, 1, 2, 4, 8, 64, 512
+    # One object for all who ask for the same, as snapshots have it
+    needs = {gpus: Need(nodes=1 if gpus < 8 else gpus // 8, gpus=min(gpus, 8), cpus=4) for gpus in sizes}
     waiting = [
         WaitingJob(id=n, name=f"j{n}", team=f"t{n % 20}", kind=Kind.OTHER, priority=n % 3, submitted_at=now,
-                   need=Need(nodes=1 if gpus < 8 else gpus // 8, gpus=min(gpus, 8), cpus=4),
+                   need=needs[gpus],
                    time_limit=timedelta(minutes=int(dice.integers(5, 5000))))
-        for n, gpus in enumerate(dice.choice([1, 1, 1, 2, 4, 8, 64, 512], 10_000).tolist())
+        for n, gpus in enumerate(dice.choice(sizes, 10_000).tolist())
     ]  # fmt: skip
     running = [
         RunningJob(id=n, name=f"r{n}", team=f"t{n % 20}", kind=Kind.OTHER, gpus=4, priority=0, started_at=now,

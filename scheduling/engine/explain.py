@@ -19,23 +19,22 @@ from scheduling.engine.room import Room, numbered
 from scheduling.engine.windows import UNKNOWN_S, Window
 
 Told = tuple[Blocker, ...]
-Place = tuple[int, float, int]  # band, key, number: the order of those who wait
+Said = tuple[str, str, Told]  # as in a `Wait`, of the first of them
 QUOTA_KINDS = {"JobArrayTaskLimit": BlockerKind.ARRAY, "ReqNodeNotAvail": BlockerKind.RESERVATION}
 
 
 class Telling:
-    def __init__(self, engine: Engine, jobs: list[tuple[Job, WaitingJob]], now: datetime) -> None:
+    def __init__(self, engine: Engine, jobs: list[tuple[Job, WaitingJob]], order: Sequence[Job], now: datetime) -> None:
+        """`order`: of all who were submitted."""
         self._engine = engine
         self._now = now.timestamp()
         self._unbarred: Room | None = None
         self._jobs = jobs
-        self._lacking: dict[Ask, Told] = {}
-        self._behind: dict[Ask, Told] = {}
+        self._behind: dict[Ask, Said] = {}
         self._refusals: dict[Ask, Refusal | None] = {}
-        started = {job.number for job in engine.started}
-        waiting = [(job.band, job.key, job.number) for job, _ in jobs if job.number not in started]
-        self.waiting: list[Place] = sorted(waiting)
-        self.head = next((place for place in self.waiting if not self._refused(jobs[place[2]][0].ask)), None)
+        started = set(engine.started)
+        self.waiting = [job for job in order if job not in started]
+        self.head = next((job for job in self.waiting if not self._refused(job.ask)), None)
 
     def starts(self) -> Iterator[Start]:
         taken = {number for job in self._engine.started for number, _ in job.places or ()}
@@ -44,24 +43,26 @@ class Telling:
             asked = self._jobs[job.number][1]
             need = asked.need
             number, word = (need.total_gpus, "GPU") if need.gpus else (need.nodes, "node")
-            behind = self.head and self.head < (job.band, job.key, job.number)
+            behind = self.head and _place(self.head) < _place(job)
             note = f"; {self._name_head(job.ask)} is ahead but does not fit." if behind else "."
             places = numbered(self._engine.room, job.places or (), free)
             yield Start(job_id=asked.id, places=places, why=f"{count(number, word)} {_were(number)} free{note}")
 
-    def waits(self) -> Iterator[Wait]:
-        for place in self.waiting:
-            told = self.told(place)
-            first = told[0]
-            yield Wait(self._jobs[place[2]][1].id, first.reason, first.why, told)
+    def waits(self) -> list[Wait]:
+        jobs, new = self._jobs, tuple.__new__  # the way around Wait's own takes half as long
+        return [new(Wait, (jobs[job.number][1].id, *self._said(job))) for job in self.waiting]
 
-    def told(self, place: Place) -> Told:
+    def told(self, job: Job) -> Told:
         """Its blockers, ranked; the same object for all who are told the same."""
-        ask = self._jobs[place[2]][0].ask
-        known = self._lacking if place == self.head else self._behind
-        if (told := known.get(ask)) is None:
-            told = known[ask] = tuple(self._tell(ask, is_head=place == self.head))
-        return told
+        return self._said(job)[2]
+
+    def _said(self, job: Job) -> Said:
+        ask = job.ask
+        if job is self.head:
+            return _said(self._tell(ask, is_head=True))
+        if (said := self._behind.get(ask)) is None:
+            said = self._behind[ask] = _said(self._tell(ask, is_head=False))
+        return said
 
     def _tell(self, ask: Ask, *, is_head: bool) -> Iterator[Blocker]:
         ahead = self._ahead(ask) if self.head and not is_head else None
@@ -97,7 +98,7 @@ class Telling:
     def _name_head(self, ask: Ask) -> str:
         """As the team of this job may read it."""
         assert self.head is not None
-        head = self._jobs[self.head[2]][1]
+        head = self._jobs[self.head.number][1]
         return named(head.name, head.team, lambda team: team == ask.owner.team)
 
     def _refused(self, ask: Ask) -> Refusal | None:
@@ -149,6 +150,15 @@ def barred_by(windows: Sequence[Window], now: float, runs_s: float) -> str:
         return f"{why}, and might still run then."
     lead = max(one.lead for one in windows)
     return f"{why}; as it has no time limit, it does not start there in the {format_duration(lead)} before."
+
+
+def _place(job: Job) -> tuple[int, float, int]:
+    return job.band, job.key, job.number
+
+
+def _said(told: Iterator[Blocker]) -> Said:
+    blockers = tuple(told)
+    return blockers[0].reason, blockers[0].why, blockers
 
 
 def lacking(room: Room, ask: Ask) -> Blocker:

@@ -11,14 +11,16 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
+from typing import Final
 
 from scheduling.engine.blockers import Blocker, BlockerKind, gated, gates, named
 from scheduling.engine.books import Books, Owner
 from scheduling.engine.cluster import Decisions, Need, NodeView, Picture, RunningJob, Stop, Wait, WaitingJob
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.explain import Telling
+from scheduling.engine.line import in_order
 from scheduling.engine.placements import PLACEMENTS, Outlook
 from scheduling.engine.room import Room
 from scheduling.engine.rules import Rules
@@ -29,6 +31,7 @@ Policy = Callable[[Picture], Decisions]
 SPELLED = attrgetter(*(one.name for one in fields(Need)))
 ADMITTED = attrgetter(*(one.name for one in fields(Owner)))
 BY_SUBMISSION = attrgetter("submitted_at", "id")
+EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 def policy(rules: Callable[[], Rules]) -> Policy:
@@ -40,9 +43,11 @@ def policy(rules: Callable[[], Rules]) -> Policy:
 
 def decide(picture: Picture, rules: Rules) -> Decisions:
     opened = decided(picture, rules)
-    telling = Telling(opened.engine, opened.jobs, picture.now)
+    telling = Telling(opened.engine, opened.jobs, opened.order, picture.now)
     given = opened.claims
-    waits = (given.waits.get(wait.job_id, wait) for wait in telling.waits())
+    waits = telling.waits()
+    if given.waits:
+        waits = [given.waits.get(wait.job_id, wait) for wait in waits]
     return Decisions(starts=tuple(telling.starts()), stops=given.stops, waits=(*opened.gated, *waits))
 
 
@@ -52,8 +57,7 @@ def decided(picture: Picture, rules: Rules) -> Opened:
     opened = Opened(picture, rules, requeues=False)
     if rules.plans or rules.by_account or picture.placement == "cells":
         opened.adopt(picture.running)
-    for job, _ in opened.jobs:
-        opened.engine.submit(job, now)
+    opened.submit(now)
     opened.engine.decide(now)
     opened.claims = opened.claimed(now)
     return opened
@@ -83,13 +87,16 @@ class Opened:
             self.engine.bar(tuple(bars), picture.now.timestamp())
         self._missing = [node.gpus - len(node.free_gpus) for node in self._nodes]
         self.claims = Claims(stops=(), waits={})
-        self._wishes: dict[tuple[object, ...], Ask] = {}
+        self._numbers: dict[int, int] = {}  # by the identity of a Need
+        self._spellings: dict[tuple[object, ...], int] = {}
+        self._wishes: list[dict[tuple[object, ...], Ask]] = []  # by number of the Need, by account
         self._timed: dict[tuple[Need, float], Need] = {}
         self._holdings: dict[tuple[object, ...], Ask] = {}
         self.gated: list[Wait] = []
         self.jobs: list[tuple[Job, WaitingJob]] = []
+        self.order: list[Job] = []  # all who were submitted, as they stood in line
         for asked in sorted(picture.waiting, key=BY_SUBMISSION):
-            if gated(asked, picture.now):
+            if (asked.hold or asked.waits_for or asked.begin_at) and gated(asked, picture.now):
                 shut = tuple(gates(asked, picture.now))
                 self.gated.append(Wait(job_id=asked.id, reason=shut[0].reason, why=shut[0].why, blockers=shut))
             else:
@@ -98,10 +105,25 @@ class Opened:
     def _job(self, asked: WaitingJob) -> Job:
         limit = _seconds(asked.time_limit)
         need = self.need(asked) if self.engine.bars else asked.need
-        wish: tuple[object, ...] = SPELLED(need) + ADMITTED(asked)
-        if (ask := self._wishes.get(wish)) is None:
-            ask = self._wishes[wish] = self._ask(need, Owner.of(asked))
-        return Job(len(self.jobs), ask, asked.submitted_at.timestamp(), limit, limit, band=-asked.priority)
+        accounts, account = self._wishes[self._number(need)], ADMITTED(asked)
+        if (ask := accounts.get(account)) is None:
+            ask = accounts[account] = self._ask(need, Owner.of(asked))
+        return Job(len(self.jobs), ask, _timestamp(asked.submitted_at), limit, limit, band=-asked.priority)
+
+    def _number(self, need: Need) -> int:
+        """The same for all that ask for the same; mostly they are one object, and nobody need look at it again."""
+        if (number := self._numbers.get(id(need))) is None:
+            number = self._numbers[id(need)] = self._spellings.setdefault(SPELLED(need), len(self._wishes))
+            if number == len(self._wishes):
+                self._wishes.append({})
+        return number
+
+    def submit(self, now: float) -> None:
+        engine = self.engine
+        for job, _ in self.jobs:
+            engine.submit(job, now)
+        engine.arrived[:] = in_order(engine.arrived)
+        self.order = [entry[3] for entry in engine.arrived]
 
     def need(self, asked: WaitingJob) -> Need:
         """With how long it takes, where a maintenance is ahead."""
@@ -143,10 +165,10 @@ class Opened:
         # Oldest first: what an account has used is counted forward in time
         oldest = sorted(running, key=lambda job: (job.started_at or self._now, job.id))
         for number, held in enumerate(oldest, first):
-            began = (held.started_at or self._now).timestamp()
+            began = _timestamp(held.started_at or self._now)
             limit = _seconds(held.time_limit)
             job = Job(number, self._held(held), began, limit, limit, band=-held.priority)
-            job.saved, job.stopping = held.saved_at.timestamp() if held.saved_at else 0.0, held.stopping
+            job.saved, job.stopping = _timestamp(held.saved_at) if held.saved_at else 0.0, held.stopping
             self._adopted[number] = held
             places = tuple((at[node], self._taken(at[node], gpus)) for node, gpus in held.places.items() if node in at)
             self.engine.adopt(job, places, began)
@@ -170,7 +192,9 @@ class Opened:
         victims: dict[Job | None, list[RunningJob]] = defaultdict(list)
         for job in stopped:
             victims[job.gave_way_to].append(self._adopted[job.number])
-        return Claims(stops=stops, waits={self.jobs[job.number][1].id: self._claim(job, victims[job]) for job in early})
+        told: dict[tuple[str, int, int], Blocker] = {}
+        told_so = {self.jobs[job.number][1].id: self._claim(job, victims.get(job, ()), told) for job in early}
+        return Claims(stops=stops, waits=told_so)
 
     def _stop(self, job: Job, now: float) -> Stop:
         assert job.gave_way_to is not None
@@ -181,22 +205,29 @@ class Opened:
         why = f"It gives way to {whom}; the work of the last {lost} is not saved."
         return Stop(job_id=held.id, for_job=claimant.id, why=why)
 
-    def _claim(self, job: Job, victims: list[RunningJob]) -> Wait:
+    def _claim(self, job: Job, victims: Sequence[RunningJob], told: dict[tuple[str, int, int], Blocker]) -> Wait:
+        """`told`: to others. Most are told the same."""
         asked = self.jobs[job.number][1]
         have = "has" if len(victims) == 1 else "have"
         why = f"It starts as soon as {_those(victims, asked.team)} {have} given way."
-        blocker = Blocker(kind=BlockerKind.CAPACITY, reason="Resources", why=why, gpus=job.ask.gpus, jobs=len(victims))
-        return Wait(job_id=asked.id, reason="Resources", why=why, blockers=(blocker,))
+        known = why, job.ask.gpus, len(victims)
+        if (blocker := told.get(known)) is None:
+            blocker = told[known] = Blocker(
+                kind=BlockerKind.CAPACITY, reason="Resources", why=why, gpus=job.ask.gpus, jobs=len(victims)
+            )
+        return Wait(asked.id, "Resources", why, (blocker,))
 
 
 def _those(victims: Sequence[RunningJob], team: str) -> str:
     """As the team may read it. None of them: they were asked in an earlier turn."""
+    if not victims:
+        return "those who were asked to stop"
     mine = [victim.name for victim in victims if victim.team == team]
     others = len(victims) - len(mine)
     names = [*mine[:3], *([f"{len(mine) - 3} more"] if len(mine) > 3 else [])]
     if others:
         names.append("a job of another team" if others == 1 else f"{others} jobs of other teams")
-    return " and ".join(names) or "those who were asked to stop"
+    return " and ".join(names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,4 +255,13 @@ class _Free:
 
 
 def _seconds(limit: timedelta | None) -> float:
-    return limit.total_seconds() if limit else math.inf
+    return _whole(limit) if limit else math.inf
+
+
+def _timestamp(moment: datetime) -> float:
+    return _whole(moment - EPOCH)
+
+
+def _whole(time: timedelta) -> float:
+    """`total_seconds`, in half the time: microseconds of 285 years are whole numbers without loss."""
+    return ((time.days * 86_400.0 + time.seconds) * 1e6 + time.microseconds) / 1e6

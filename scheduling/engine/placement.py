@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scheduling.engine.cluster import Need
-from scheduling.engine.room import EVERYWHERE, Nodes, Places, Room, members
+from scheduling.engine.room import EVERYWHERE, Nodes, Places, Room, listed, members
 
 Placement = Callable[[Room, Need, Nodes], Places | None]
 Choose = Callable[[Room, Nodes, Need, int], list[int]]
@@ -112,9 +112,13 @@ def _close_together(room: Room, fitting: Nodes, need: Need, choose: Choose) -> l
 
 
 def _by_leaf(room: Room, fitting: Nodes, need: Need, choose: Choose) -> list[int]:
+    """Those first of which most fit."""
+    sizes = [0] * len(room.leaves)
+    for number in listed(fitting):
+        sizes[room.leaf_of[number]] += 1
     chosen: list[int] = []
-    for nodes in sorted([fitting & leaf for leaf in room.leaves], key=int.bit_count, reverse=True):
-        chosen += choose(room, nodes, need, need.nodes - len(chosen))
+    for leaf in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        chosen += choose(room, fitting & room.leaves[leaf], need, need.nodes - len(chosen))
         if len(chosen) == need.nodes:
             break
     return chosen

@@ -45,16 +45,16 @@ class _Ranking:
         self._asked = job_of(picture, job_id)
         self._shut = tuple(gates(self._asked, picture.now))
         self._opened: Opened = decided(picture, rules)
-        self._telling = Telling(self._opened.engine, self._opened.jobs, picture.now)
+        self._telling = Telling(self._opened.engine, self._opened.jobs, self._opened.order, picture.now)
 
     def blockers(self) -> tuple[Blocker, ...]:
         if self._shut:
             return self._shut
         if claim := self._opened.claims.waits.get(self._asked.id):
             return claim.blockers
-        at = {self._opened.jobs[place[2]][1].id: place for place in self._telling.waiting}
-        place = at.get(self._asked.id)
-        return tuple(self._with_holders(one) for one in self._telling.told(place)) if place else ()
+        at = {self._opened.jobs[job.number][1].id: job for job in self._telling.waiting}
+        job = at.get(self._asked.id)
+        return tuple(self._with_holders(one) for one in self._telling.told(job)) if job else ()
 
     def _with_holders(self, blocker: Blocker) -> Blocker:
         match blocker.kind:
@@ -97,8 +97,8 @@ class _Ranking:
 
     def _of_those_ahead(self, blocker: Blocker) -> Blocker:
         before: list[WaitingJob] = []
-        for place in self._telling.waiting:
-            other = self._opened.jobs[place[2]][1]
+        for job in self._telling.waiting:
+            other = self._opened.jobs[job.number][1]
             if other.id == self._asked.id:
                 break
             before.append(other)

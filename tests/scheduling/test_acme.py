@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from jobs.lifecycle import Kind
 from scheduling.engine.cluster import Need, Picture, QuotaView, RunningJob
+from scheduling.engine.engine import Engine, Job
 from scheduling.engine.placement import consolidate
 from scheduling.engine.policies import configured
+from scheduling.engine.policies.acme import Acme
 from scheduling.engine.room import Room
 from scheduling.engine.settings import BadSettings
 from scheduling.simulator.run import run
@@ -47,6 +49,19 @@ def test_an_owner_takes_back_what_a_borrower_holds_and_both_are_told():
     assert (stop.job_id, stop.for_job, started(decisions)) == (9, 1, [])
     assert stop.why == "It gives way to a job of another team; the work of the last 1:00:00 is not saved."
     assert (wait.reason, wait.why) == ("Resources", "It starts as soon as a job of another team has given way.")
+
+
+def test_a_turn_ends_though_a_placement_finds_nothing_on_the_nodes_that_were_planned():
+    def choosy(room, need, among):
+        return consolidate(room, need, among) if room.fitting(need, among).bit_count() > 1 else None
+
+    engine = Engine(Room([node(1), node(2)]), Acme.of({"backfill": "conservative"}), placement=choosy)
+    for number, nodes in enumerate((3, 1)):
+        engine.submit(Job(number, engine.ask(Need(nodes=nodes, gpus=8)), 0.0, 60.0, 60.0), 0.0)
+
+    engine.decide(0.0)
+
+    assert (engine.started, engine.promise) == ([], None)
 
 
 def test_while_who_was_asked_stops_nobody_else_is_asked_and_nobody_takes_his_gpus():

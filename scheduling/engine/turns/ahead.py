@@ -34,6 +34,11 @@ class Future:
         which they are."""
         raise NotImplementedError
 
+    def after(self, first: int, narrow: int, wish: int, wide: int, among: Nodes) -> int:
+        """Where to look next: who begins in `first` finds too few in `narrow`, and so does everybody who begins before
+        this room."""
+        raise NotImplementedError
+
     def take(self, first: int, last: int, share: Share) -> None:
         """From each of these rooms."""
         raise NotImplementedError
@@ -106,6 +111,9 @@ class Stretches(Future):
             if among.bit_count() < wide:
                 return among, at
         return among, last
+
+    def after(self, first: int, narrow: int, wish: int, wide: int, among: Nodes) -> int:
+        return first + 1 if self._rooms[narrow].fitting(wish).bit_count() >= wide else narrow + 1
 
     def take(self, first: int, last: int, share: Share) -> None:
         for at in range(first, last):
@@ -184,6 +192,22 @@ class Outlines(Future):
             at += 1
         return among, last
 
+    def after(self, first: int, narrow: int, wish: int, wide: int, among: Nodes) -> int:
+        gpus = self._wishes[wish].gpus
+        if gpus >= len(self._levels):
+            return len(self._open)
+        rows = self._levels[gpus]
+        opened = self._open if gpus else rows
+        seen = seen_open = EVERYWHERE
+        for at in range(narrow, first, -1):
+            one, other = rows[at], opened[at]
+            if one is not seen or other is not seen_open:
+                seen, seen_open = one, other
+                among &= one & other
+                if among.bit_count() < wide:
+                    return at + 1
+        return first + 1
+
     def _always(self, rows: list[Nodes], kept: list[Nodes], block: int) -> Nodes:
         nodes = kept[block]
         if nodes == EVERYWHERE:
@@ -229,21 +253,8 @@ class Outlines(Future):
     def _same(self, first: int, last: int, had: int, node: Nodes) -> int:
         """Until when the node has just so many."""
         levels = self._levels
-        enough, more = levels[had], levels[had + 1] if had + 1 < len(levels) else []
-        seen_enough, seen_more = enough[first], more[first] if more else 0
-        for at in range(first + 1, last):
-            now = enough[at]
-            if now is not seen_enough:
-                if not now & node:
-                    return at
-                seen_enough = now
-            if more:
-                now = more[at]
-                if now is not seen_more:
-                    if now & node:
-                        return at
-                    seen_more = now
-        return last
+        last = _until(levels[had], first, last, node, there=True)
+        return _until(levels[had + 1], first, last, node, there=False) if had + 1 < len(levels) else last
 
     def _lose(self, kept: list[Nodes], first: int, last: int, nodes: Nodes) -> None:
         for block in self._touched(first, last):
@@ -299,14 +310,28 @@ class Outlines(Future):
         return [rows[at] & opened if gpus else rows[at] for gpus, rows in enumerate(self._levels)]
 
 
+def _until(rows: list[Nodes], first: int, last: int, node: Nodes, *, there: bool) -> int:
+    """As long as the node is in the sets, or is not."""
+    seen = rows[first]
+    at = first
+    for now in rows[first:last]:
+        if now is not seen:
+            if (now & node != 0) != there:
+                return at
+            seen = now
+        at += 1
+    return last
+
+
 def _narrow(rows: list[Nodes], first: int, last: int, nodes: Nodes) -> None:
     """These are in all of the sets, and leave them."""
     seen = left = EVERYWHERE
-    for at in range(first, last):
-        now = rows[at]
+    narrowed: list[Nodes] = []
+    for now in rows[first:last]:
         if now is not seen:
             seen, left = now, now ^ nodes
-        rows[at] = left
+        narrowed.append(left)
+    rows[first:last] = narrowed
 
 
 class Share:

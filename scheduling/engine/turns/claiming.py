@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from scheduling.engine.cluster import Need
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.placement import BY_SHARE
-from scheduling.engine.room import Nodes, Places, Room, members
+from scheduling.engine.room import EVERYWHERE, Nodes, Places, Room, members
 
 RESTART_S = 60.0
 # The highest class among the victims, GPU-seconds lost, how many stop, and since when: of equals the last to come
@@ -132,20 +132,22 @@ class Market:
         share = gpus, need.cpus, need.memory_mb
         if (stall := self._stalls.get(share)) is None:
             stall = self._stalls[share] = _Stall((1 << len(room.nodes)) - 1)
-        able = firm.spacious(need, sum(firm.by_free[gpus:]))
         for node in members(stall.stale):
-            there = able >> node & 1
+            there = _enough(firm, node, gpus, need)
             stall.put(node, _offer(room, node, gpus, need, self._on_node[node], self.loss) if there else None)
         stall.stale = 0
         return stall.cheapest(count, wanted)
 
 
 class _Stall:
-    """The offers for one kind of share, the cheapest first. What is out of date is thrown away when it comes up."""
+    """The offers for one kind of share, the cheapest first. What is out of date is thrown away when it comes up, and
+    what lies on nodes that are not wanted is laid aside until they are."""
 
     def __init__(self, nodes: Nodes) -> None:
         self.stale = nodes  # to be priced before anybody buys
         self._heap: list[tuple[Price, int, int, list[Job]]] = []
+        self._aside: list[tuple[Price, int, int, list[Job]]] = []
+        self._wanted = EVERYWHERE  # when these were laid there
         self._newest: dict[int, int] = {}  # node -> which of its offers holds
         self._put = 0
 
@@ -155,22 +157,31 @@ class _Stall:
             heappush(self._heap, (*offer[:2], self._put, offer[2]))
 
     def cheapest(self, count: int, wanted: Nodes) -> list[Offer]:
-        heap, kept = self._heap, []
-        while heap and self._newest[heap[0][1]] != heap[0][2]:
-            heappop(heap)
-        if count == 1 and heap and wanted >> heap[0][1] & 1:
-            price, node, _, there = heap[0]
-            return [(price, node, there)]
+        self._want(wanted)
+        heap = self._heap
+        bought: list[tuple[Price, int, int, list[Job]]] = []
         found: list[Offer] = []
         while heap and len(found) < count:
-            price, node, which, there = entry = heappop(heap)
-            if self._newest[node] == which:
-                kept.append(entry)
-                if wanted >> node & 1:
-                    found.append((price, node, there))
-        for entry in kept:
+            price, node, which, there = heap[0]
+            holds = self._newest[node] == which
+            if holds and wanted >> node & 1:
+                found.append((price, node, there))
+                if len(found) < count:
+                    bought.append(heappop(heap))
+                continue
+            entry = heappop(heap)
+            if holds:
+                self._aside.append(entry)
+        for entry in bought:
             heappush(heap, entry)
         return found
+
+    def _want(self, wanted: Nodes) -> None:
+        if wanted & ~self._wanted:
+            for entry in self._aside:
+                heappush(self._heap, entry)
+            self._aside.clear()
+        self._wanted = wanted
 
 
 def _market(engine: Engine, job: Job, now: float) -> Market:
@@ -199,6 +210,12 @@ def _cheapest(engine: Engine, job: Job, among: Nodes, market: Market) -> tuple[l
 
 
 Offer = tuple[Price, int, list[Job]]
+
+
+def _enough(room: Room, node: int, gpus: int, need: Need) -> bool:
+    if room.free[node] < gpus or room.cpus[node] < need.cpus or room.memory_mb[node] < need.memory_mb:
+        return False
+    return bool(room.usable >> node & 1)
 
 
 def _offer(room: Room, node: int, gpus: int, need: Need, borrowers: list[Job], loss: dict[Job, Price]) -> Offer:

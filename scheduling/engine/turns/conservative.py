@@ -31,12 +31,15 @@ def conservative(engine: Engine, now: float) -> None:
     while True:
         arrived, engine.arrived = sorted(engine.arrived), []
         went_to_plan = True
+        before = len(engine.started), len(engine.stopped)
         if engine.hungry or (arrived := _start_at_once(engine, arrived, now)):
             went_to_plan = _turn(engine, arrived, now)
         else:
             engine.promise = None
         if went_to_plan and not engine.arrived:
             return
+        if (len(engine.started), len(engine.stopped)) == before:
+            return  # all would be planned the same again
         engine.freed = True  # somebody had to stop, and may fit elsewhere
 
 

@@ -116,7 +116,9 @@ class Plan:
             last = bisect_left(times, until, first + 1)
             able = self._engine.able(job.ask, begins) & rooms.usable(first)
             among, narrow = rooms.narrowed(first, last, wish, wide, able)
-            if narrow == last:
+            if narrow < last:
+                first = rooms.after(first, narrow, wish, wide, able)
+            else:
                 beside = rooms.narrowed(first, last, beside_wish, 0, able)[0] if rest else 0
                 if places := self._places(rooms.whole(first), need, rest, among, beside):
                     share = Share(places, need)
@@ -127,9 +129,7 @@ class Plan:
                     insort(self._order, (begins, self._promised, job))
                     self._note(job, begins)
                     return begins
-            elif rooms.fitting(narrow, wish).bit_count() < wide:
-                first = narrow  # nobody so wide is there at that time, whenever he began
-            first += 1
+                first += 1
         self._note(job, math.inf)
         return None
 
