@@ -207,10 +207,9 @@ class _Smaller:
 
     def picture(self, picture: Picture, running: list[RunningJob]) -> Picture:
         """Without those who wait."""
-        if self._lean:
-            running = [replace(job, cpus=0, memory_mb=0) for job in running]
         if not self._counts:
-            return replace(picture, waiting=(), running=tuple(running))
+            rest = [replace(job, cpus=0, memory_mb=0) for job in running] if self._lean else running
+            return replace(picture, waiting=(), running=tuple(rest))
         shut = {node.id for node in picture.shut}
         makes: dict[tuple[object, ...], list[NodeView]] = {}
         for node in (*picture.nodes, *picture.shut):
@@ -229,7 +228,7 @@ class _Smaller:
                 for one in picture.windows
             ),
             waiting=(),
-            running=tuple(_held_in_one(job, home) for job in running),
+            running=tuple(_held_in_one(job, home, lean=self._lean) for job in running),
         )
 
 
@@ -253,12 +252,12 @@ def _in_one(need: Need) -> Need:
     return replace(whole, cpus=wide * need.cpus, memory_mb=wide * need.memory_mb)
 
 
-def _held_in_one(job: RunningJob, home: Mapping[int, int]) -> RunningJob:
+def _held_in_one(job: RunningJob, home: Mapping[int, int], *, lean: bool) -> RunningJob:
     places: dict[int, int] = {}
     for node, gpus in job.places.items():
         if node in home:
             places[home[node]] = places.get(home[node], 0) + gpus
-    wide = len(job.places)
+    wide = 0 if lean else len(job.places)
     return replace(job, places=places, cpus=wide * job.cpus, memory_mb=wide * job.memory_mb)
 
 
