@@ -38,6 +38,10 @@ RECORDED = frozenset({"xid-63", "xid-92"})  # memory noted for repair; the job's
 RETRIED = re.compile(
     r"(?i)\bretrying\b|\bwill (?:re)?try\b|\btrying again\b|\b(?:attempt|try|retry) #?\d+ ?(?:/|of) ?\d+"
 )
+SPENT = frozenset({"OutOfMemoryError", "HostOOMKilled", "DiskFull"})
+GIVES_UP = re.compile(
+    r"(?i)\b(?:exit(?:s|ing)|abort(?:s|ing|ed)?|giv(?:es|ing) up|terminat(?:es|ing|ed)|stopp(?:ing|ed))\b"
+)
 CLOSING = "closing-signal"  # launchers send it to healthy workers too, before or after they say that all is done
 ROLE_RANK = {Role.INITIATING: 2, Role.CASCADE: 1, Role.TEARDOWN: 0}
 PROGRESS = re.compile(
@@ -245,10 +249,18 @@ def _outlived(root: Finding) -> bool:
     if root.signature in LASTING:
         return False
     vague = root.role is not Role.INITIATING or root.specificity < SURE
-    if root.line.level == "WARNING" and LABELS[root.label].category is not Category.INFRASTRUCTURE:
-        return True  # the program's own word that it takes this for no failure; of hardware it cannot know
+    if _taken_lightly(root):
+        return True
     recorded = root.signature in RECORDED or root.line.level in ("DEBUG", "INFO", "NOTICE")
     return vague or recorded or RETRIED.search(root.line.text) is not None
+
+
+def _taken_lightly(root: Finding) -> bool:
+    """The program's own word that it takes this for no failure. Of hardware, and of room that has run out, it cannot
+    know; and NCCL warns of everything."""
+    if root.line.level != "WARNING" or root.label in SPENT or "NCCL WARN" in root.line.text:
+        return False
+    return LABELS[root.label].category is not Category.INFRASTRUCTURE and not GIVES_UP.search(root.line.text)
 
 
 def _without_cause(case: Case, sentence: str) -> str:

@@ -1097,6 +1097,17 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("DatasetLoadingError", "OSError: image file is truncated (12 bytes not processed)"),
     ("SlurmNodeFail", "ClusterManager: Setting failing health check nodes to DRAIN: tern-3"),
     ("OSError", "Lustre: 12:0:(client.c:9:ptlrpc_expire_one_request()) @@@ Request sent has timed out for slow reply"),
+    # What goes on, and what does not though it is only warned of
+    ("None", "Found no files in /cache, will download\nstep 21 loss 2.0"),
+    ("None", "Found 0 images in validation split, skipping validation\nstep 21 loss 2.0"),
+    ("None", "eval: perplexity=nan on empty split\nstep 21 loss 2.0"),
+    ("None", "WARNING: cannot read f1_score from the last run\nstep 21 loss 2.0 time 0.4"),
+    ("None", "srun: error: Unable to create step for job 881: Requested nodes are busy\nstep 21 loss 2.0 time 0.4"),
+    ("None", "Warning  Unhealthy  pod/tern-0  Startup probe failed: dial tcp 10.0.0.7:80: connect: connection refused"),
+    ("OutOfMemoryError", "tern-2:12:14 [0] enqueue.cc:100 NCCL WARN Cuda failure 2 'out of memory'\nstep 21 loss 2.0"),
+    ("DiskFull", "WARNING  trainer: No space left on device: '/ckpt/1'\nstep 21 loss 2.0 time 0.4"),
+    ("CheckpointCorrupt", "WARNING trainer: corrupted checkpoint /ckpt/1, exiting\nstep 21 loss 2.0 time 0.4"),
+    ("HostOOMKilled", "slurmstepd: error: oom_kill counter went from 0 to 1"),
     # Kernel, scheduler, kubelet and launcher, as each of them words it
     ("HostOOMKilled", "[2311.120] Killed process 4242 (python3) total-vm:99016kB, anon-rss:81408kB"),
     ("HostOOMKilled", "Warning  SystemOOM  node/tern-3  System OOM encountered, victim process: python3, pid: 88"),

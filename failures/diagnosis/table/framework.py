@@ -121,7 +121,7 @@ ROWS: tuple[Signature, ...] = (
             r"index map.{0,40}fail",
         ),
         "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
-        unless=r"\bWARNING\b",
+        unless=r"\bWARNING\b|Found (?:0|no) .{0,120}\b(?:skip\w*|instead|will|continu\w*|download\w*)\b",
     ),
     symptom(
         "grad-norm-nan",
@@ -173,6 +173,7 @@ ROWS: tuple[Signature, ...] = (
         unless=(
             r"(?i)loss[_ ]scal\w*[ =:]+(?:nan|inf)|check[_ ]for[_ ]nan|\bskip(?:s|ping|ped)?\b.{0,60}(?:nan|inf)\b|"
             r"--check|check_nan|nan[_ ]check|\bnan: false|reducing to|dropping|found in input tensor|"
+            r"\b(?:eval\w*|valid\w*|test)\b.{0,40}\b(?:perplexity|ppl)\b|"
             r"(?:score|f1|metric|pitch)\w* (?:contains?|is)\b|\bin (?:f1|pitch|metric|\w*score)\b|sanitized"
         ),
     ),
@@ -338,6 +339,7 @@ ROWS: tuple[Signature, ...] = (
             r"IllegalFlagValueError",
         ),
         "pretrain.py: error: unrecognized arguments: --lr-warmup-stepz 100",
+        unless=r"Requested nodes are busy",  # srun asks again
     ),
     cause(
         "import-told",
@@ -441,7 +443,7 @@ ROWS: tuple[Signature, ...] = (
         "shell-name",
         "NameError",
         72,
-        r": line [0-9]+: \w+: unbound variable|: [0-9]+: \w+: parameter not set",
+        r": (?:unbound variable|parameter not set)$",
         "start.sh: line 5: MASTER_ADDR: unbound variable",
     ),
 )

@@ -22,7 +22,6 @@ ROWS: tuple[Signature, ...] = (
         (
             r"process group has NOT been destroyed|main process destroyed cuda before watchdog",
             r"destroy_process_group\(\) was not called",
-            r"main process destroyed cuda before watchdog loop exited",
             r"Producer process has been terminated before all shared CUDA tensors",
         ),
         (
@@ -52,10 +51,20 @@ ROWS: tuple[Signature, ...] = (
     ),
     benign(
         "oom-unwatched",  # a kernel that counts no kills says nothing of one
-        r"OOM events(?: were not monitored|, memory\.oom_control)|oom[_-]kill count(?:er|s)\b",
+        (
+            r"OOM events(?: were not monitored|, memory\.oom_control)",
+            r"(?:cannot|can't|could not|unable to|failed to) .{0,60}oom[_-]kill count(?:er|s)\b",
+            r"oom[_-]kill count(?:er|s)\b.{0,60}(?:not be|cannot|could not|unavailable)",
+        ),
         "slurmstepd: error: Cannot read the step's oom_kill counter",
         specificity=94,
         caseless=True,
+    ),
+    benign(
+        "probe-early",  # asked before a container listens; it is only sent no requests until it answers
+        r"\b(?:Readiness|Startup) probe failed: ",
+        "Warning  Unhealthy  pod/tern-0  Readiness probe failed: dial tcp 10.0.0.7:8080: connect: connection refused",
+        specificity=94,
     ),
     benign(
         "no-ipv6",
