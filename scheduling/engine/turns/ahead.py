@@ -5,12 +5,13 @@ Both answer the same questions (`Future`), and give the same plans.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
+from itertools import pairwise
 
 from scheduling.engine.cluster import Need
-from scheduling.engine.room import EVERYWHERE, Nodes, Places, Room
+from scheduling.engine.room import Nodes, Places, Room, members
 
-BLOCK = 16  # rooms that are summed up together
+BLOCK = 8  # rooms
 
 
 class Future:
@@ -132,170 +133,228 @@ class Stretches(Future):
         return mine.free == room.free and mine.usable == room.usable
 
 
+class Row:
+    """One set of nodes by room, kept as what changes from each room to the next: so who takes some of it for a while
+    changes two rooms, however many lie between.
+
+    Rooms stand in blocks; of each, the set in its first room is kept, and which nodes come or go in it
+    (perhaps more)."""
+
+    __slots__ = ("changes", "heads", "moved")
+
+    def __init__(self, sets: list[Nodes], blocks: list[int]) -> None:
+        # The first one means nothing
+        self.changes: list[Nodes] = [0, *(now ^ before for before, now in pairwise(sets))]
+        self.heads: list[Nodes] = [sets[begins] for begins in blocks[:-1]]
+        self.moved: list[Nodes] = [self._all_moved(begins, ends) for begins, ends in pairwise(blocks)]
+
+    def _all_moved(self, begins: int, ends: int) -> Nodes:
+        nodes = 0
+        for change in self.changes[begins:ends]:
+            nodes |= change
+        return nodes
+
+    def of(self, at: int, block: int, begins: int) -> Nodes:
+        """The set in this room, which is in a block that begins there."""
+        nodes = self.heads[block]
+        for change in self.changes[begins + 1 : at + 1]:
+            if change:
+                nodes ^= change
+        return nodes
+
+    def lose(self, first: int, last: int, nodes: Nodes, blocks: list[int], block: int) -> None:
+        """From each of these rooms, in all of which they are; the first one is in that block."""
+        self.changes[first] ^= nodes
+        self.moved[block] |= nodes
+        if blocks[block] == first:
+            self.heads[block] ^= nodes
+        while blocks[block + 1] < last:
+            block += 1
+            self.heads[block] ^= nodes
+        if last < len(self.changes):
+            self.changes[last] ^= nodes
+            self.moved[block + (blocks[block + 1] == last)] |= nodes
+
+    def halve(self, block: int, begins: int, middle: int, ends: int) -> None:
+        """Two blocks of one."""
+        self.heads.insert(block + 1, self.of(middle, block, begins))
+        self.moved[block : block + 1] = [self._all_moved(begins, middle), self._all_moved(middle, ends)]
+
+    def forget(self, past: int, block: int, begins: int) -> None:
+        """The first so many rooms; the next one is in that block."""
+        self.heads[block] = self.of(past, block, begins)
+        if block:
+            del self.heads[:block], self.moved[:block]
+        del self.changes[:past]
+
+
 class Outlines(Future):
     """Rooms in which only GPUs can be short: for each number of GPUs, the nodes that have as many free or more.
 
-    Who takes whole nodes closes them, which is one set for all numbers. Rooms stand in blocks; what is there all the
-    time of a block is worked out when it is asked for, so a long job looks at few rooms. A set that is the same in one
-    room after the other is one object, and what is found out about it is not looked for again."""
+    Who takes whole nodes closes them, which is one set for all numbers."""
 
-    __slots__ = ("_blocks", "_kept", "_kept_open", "_levels", "_open", "_room", "_wishes")
+    __slots__ = ("_blocks", "_most", "_open", "_room", "_rows", "_usable", "_wishes")
 
     def __init__(self, like: Room, wishes: list[Need], rooms: list[list[Nodes]]) -> None:
         self._wishes = wishes
-        self._levels: list[list[Nodes]] = [[sets[gpus] for sets in rooms] for gpus in range(like.most + 1)]
-        self._open: list[Nodes] = list(self._levels[0])  # by room, the nodes that nobody has whole
-        self._room = like.outlined(rooms[0])
+        self._most = like.most
+        self._usable = rooms[0][0]  # the same in all rooms
         self._blocks = [*range(0, len(rooms), BLOCK), len(rooms)]  # where they begin, and where the last one ends
-        blocks = len(self._blocks) - 1
-        # By block, what `_levels` and `_open` say of all of its rooms; everywhere: not worked out
-        self._kept: list[list[Nodes]] = [[EVERYWHERE] * blocks for _ in self._levels]
-        self._kept_open: list[Nodes] = [EVERYWHERE] * blocks
+        # By number of GPUs; the first one is for those that nobody has whole
+        self._rows = [Row([sets[gpus] for sets in rooms], self._blocks) for gpus in range(like.most + 1)]
+        self._open = self._rows[0]
+        self._room = like.outlined(rooms[0])
+
+    def _block(self, at: int) -> int:
+        """Where this room is."""
+        return bisect_right(self._blocks, at) - 1
 
     def whole(self, at: int) -> Room:
         self._room.draw(self._sets(at))
         return self._room
 
     def usable(self, at: int) -> Nodes:
-        return self._levels[0][at]
+        return self._usable
 
     def fitting(self, at: int, wish: int) -> Nodes:
         gpus = self._wishes[wish].gpus
         if not gpus:
-            return self._levels[0][at]
-        return self._levels[gpus][at] & self._open[at] if gpus < len(self._levels) else 0
+            return self._usable
+        if gpus > self._most:
+            return 0
+        block = self._block(at)
+        begins = self._blocks[block]
+        return self._rows[gpus].of(at, block, begins) & self._open.of(at, block, begins)
 
     def narrowed(self, first: int, last: int, wish: int, wide: int, among: Nodes) -> tuple[Nodes, int]:
-        gpus = self._wishes[wish].gpus
-        if gpus >= len(self._levels):
-            return 0, first
-        rows, kept = self._levels[gpus], self._kept[gpus]
-        opened, kept_open = (self._open, self._kept_open) if gpus else (rows, kept)
-        blocks = self._blocks
-        block = bisect_left(blocks, first)
-        seen = seen_open = EVERYWHERE
-        at = first
+        among &= self.fitting(first, wish)
+        if among.bit_count() < wide:
+            return among, first
+        gpus, blocks = self._wishes[wish].gpus, self._blocks
+        if not 0 < gpus <= self._most:
+            return among, last
+        row, opened = self._rows[gpus], self._open
+        changes, closings = row.changes, opened.changes
+        at = first + 1
+        block = self._block(first)
         while at < last:
-            if at == blocks[block]:
+            if at == blocks[block + 1]:
                 block += 1
-                if blocks[block] <= last:
-                    always = self._always(rows, kept, block - 1) & self._always(opened, kept_open, block - 1) & among
-                    if always.bit_count() >= wide:
-                        among, at = always, blocks[block]
-                        continue
-            one, other = rows[at], opened[at]
-            if one is not seen or other is not seen_open:
-                seen, seen_open = one, other
-                among &= one & other
-                if among.bit_count() < wide:
-                    return among, at
-            at += 1
+            ends = min(blocks[block + 1], last)
+            if among & row.moved[block] or among & opened.moved[block]:
+                while at < ends:
+                    # Who is there and changes goes
+                    if lost := among & (changes[at] | closings[at]):
+                        among ^= lost
+                        if among.bit_count() < wide:
+                            return among, at
+                    at += 1
+            at = ends
         return among, last
 
     def after(self, first: int, narrow: int, wish: int, wide: int, among: Nodes) -> int:
         gpus = self._wishes[wish].gpus
-        if gpus >= len(self._levels):
-            return len(self._open)
-        rows = self._levels[gpus]
-        opened = self._open if gpus else rows
-        seen = seen_open = EVERYWHERE
-        for at in range(narrow, first, -1):
-            one, other = rows[at], opened[at]
-            if one is not seen or other is not seen_open:
-                seen, seen_open = one, other
-                among &= one & other
+        if not 0 < gpus <= self._most:
+            return len(self._open.changes)
+        if narrow == first:
+            return self._wide_again(first, gpus, wide, among)
+        changes, closings = self._rows[gpus].changes, self._open.changes
+        among &= self.fitting(narrow, wish)
+        if among.bit_count() < wide:
+            return narrow + 1
+        for at in range(narrow, first + 1, -1):
+            if lost := among & (changes[at] | closings[at]):
+                among ^= lost
                 if among.bit_count() < wide:
-                    return at + 1
+                    return at
         return first + 1
 
-    def _always(self, rows: list[Nodes], kept: list[Nodes], block: int) -> Nodes:
-        nodes = kept[block]
-        if nodes == EVERYWHERE:
-            seen = EVERYWHERE
-            for at in range(self._blocks[block], self._blocks[block + 1]):
-                if rows[at] is not seen:
-                    seen = rows[at]
-                    nodes &= seen
-            kept[block] = nodes
-        return nodes
+    def _wide_again(self, narrow: int, gpus: int, wide: int, among: Nodes) -> int:
+        """The next room in which enough fit it."""
+        changes, closings = self._rows[gpus].changes, self._open.changes
+        block = self._block(narrow)
+        begins = self._blocks[block]
+        there = self._rows[gpus].of(narrow, block, begins)
+        opened = self._open.of(narrow, block, begins)
+        for at in range(narrow + 1, len(changes)):
+            change, closing = changes[at], closings[at]
+            if change or closing:
+                there ^= change
+                opened ^= closing
+                if (there & opened & among).bit_count() >= wide:
+                    return at
+        return len(changes)
 
     def take(self, first: int, last: int, share: Share) -> None:
         for gpus, nodes in share.sets:
-            if not gpus:
-                continue
-            if gpus >= len(self._levels) - 1:
-                self._close(first, last, nodes)
-            elif nodes & (nodes - 1):
-                self._take_from_many(first, last, gpus, nodes)
-            else:
-                self._take_from_one(first, last, gpus, nodes)
-
-    def _close(self, first: int, last: int, nodes: Nodes) -> None:
-        _narrow(self._open, first, last, nodes)
-        self._lose(self._kept_open, first, last, nodes)
+            if gpus >= self._most > 0:
+                self._open.lose(first, last, nodes, self._blocks, self._block(first))
+            elif gpus:
+                for node in members(nodes):
+                    self._take_from_one(first, last, gpus, 1 << node)
 
     def _take_from_one(self, first: int, last: int, gpus: int, node: Nodes) -> None:
+        block = self._block(first)
+        had = self._had(first, block, node)
         at = first
         while at < last:
-            had = self._had(at, node)
-            same = self._same(at, last, had, node)
-            for lost in range(had - gpus + 1, had + 1):
-                _narrow(self._levels[lost], at, same, node)
-                self._lose(self._kept[lost], at, same, node)
-            at = same
+            same, same_block = self._same(at, last, block, had, node)
+            then = self._had_next(same, had, node) if same < last else 0
+            for row in self._rows[had - gpus + 1 : had + 1]:
+                row.lose(at, same, node, self._blocks, block)
+            at, block, had = same, same_block, then
 
-    def _had(self, at: int, node: Nodes) -> int:
-        had = len(self._levels) - 1
-        while not self._levels[had][at] & node:
+    def _had(self, at: int, block: int, node: Nodes) -> int:
+        begins = self._blocks[block]
+        had = self._most
+        while not self._rows[had].of(at, block, begins) & node:
             had -= 1
         return had
 
-    def _same(self, first: int, last: int, had: int, node: Nodes) -> int:
-        """Until when the node has just so many."""
-        levels = self._levels
-        last = _until(levels[had], first, last, node, there=True)
-        return _until(levels[had + 1], first, last, node, there=False) if had + 1 < len(levels) else last
+    def _same(self, first: int, last: int, block: int, had: int, node: Nodes) -> tuple[int, int]:
+        """Until when the node has just so many, and the block of that."""
+        less, more, blocks = self._rows[had], self._rows[min(had + 1, self._most)], self._blocks
+        at = first + 1
+        while at < last:
+            if at == blocks[block + 1]:
+                block += 1
+            ends = min(blocks[block + 1], last)
+            if less.moved[block] & node or more.moved[block] & node:
+                while at < ends:
+                    if less.changes[at] & node or more.changes[at] & node:
+                        return at, block
+                    at += 1
+            at = ends
+        return last, block
 
-    def _lose(self, kept: list[Nodes], first: int, last: int, nodes: Nodes) -> None:
-        for block in self._touched(first, last):
-            if kept[block] != EVERYWHERE:
-                kept[block] ^= kept[block] & nodes
-
-    def _take_from_many(self, first: int, last: int, gpus: int, nodes: Nodes) -> None:
-        levels = self._levels
-        for at in range(first, last):
-            for free in range(1, len(levels)):
-                had = levels[free][at] & nodes
-                if had:
-                    levels[free][at] ^= had ^ (had & levels[free + gpus][at] if free + gpus < len(levels) else 0)
-        for block in self._touched(first, last):
-            for kept in self._kept:
-                kept[block] = EVERYWHERE
-
-    def _touched(self, first: int, last: int) -> range:
-        return range(bisect_right(self._blocks, first) - 1, bisect_left(self._blocks, last))
+    def _had_next(self, at: int, had: int, node: Nodes) -> int:
+        """From this room on, after so many."""
+        if not self._rows[had].changes[at] & node:
+            while had < self._most and self._rows[had + 1].changes[at] & node:
+                had += 1
+            return had
+        while had and self._rows[had].changes[at] & node:
+            had -= 1
+        return had
 
     def split(self, at: int) -> None:
-        for rows in (*self._levels, self._open):
-            rows.insert(at, rows[at - 1])
+        for row in self._rows:
+            row.changes.insert(at, 0)
         blocks = self._blocks
-        block = bisect_right(blocks, at - 1) - 1
+        block = self._block(at - 1)
         for following in range(block + 1, len(blocks)):
             blocks[following] += 1
-        if blocks[block + 1] - blocks[block] > 2 * BLOCK:
-            blocks.insert(block + 1, blocks[block] + BLOCK)
-            for kept in (*self._kept, self._kept_open):
-                kept[block : block + 1] = [EVERYWHERE, EVERYWHERE]
+        begins, ends = blocks[block], blocks[block + 1]
+        if ends - begins > 2 * BLOCK:
+            blocks.insert(block + 1, begins + BLOCK)
+            for row in self._rows:
+                row.halve(block, begins, begins + BLOCK, ends)
 
     def forget(self, past: int) -> None:
-        for rows in (*self._levels, self._open):
-            del rows[:past]
-        blocks = self._blocks
-        gone = bisect_right(blocks, past) - 1
-        for kept in (*self._kept, self._kept_open):
-            del kept[:gone]
-            kept[0] = EVERYWHERE
-        self._blocks = [0, *(begins - past for begins in blocks[gone + 1 :])]
+        block = self._block(past)
+        for row in self._rows:
+            row.forget(past, block, self._blocks[block])
+        self._blocks = [0, *(begins - past for begins in self._blocks[block + 1 :])]
 
     def becomes(self, at: int, room: Room, back: list[Share]) -> bool:
         mine = self._sets(at)
@@ -306,32 +365,10 @@ class Outlines(Future):
         return mine == room.at_least()
 
     def _sets(self, at: int) -> list[Nodes]:
-        opened = self._open[at]
-        return [rows[at] & opened if gpus else rows[at] for gpus, rows in enumerate(self._levels)]
-
-
-def _until(rows: list[Nodes], first: int, last: int, node: Nodes, *, there: bool) -> int:
-    """As long as the node is in the sets, or is not."""
-    seen = rows[first]
-    at = first
-    for now in rows[first:last]:
-        if now is not seen:
-            if (now & node != 0) != there:
-                return at
-            seen = now
-        at += 1
-    return last
-
-
-def _narrow(rows: list[Nodes], first: int, last: int, nodes: Nodes) -> None:
-    """These are in all of the sets, and leave them."""
-    seen = left = EVERYWHERE
-    narrowed: list[Nodes] = []
-    for now in rows[first:last]:
-        if now is not seen:
-            seen, left = now, now ^ nodes
-        narrowed.append(left)
-    rows[first:last] = narrowed
+        block = self._block(at)
+        begins = self._blocks[block]
+        opened = self._open.of(at, block, begins)
+        return [self._usable, *(row.of(at, block, begins) & opened for row in self._rows[1:])]
 
 
 class Share:

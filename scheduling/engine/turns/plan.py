@@ -26,6 +26,8 @@ SHORTEST_S = 1e-3  # even who is expected to take no time needs a place
 LATE_S = 60.0  # whoever has passed his expected end is expected to take so much more
 
 Group = tuple[float, list[Job]]  # when, and who ends then
+Known = tuple[list[float], list[float]]  # how long some take and when they start, both rising
+NOTHING_KNOWN: Known = [], []
 
 
 class Plan:
@@ -41,7 +43,7 @@ class Plan:
         self.made = 0  # promises to those
         self._wishes: list[Need] = []
         self._numbers: dict[Need, int] = {}
-        self._never_before: dict[int, list[tuple[float, float]]] = {}  # by wish
+        self._never_before: dict[int, Known] = {}  # by wish
         groups = list(_with_reopenings(engine, _groups(engine, now)))
         for at, ended in groups:
             for job in ended:
@@ -162,15 +164,18 @@ class Plan:
 
     def _note(self, job: Job, begins: float) -> None:
         """Kept: for each time that one may take, the latest start of those who take no longer."""
-        _, wish = self._wish(job.ask)
-        known = self._never_before.get(wish, ())
-        kept = [one for one in known if one[0] < job.expected_s or one[1] > begins]
-        self._never_before[wish] = [*kept, (job.expected_s, begins)]
+        takes, starts = self._never_before.setdefault(self._wish(job.ask)[1], ([], []))
+        at = ends = bisect_left(takes, job.expected_s)
+        while ends < len(takes) and starts[ends] <= begins:
+            ends += 1
+        takes[at:ends] = [job.expected_s]
+        starts[at:ends] = [begins]
 
     def _not_before(self, job: Job) -> float:
         """The plan only fills up, so what asks for the same and takes as long or longer starts no earlier."""
-        known = self._never_before.get(self._wish(job.ask)[1], ())
-        return max((begins for expected_s, begins in known if expected_s <= job.expected_s), default=-math.inf)
+        takes, starts = self._never_before.get(self._wish(job.ask)[1], NOTHING_KNOWN)
+        at = bisect_right(takes, job.expected_s)
+        return starts[at - 1] if at else -math.inf
 
     def matches(self, room: Room, now: float) -> bool:
         """Whether it is as was planned, apart from those who are to start by now."""
