@@ -183,6 +183,9 @@ class Opened:
         to stop, and nobody else need stop meanwhile.
         """
         started, stopped = self.engine.started, self.engine.stopped
+        # Who began in this very turn, and gave way in it to a higher class, has neither started nor stopped
+        started[:] = [job for job in started if job.places is not None]
+        stopped[:] = [job for job in stopped if job.number in self._adopted]
         there = _Free(self._nodes)
         early = [job for job in started if not there.take(job)] if stopped else []
         if early:
