@@ -53,6 +53,9 @@ class Flag(StrEnum):
 class Kind(StrEnum):
     """What the work is, as the Acme trace tells it apart."""
 
+    # As equality is that of the word; and Enum's own is written in Python, for keys that are asked ten thousand times
+    __hash__ = str.__hash__
+
     PRETRAIN = "pretrain"
     SFT = "sft"
     MLLM = "mllm"

@@ -68,7 +68,7 @@ class Need:
         return not (self.cpus or self.memory_mb)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WaitingJob:
     id: int
     name: str
@@ -91,7 +91,7 @@ class WaitingJob:
     title: str = ""  # what its owner calls it
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunningJob:
     id: int
     name: str

@@ -7,6 +7,7 @@ Time is seconds, from any beginning. Between two calls of `decide` any number of
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from heapq import heappush
@@ -164,7 +165,8 @@ class Engine:
         self.running: dict[int, Job] = {}
         self.borrowers: dict[int, Job] = {}  # of these, who gives way; for rules that claim
         self.market: Any = None  # what each of them would lose, worked out once a turn
-        self.bands: set[int] = set()  # the priority classes that have been seen
+        # The lowest and the highest priority class that have been seen
+        self._lowest_band, self._highest_band = sys.maxsize, -sys.maxsize
         self.blocked: Job | None = None
         self.started: list[Job] = []
         self.stopped: list[Job] = []
@@ -191,7 +193,7 @@ class Engine:
     def submit(self, job: Job, now: float) -> None:
         rules = self.rules
         if self._claims:
-            self.bands.add(job.asked_band)
+            self._see(job.asked_band)
             job.band = rules.band(job)
         job.key = rules.key(job, now)
         self.arrived.append((job.band, job.key, job.number, job))
@@ -208,17 +210,33 @@ class Engine:
                 self.fresh[ask] = None
         self.arrived.clear()
 
-    def adopt(self, job: Job, places: Places, began: float) -> None:
-        """It runs already, and the room was made without what it holds."""
+    @property
+    def classes_differ(self) -> bool:
+        """Whether there is anybody of a lower priority class than somebody else."""
+        return self._lowest_band < self._highest_band
+
+    def _see(self, band: int) -> None:
+        if band < self._lowest_band:
+            self._lowest_band = band
+        if band > self._highest_band:
+            self._highest_band = band
+
+    def adopt(self, jobs: Sequence[tuple[Job, Places]]) -> None:
+        """They run already since they were submitted, and the room was made without what they hold."""
+        for job, places in jobs:
+            self._adopt(job, places, job.submitted)
+        self.ending.sort()
+
+    def _adopt(self, job: Job, places: Places, began: float) -> None:
         job.places, job.since, job.began, job.runs = places, began, began, 1
         self.running[job.number] = job
-        if self.rules.plans:
-            insort(self.ending, (began + job.expected_s, job.number, job))
-        if self.rules.by_account:
+        if self._plans:
+            self.ending.append((began + job.expected_s, job.number, job))
+        if self._by_account:
             self.rules.began(job, began)
-        if self.rules.claims and job.yields:
+        if self._claims and job.yields:
             self.borrowers[job.number] = job
-            self.bands.add(job.asked_band)
+            self._see(job.asked_band)
             self.firm.give(places, job.ask.need)
 
     def end(self, job: Job, now: float) -> None:

@@ -32,6 +32,7 @@ class Telling:
         self._jobs = jobs
         self._behind: dict[Ask, Said] = {}
         self._refusals: dict[Ask, Refusal | None] = {}
+        self._lacking: dict[int, Blocker | None] = {}  # by shape
         started = set(engine.started)
         self.waiting = [job for job in order if job not in started]
         self.head = next((job for job in self.waiting if not self._refused(job.ask)), None)
@@ -50,7 +51,11 @@ class Telling:
 
     def waits(self) -> list[Wait]:
         jobs, new = self._jobs, tuple.__new__  # the way around Wait's own takes half as long
-        return [new(Wait, (jobs[job.number][1].id, *self._said(job))) for job in self.waiting]
+        waits = []
+        for job in self.waiting:
+            reason, why, told = self._said(job)
+            waits.append(new(Wait, (jobs[job.number][1].id, reason, why, told)))
+        return waits
 
     def told(self, job: Job) -> Told:
         """Its blockers, ranked; the same object for all who are told the same."""
@@ -107,9 +112,12 @@ class Telling:
         return self._refusals[ask]
 
     def _lacks(self, ask: Ask) -> Blocker | None:
-        """What of the room is missing; None if it would fit."""
-        engine = self._engine
-        return None if engine.place(engine.room, ask.need, ask.able) is not None else lacking(engine.room, ask)
+        """What of the room is missing; None if it would fit. The same on every account."""
+        if ask.shape not in self._lacking:
+            engine = self._engine
+            fits = engine.place(engine.room, ask.need, ask.able) is not None
+            self._lacking[ask.shape] = None if fits else lacking(engine.room, ask)
+        return self._lacking[ask.shape]
 
     def _awaits(self, ask: Ask) -> Blocker | None:
         """If nothing but a maintenance keeps it from starting."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -22,7 +22,7 @@ from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.explain import Telling
 from scheduling.engine.line import in_order
 from scheduling.engine.placements import PLACEMENTS, Outlook
-from scheduling.engine.room import Room
+from scheduling.engine.room import Places, Room
 from scheduling.engine.rules import Rules
 from scheduling.engine.windows import Bar, rounded, seconds
 
@@ -30,7 +30,7 @@ Policy = Callable[[Picture], Decisions]
 # Whose are the same ask for the same, on one account; asked of ten thousand, so without the hash of a dataclass
 SPELLED = attrgetter(*(one.name for one in fields(Need)))
 ADMITTED = attrgetter(*(one.name for one in fields(Owner)))
-BY_SUBMISSION = attrgetter("submitted_at", "id")
+SUBMITTED, ID = attrgetter("submitted_at"), attrgetter("id")
 EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -95,7 +95,7 @@ class Opened:
         self.gated: list[Wait] = []
         self.jobs: list[tuple[Job, WaitingJob]] = []
         self.order: list[Job] = []  # all who were submitted, as they stood in line
-        for asked in sorted(picture.waiting, key=BY_SUBMISSION):
+        for asked in sorted(sorted(picture.waiting, key=ID), key=SUBMITTED):  # two passes compare no tuples
             if (asked.hold or asked.waits_for or asked.begin_at) and gated(asked, picture.now):
                 shut = tuple(gates(asked, picture.now))
                 self.gated.append(Wait(job_id=asked.id, reason=shut[0].reason, why=shut[0].why, blockers=shut))
@@ -161,9 +161,10 @@ class Opened:
         numbered behind those who wait."""
         first = len(self.jobs) if first is None else first
         at = {node.id: number for number, node in enumerate(self.engine.room.nodes)}
-        adopted = []
+        adopted: list[tuple[Job, Places]] = []
+        room = self.engine.room
         # Oldest first: what an account has used is counted forward in time
-        oldest = sorted(running, key=lambda job: (job.started_at or self._now, job.id))
+        oldest = sorted(sorted(running, key=ID), key=lambda job: job.started_at or self._now)
         for number, held in enumerate(oldest, first):
             began = _timestamp(held.started_at or self._now)
             limit = _seconds(held.time_limit)
@@ -171,10 +172,10 @@ class Opened:
             job.saved, job.stopping = _timestamp(held.saved_at) if held.saved_at else 0.0, held.stopping
             self._adopted[number] = held
             places = tuple((at[node], self._taken(at[node], gpus)) for node, gpus in held.places.items() if node in at)
-            self.engine.adopt(job, places, began)
-            self.engine.room.held_before(places, job.ask.need)
-            adopted.append(job)
-        return adopted
+            room.held_before(places, job.ask.need)
+            adopted.append((job, places))
+        self.engine.adopt(adopted)
+        return [job for job, _ in adopted]
 
     def claimed(self, now: float) -> Claims:
         """Who was given what is not free yet does not start but waits for it, and who must stop for that is told so.
@@ -183,6 +184,9 @@ class Opened:
         to stop, and nobody else need stop meanwhile.
         """
         started, stopped = self.engine.started, self.engine.stopped
+        # Who began in this very turn, and gave way in it to a higher class, has neither started nor stopped
+        started[:] = [job for job in started if job.places is not None]
+        stopped[:] = [job for job in stopped if job.number in self._adopted]
         there = _Free(self._nodes)
         early = [job for job in started if not there.take(job)] if stopped else []
         if early:
@@ -233,24 +237,28 @@ def _those(victims: Sequence[RunningJob], team: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class Claims:
     stops: tuple[Stop, ...]
-    waits: Mapping[int, Wait]  # by the job that they are for
+    waits: dict[int, Wait]  # by the job that they are for
 
 
 class _Free:
     """What is really free, whatever else the engine has given away."""
 
     def __init__(self, nodes: Sequence[NodeView]) -> None:
-        self._left = [[len(node.free_gpus), node.free_cpus, node.free_memory_mb] for node in nodes]
+        self._gpus = [len(node.free_gpus) for node in nodes]
+        self._cpus = [node.free_cpus for node in nodes]
+        self._memory_mb = [node.free_memory_mb for node in nodes]
 
     def take(self, job: Job) -> bool:
-        need, left, places = job.ask.need, self._left, job.places or ()
+        need, places = job.ask.need, job.places
+        assert places is not None
+        cpus, memory_mb = need.cpus, need.memory_mb
         for number, gpus in places:
-            there = left[number]
-            if there[0] < gpus or there[1] < need.cpus or there[2] < need.memory_mb:
+            if self._gpus[number] < gpus or self._cpus[number] < cpus or self._memory_mb[number] < memory_mb:
                 return False
         for number, gpus in places:
-            there = left[number]
-            there[0], there[1], there[2] = there[0] - gpus, there[1] - need.cpus, there[2] - need.memory_mb
+            self._gpus[number] -= gpus
+            self._cpus[number] -= cpus
+            self._memory_mb[number] -= memory_mb
         return True
 
 

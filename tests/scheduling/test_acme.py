@@ -64,6 +64,18 @@ def test_a_turn_ends_though_a_placement_finds_nothing_on_the_nodes_that_were_pla
     assert (engine.started, engine.promise) == ([], None)
 
 
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+def test_a_borrower_who_gives_way_in_the_turn_in_which_he_would_begin_waits(backfill):
+    """He has waited so long that he comes before the higher class, which may claim from him all the same."""
+    patient = dataclasses.replace(waiting(1, gpus=8, preemptible=True), submitted_at=NOON - timedelta(days=9))
+    urgent = waiting(2, gpus=8, preemptible=True, priority=1)
+
+    decisions = decide([node(1)], patient, urgent, settings={"backfill": backfill})
+
+    assert (started(decisions), stopped(decisions)) == ([2], [])
+    assert [(wait.job_id, wait.reason) for wait in decisions.waits] == [(1, "Resources")]
+
+
 def test_while_who_was_asked_stops_nobody_else_is_asked_and_nobody_takes_his_gpus():
     nodes, others = [node(1, free=0), node(2, free=0)], runs(8, {2: 8})
     leaving = runs(9, {1: 8}, stopping=True)

@@ -44,7 +44,7 @@ def plan(holders, placement):
     for node, left in enumerate(free):
         room.give(((node, left),), Need(gpus=left, cpus=0))
     for number, (node, need, takes_s) in enumerate(running, 1000):
-        engine.adopt(Job(number, engine.ask(need), 0.0, takes_s, takes_s), ((node, need.gpus),), 0.0)
+        engine.adopt([(Job(number, engine.ask(need), 0.0, takes_s, takes_s), ((node, need.gpus),))])
     return engine, Plan(engine, 0.0)
 
 

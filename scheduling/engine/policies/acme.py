@@ -41,6 +41,7 @@ class Acme(Rules):
         self.order = ORDERS[settings.order]()
         self._settings = settings
         self._by_order = type(self.order) is not Fifo and not self.order.by_account
+        self._class_s = float(settings.class_s)
         self._halfway = HALFWAY.get(settings.order, 3600.0)
 
     @classmethod
@@ -65,7 +66,7 @@ class Acme(Rules):
         return int(job.ask.borrows)
 
     def key(self, job: Job, now: float) -> float:
-        key = job.submitted + job.asked_band * self._settings.class_s
+        key = job.submitted + job.asked_band * self._class_s
         return key + self._aged(self.order.cost(job, now)) if self._by_order else key
 
     def share(self, ask: Ask, engine: Engine, now: float) -> float:

@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from scheduling.engine.cluster import Need
 from scheduling.engine.engine import Ask, Engine, Job
 from scheduling.engine.placement import BY_SHARE
-from scheduling.engine.room import EVERYWHERE, Nodes, Places, Room, members
+from scheduling.engine.room import EVERYWHERE, Nodes, Places, Room
 
 RESTART_S = 60.0
 # The highest class among the victims, GPU-seconds lost, how many stop, and since when: of equals the last to come
@@ -81,7 +81,7 @@ def claimable(engine: Engine, job: Job) -> Iterable[Job]:
 
 
 def _may_claim(engine: Engine, job: Job) -> bool:
-    return bool(engine.borrowers) and (not job.ask.borrows or len(engine.bands) > 1)
+    return bool(engine.borrowers) and (not job.ask.borrows or engine.classes_differ)
 
 
 def _without_borrowers(engine: Engine, job: Job) -> Room:
@@ -121,21 +121,19 @@ class Market:
 
     def moved(self, places: Places) -> None:
         """Somebody began or left there."""
-        nodes = 0
-        for node, _ in places:
-            nodes |= 1 << node
         for stall in self._stalls.values():
-            stall.stale |= nodes
+            for node, _ in places:
+                stall.stale.add(node)
 
     def cheapest(self, room: Room, firm: Room, need: Need, gpus: int, count: int, wanted: Nodes) -> list[Offer]:
         """Of the nodes that are wanted so many, where a share of so many GPUs costs least."""
         share = gpus, need.cpus, need.memory_mb
         if (stall := self._stalls.get(share)) is None:
-            stall = self._stalls[share] = _Stall((1 << len(room.nodes)) - 1)
-        for node in members(stall.stale):
+            stall = self._stalls[share] = _Stall(len(room.nodes))
+        for node in stall.stale:
             there = _enough(firm, node, gpus, need)
             stall.put(node, _offer(room, node, gpus, need, self._on_node[node], self.loss) if there else None)
-        stall.stale = 0
+        stall.stale.clear()
         return stall.cheapest(count, wanted)
 
 
@@ -143,8 +141,8 @@ class _Stall:
     """The offers for one kind of share, the cheapest first. What is out of date is thrown away when it comes up, and
     what lies on nodes that are not wanted is laid aside until they are."""
 
-    def __init__(self, nodes: Nodes) -> None:
-        self.stale = nodes  # to be priced before anybody buys
+    def __init__(self, nodes: int) -> None:
+        self.stale = set(range(nodes))  # to be priced before anybody buys
         self._heap: list[tuple[Price, int, int, list[Job]]] = []
         self._aside: list[tuple[Price, int, int, list[Job]]] = []
         self._wanted = EVERYWHERE  # when these were laid there
@@ -154,7 +152,8 @@ class _Stall:
     def put(self, node: int, offer: Offer | None) -> None:
         self._newest[node] = self._put = self._put + 1
         if offer:
-            heappush(self._heap, (*offer[:2], self._put, offer[2]))
+            price, _, there = offer
+            heappush(self._heap, (price, node, self._put, there))
 
     def cheapest(self, count: int, wanted: Nodes) -> list[Offer]:
         self._want(wanted)
@@ -234,13 +233,18 @@ def _offer(room: Room, node: int, gpus: int, need: Need, borrowers: list[Job], l
         if lack + part <= 0 and lack_cpus + held.cpus <= 0 and lack_mb + held.memory_mb <= 0:
             stop.remove(job)
             lack, lack_cpus, lack_mb = lack + part, lack_cpus + held.cpus, lack_mb + held.memory_mb
-    prices = [loss[job] for job in stop]
-    worst = max((price[0] for price in prices), default=FREE[0])
-    return (worst, sum(price[1] for price in prices), sum(price[2] for price in prices), 0.0), node, stop
+    worst, lost, victims = FREE[0], 0.0, 0
+    for job in stop:
+        price = loss[job]
+        worst = max(worst, price[0])
+        lost += price[1]
+        victims += price[2]
+    return (worst, lost, victims, 0.0), node, stop
 
 
 def _held(job: Job, node: int) -> int:
-    for number, gpus in job.places or ():
+    assert job.places is not None
+    for number, gpus in job.places:
         if number == node:
             return gpus
     return 0
