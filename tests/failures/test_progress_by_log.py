@@ -78,6 +78,14 @@ def test_each_look_writes_one_row_of_the_newest_step(tmp_path):
     assert pulse.at == job.now - LOOK
 
 
+def test_a_list_of_nodes_that_nobody_can_read_does_not_silence_the_log(tmp_path):
+    job = Printing(tmp_path)
+    Attempt.objects.filter(pk=job.attempt.pk).update(nodelist="seren-[001")
+    job.says(line(40))
+
+    assert job.steps == [(40, 2.5)]
+
+
 def test_lines_of_many_ranks_are_one_step(tmp_path):
     job = Printing(tmp_path)
     job.says(*(f"[rank{rank}]: step: 8  loss:  2.5" for rank in range(8)))
