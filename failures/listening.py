@@ -24,7 +24,7 @@ from failures.detect.hang import Section
 from failures.detect.printed import Printed
 from failures.models import Cadence
 from jobs import progress
-from jobs.hostlist import expand
+from jobs.hostlist import BadHostlist, expand
 from jobs.logs import Stream, clean
 from jobs.models import Attempt, Pulse
 
@@ -52,11 +52,19 @@ def listen(attempt: Attempt, now: datetime) -> Heard:
     whole = raw[: max(raw.rfind(b"\n"), raw.rfind(b"\r")) + 1]
     heard = hear(known, clean(whole).splitlines(), now.timestamp())
     rows = clean(whole.replace(b"\r", b"\n")).splitlines()
-    said = printed.read(rows, _furthest(attempt), expand(attempt.nodelist))
+    said = printed.read(rows, _furthest(attempt), _hosts(attempt))
     with transaction.atomic():
         _note(attempt, said, row, now, is_fresh=fresh)
         _keep(attempt, heard, begin + len(whole), now)
     return heard
+
+
+def _hosts(attempt: Attempt) -> Sequence[str]:
+    """A list that nobody can read costs what its names would tell, not the log."""
+    try:
+        return expand(attempt.nodelist)
+    except BadHostlist:
+        return ()
 
 
 def _furthest(attempt: Attempt) -> int | None:

@@ -92,23 +92,25 @@ LEFT JOIN (SELECT attempt_id, count(*) FROM kept GROUP BY attempt_id) AS news ON
 """  # noqa: S608 - the names are ours
 # Who begins to report steps himself owes nothing to what was read from his log, whatever his clock says: it goes, for
 # detectors would compare the one with the other. Not of one that has ended meanwhile: his report is refused, and what
-# the log told is all there is. In the order of NOTE.
+# the log told is all there is. In the order of NOTE. Two statements, for the first may wait until whoever reads the log
+# has committed what he read: only a statement that begins after that sees his row.
+BEGUN = """
+SELECT p.attempt_id FROM jobs_pulse p JOIN jobs_attempt a ON a.id = p.attempt_id
+WHERE a.key = ANY(%s) AND a.ended_at IS NULL AND p.source <> ''
+ORDER BY p.attempt_id FOR UPDATE OF p FOR SHARE OF a
+"""
 FORGET = """
-WITH begun AS (
-    SELECT p.attempt_id FROM jobs_pulse p JOIN jobs_attempt a ON a.id = p.attempt_id
-    WHERE a.key = ANY(%s) AND a.ended_at IS NULL AND p.source <> ''
-    ORDER BY p.attempt_id FOR UPDATE OF p FOR SHARE OF a),
-rows AS (DELETE FROM jobs_progress WHERE attempt_id IN (SELECT attempt_id FROM begun))
-DELETE FROM jobs_pulse WHERE attempt_id IN (SELECT attempt_id FROM begun)
+WITH rows AS (DELETE FROM jobs_progress WHERE attempt_id = ANY(%(begun)s))
+DELETE FROM jobs_pulse WHERE attempt_id = ANY(%(begun)s)
 """
 
 
 def note_many(reports: Mapping[str, Beats]) -> dict[str, Noted]:
     """By the attempt's key; one that does not live any more is left out. The same heartbeats twice are kept once.
 
-    Nearly all are one statement. Whoever takes over from what his log told is written by two more, once in his life: if
-    the process dies before their commit, his pulse is the log's still, nobody was told that anything was kept, and his
-    next report takes over. If he ends before it, his report is left out; if another report of his comes at the same
+    Nearly all are one statement. Whoever takes over from what his log told is written by three more, once in his life:
+    if the process dies before their commit, his pulse is the log's still, nobody was told that anything was kept, and
+    his next report takes over. If he ends before it, his report is left out; if another report of his comes at the same
     time, the second waits for the first, finds nothing to forget, and is kept beside it.
     """
     noted, begun = _noted(reports)
@@ -116,7 +118,8 @@ def note_many(reports: Mapping[str, Beats]) -> dict[str, Noted]:
         theirs = {key: reports[key] for key in begun}
         with transaction.atomic():
             with connection.cursor() as cursor:
-                cursor.execute(FORGET, [begun])
+                cursor.execute(BEGUN, [begun])
+                cursor.execute(FORGET, {"begun": [row[0] for row in cursor.fetchall()]})
             noted |= _noted(theirs)[0]
     return noted
 
@@ -147,17 +150,18 @@ _printed = ", ".join(f"%({name})s::{kind}" for name, kind in COLUMNS.items())
 NOTE_PRINTED = f"""
 WITH live AS (SELECT a.id FROM jobs_attempt a LEFT JOIN jobs_pulse p ON p.attempt_id = a.id
     WHERE a.id = %(attempt)s AND (p.step IS NULL OR p.source <> '')),
-kept AS (
-    INSERT INTO jobs_progress (attempt_id, {_names}) SELECT id, {_printed} FROM live
-    ON CONFLICT DO NOTHING)
-INSERT INTO jobs_pulse (attempt_id, {_names}, source, steps_total)
-SELECT id, {_printed}, %(source)s::text, %(total)s::bigint FROM live
-ON CONFLICT (attempt_id) DO UPDATE SET heard_at = clock_timestamp(), at = EXCLUDED.at,
-    source = CASE WHEN jobs_pulse.source = '' THEN EXCLUDED.source ELSE jobs_pulse.source END,
-    steps_total = (SELECT total FROM (VALUES (COALESCE(EXCLUDED.steps_total, jobs_pulse.steps_total))) AS v (total)
-        WHERE total >= EXCLUDED.step),
-    {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_pulse.{name})" for name in _values)}
-    WHERE jobs_pulse.step IS NULL OR jobs_pulse.source <> ''
+beat AS (
+    INSERT INTO jobs_pulse (attempt_id, {_names}, source, steps_total)
+    SELECT id, {_printed}, %(source)s::text, %(total)s::bigint FROM live
+    ON CONFLICT (attempt_id) DO UPDATE SET heard_at = clock_timestamp(), at = EXCLUDED.at,
+        source = CASE WHEN jobs_pulse.source = '' THEN EXCLUDED.source ELSE jobs_pulse.source END,
+        steps_total = (SELECT total FROM (VALUES (COALESCE(EXCLUDED.steps_total, jobs_pulse.steps_total))) AS v (total)
+            WHERE total >= EXCLUDED.step),
+        {", ".join(f"{name} = COALESCE(EXCLUDED.{name}, jobs_pulse.{name})" for name in _values)}
+        WHERE jobs_pulse.step IS NULL OR jobs_pulse.source <> ''
+    RETURNING attempt_id)
+INSERT INTO jobs_progress (attempt_id, {_names}) SELECT attempt_id, {_printed} FROM beat
+ON CONFLICT DO NOTHING
 """  # noqa: S608 - the names are ours
 
 

@@ -16,10 +16,11 @@ const drawing = (() => {
   // With as many digits as tell the lines of an axis apart: a learning rate lies far below uPlot's thousandths
   function label(value, apart) {
     if (value === null) return "";
-    if (!value || apart >= 0.001) return uPlot.fmtNum(value);
     const order = (number) => Math.floor(Math.log10(Math.abs(number)) + 1e-9);
-    const digits = Math.max(0, order(value) - order(apart));
-    return Math.abs(value) < 0.001 ? value.toExponential(digits) : value.toFixed(-order(apart));
+    const lead = apart / 10 ** order(apart); // 1, 2, 2.5 or 5
+    const places = (Math.abs(lead - Math.round(lead)) < 1e-6 ? 0 : 1) - order(apart);
+    if (!value || places <= 3) return uPlot.fmtNum(value);
+    return Math.abs(value) < 0.001 ? value.toExponential(Math.max(0, order(value) + places)) : value.toFixed(places);
   }
 
   const short = (value) => (value === null ? "–" : String(Number(value.toPrecision(4))));

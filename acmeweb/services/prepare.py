@@ -39,9 +39,9 @@ def prepare(password: str, demo: bool, say: Callable[[str], None]) -> str:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def alone(sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
     while not _is_ours():
-        time.sleep(AGAIN_S)
+        sleep(AGAIN_S)
     try:
         yield
     finally:

@@ -184,7 +184,7 @@ def as_json(value: Any) -> str:
 
 def course(told: Row, saved: Sequence[Row]) -> dict[str, str]:
     """Step, loss and last save of a job, those of them that are known. What its log says of a save counts for nothing
-    where it reports its saves."""
+    where it reports its saves, and is forgotten with all else that its log told once it reports a step."""
     newest, by_log = told["newest"] or {}, ", as its log says" if told["source"] else ""
     found = {}
     if newest.get("step") is not None:

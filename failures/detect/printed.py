@@ -144,10 +144,14 @@ def read(lines: Sequence[str], before: int | None = None, hosts: Collection[str]
 
 def _without_hosts(lines: Sequence[str], hosts: Collection[str]) -> Sequence[str]:
     """A node may be called test-001. In front of a line that says nothing of what the line counts."""
-    misleading = {host.lower() for host in hosts if OTHERS.search(host)}
+    misleading = {host.partition(".")[0].lower() for host in hosts if OTHERS.search(host)}
     if not misleading:
         return lines
-    return [HOST.sub(lambda named: _hidden(named, misleading), line[:LONGEST], count=MOST_NAMES) for line in lines]
+    return [_without(misleading, line) if _may_tell(line) else line for line in lines]
+
+
+def _without(misleading: Collection[str], line: str) -> str:
+    return HOST.sub(lambda named: _hidden(named, misleading), line[:LONGEST], count=MOST_NAMES)
 
 
 def _hidden(named: re.Match[str], misleading: Collection[str]) -> str:

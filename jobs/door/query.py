@@ -143,11 +143,11 @@ def whole(asked: Mapping[str, Sequence[str]], name: str, low: int, high: int) ->
     values = asked.get(name, [])
     if not values:
         return None
-    digits = values[0]
-    if len(values) > 1 or not (digits.isascii() and digits.isdigit() and len(digits) < 7):
-        raise BadField(name, "is no whole number, or given more than once")
-    if not low <= int(digits) <= high:
-        raise BadField(name, f"{digits} is not between {low} and {high}")
+    digits = _single(name, values)
+    if not (digits.isascii() and digits.isdigit()):
+        raise BadField(name, f"{readers.short(digits)} is no whole number")
+    if len(digits) > 18 or not low <= int(digits) <= high:
+        raise BadField(name, f"{readers.short(digits)} is not between {low} and {high}")
     return int(digits)
 
 

@@ -232,6 +232,12 @@ def test_the_name_of_the_node_it_runs_on_says_nothing_of_what_it_counts(line, st
     assert read([clean(line.encode())], None, ["gpu-001"]).newest is None
 
 
+@pytest.mark.parametrize("host", ["test-001.example.org", "gpu-7.test.example.org"])
+def test_a_node_known_by_its_long_name_is_known_by_both(host):
+    for prefix in (host, host.partition(".")[0]):
+        assert read([f"{prefix}: step 5 | loss 2.5"], None, [host]).newest.step == 5
+
+
 def test_behind_its_counter_the_name_of_a_node_is_a_word_like_others():
     assert read(["step 5 [test] loss: 9.9"], None, ["test"]) == read(["step 5 [test] loss: 9.9"]) == Printed()
 

@@ -3,10 +3,11 @@ where nobody reports them."""
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
@@ -21,6 +22,7 @@ from scheduling.loops.watch import watch_once
 from tests import make as rows
 from tests.failures import make
 from tests.jobs.api_make import Caller
+from tests.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.django_db
 LOOK = timedelta(seconds=15)
@@ -74,6 +76,14 @@ def test_each_look_writes_one_row_of_the_newest_step(tmp_path):
     pulse = job.pulse
     assert (pulse.step, pulse.loss, pulse.grad_norm, pulse.step_time_s, pulse.source) == (32, 2.3, 0.31, 0.5, "log")
     assert pulse.at == job.now - LOOK
+
+
+def test_a_list_of_nodes_that_nobody_can_read_does_not_silence_the_log(tmp_path):
+    job = Printing(tmp_path)
+    Attempt.objects.filter(pk=job.attempt.pk).update(nodelist="seren-[001")
+    job.says(line(40))
+
+    assert job.steps == [(40, 2.5)]
 
 
 def test_lines_of_many_ranks_are_one_step(tmp_path):
@@ -144,6 +154,44 @@ def test_who_takes_over_among_many_is_forgotten_alone_and_once(tmp_path):
     assert [one.pulse.source for one in (silent, job, other)] == ["log", "", ""]
     assert (40, 2.5) in silent.steps and silent.pulse.step == 40
     assert len(again) == 1 < len(first)
+
+
+def somebody_waits():
+    """For a row that this session has changed."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid() = ANY(pg_blocking_pids(pid)) FROM pg_locks WHERE NOT granted")
+        return any(row[0] for row in cursor.fetchall())
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("first", ["log", "report"])
+def test_a_step_that_is_read_while_he_takes_over_does_not_survive_it(tmp_path, first):
+    job = Printing(tmp_path)
+    job.says(line(40))
+    has_written = threading.Event()
+
+    def read():
+        progress.note_printed(job.attempt.pk, {"step": 41, "at": job.now}, total=None, is_late=False)
+
+    def report():
+        progress.note(job.attempt.key, BEATS)
+
+    def slowly(write):
+        with transaction.atomic():
+            write()
+            has_written.set()
+            until(somebody_waits)
+        connection.close()
+
+    begins, follows = (read, report) if first == "log" else (report, read)
+    thread = threading.Thread(target=slowly, args=[begins], daemon=True)
+    thread.start()
+    assert has_written.wait(PATIENCE_S)
+    follows()
+    thread.join(PATIENCE_S)
+
+    assert job.steps == [(1, 3.0), (None, None), (2, 2.0)]
+    assert (job.pulse.step, job.pulse.source) == (2, "")
 
 
 def test_whose_report_comes_after_his_end_keeps_what_his_log_told(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from django.core.management import call_command
@@ -45,16 +46,21 @@ def test_an_index_that_an_interruption_left_is_made_anew(before):
 
 
 def test_who_waits_for_his_turn_keeps_no_index_from_being_made(before):
-    found = []
+    found, is_refused = [], threading.Event()
+
+    def again_after(seconds):
+        is_refused.set()
+        time.sleep(seconds)
 
     def second():
-        with prepare.alone():
+        with prepare.alone(again_after):
             found.extend(made())
         connection.close()
 
     with prepare.alone():
         waits = threading.Thread(target=second, daemon=True)
         waits.start()
+        assert is_refused.wait(PATIENCE_S)
         call_command("migrate", verbosity=0)
     waits.join(PATIENCE_S)
 

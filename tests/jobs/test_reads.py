@@ -80,6 +80,17 @@ def test_a_job_that_never_ran_and_one_that_is_silent_have_empty_series(ada):
     assert ada.get(f"jobs/{silent}/progress/").json()["points"] == []
 
 
+def test_a_number_that_no_attempt_can_have_is_said_to_be_that(ada):
+    job, _ = running()
+    far, odd, twice = (
+        ada.get(f"jobs/{job}/progress/?{asked}").content.decode()
+        for asked in ("attempt=99999999999999", "attempt=x", "attempt=1&attempt=2")
+    )
+
+    assert "99999999999999" in far and "is not between 1 and 32000" in far
+    assert "is no whole number" in odd and "is given more than once" in twice
+
+
 @pytest.mark.parametrize(
     "wrong", ["points=1", "points=5001", "points=x", "attempt=0", "attempt=1&attempt=2", "since=1"]
 )

@@ -8,10 +8,15 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from jobs.traces.files import write
-from scheduling.management.commands.simulate import _Bar
+from scheduling.engine.engine import Engine
+from scheduling.engine.room import Room
+from scheduling.engine.rules import Rules
+from scheduling.engine.turns.strict import strict
+from scheduling.management.commands.simulate import _Bar, fault
 from scheduling.simulator import acme, report
-from scheduling.simulator.run import run
-from tests.scheduling.replaying import COUNT, trace
+from scheduling.simulator.kernel import replay
+from scheduling.simulator.run import arrivals, pool, run
+from tests.scheduling.replaying import COUNT, SMALL, trace
 
 KEYS = [
     *("policy", "jobs", "jct_s", "queue_s", "makespan_s", "utilisation", "preemptions"),
@@ -35,6 +40,40 @@ def simulate(*words, **given):
 
 def runs(*words):
     return json.loads(simulate(*words, "--json", "-")[0])["runs"]
+
+
+# a policy of one's own
+
+
+class Walkless(Rules):
+    name = "walkless"
+
+
+class Broken(Rules):
+    name = "broken"
+
+    def turn(self, engine, now):
+        strict(engine, now)
+
+    def key(self, job, now):
+        return 1 / (job.submitted - now)
+
+
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        (Walkless, "policy walkless: it has no `turn`, which says how the line is walked"),
+        (Broken, "policy broken: ZeroDivisionError: float division by zero, in `key` ("),
+    ],
+)
+def test_what_is_wrong_with_a_policy_is_one_sentence_that_names_it(rules, says):
+    engine = Engine(Room(pool(SMALL, SMALL.nodes)), rules())
+    with pytest.raises((NotImplementedError, ZeroDivisionError)) as wrong:
+        replay(engine, arrivals(trace((0, 100, 8), (1, 10, 8)), engine, SMALL))
+
+    said = fault(rules, wrong.value)
+    assert said.startswith(says) and "\n" not in said
+    assert rules is Walkless or "test_simulate.py:" in said
 
 
 # the report

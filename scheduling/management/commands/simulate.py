@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import traceback
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,12 +22,14 @@ from jobs.traces.files import read
 from jobs.traces.trace import BadTrace, Trace
 from scheduling.engine.cluster import QuotaView
 from scheduling.engine.policies import RULES
+from scheduling.engine.rules import Rules
 from scheduling.engine.settings import Missing
 from scheduling.simulator import acme, asking, plots, report
 from scheduling.simulator.asking import BadSetting
 from scheduling.simulator.measured import measured
 from scheduling.simulator.run import COSTS, Run, Setting
 
+REFUSED = (BadSetting, BadTrace, Missing, plots.NoPlots)
 QUIET_S = 2.0  # no progress bar before this
 
 
@@ -86,7 +89,7 @@ class Command(BaseCommand):
                 done, told = self._one(history, name, replace(setting, policy_settings=special.get(name, {})))
                 runs.append(done)
                 summaries.append(told)
-        except (BadSetting, BadTrace, Missing, plots.NoPlots) as error:
+        except REFUSED as error:
             raise CommandError(str(error)) from error
         self._tell(summaries, given["json"])
         self._tell_distances(trace, history, given["json"])
@@ -108,6 +111,10 @@ class Command(BaseCommand):
         bar = _Bar(policy, len(history)) if sys.stderr.isatty() else None
         try:
             done, told = measured(history, policy, setting, bar)
+        except REFUSED:
+            raise
+        except Exception as error:
+            raise CommandError(fault(RULES[policy], error)) from error
         finally:
             if bar:
                 bar.clear()
@@ -146,6 +153,17 @@ class Command(BaseCommand):
             out.write("\nfrom the published curves, in percentage points at the widest gap:")
             for distance in acme.distances(history, site):
                 out.write(f"  {distance}")
+
+
+def fault(rules: type[Rules], error: Exception) -> str:
+    """One sentence for whoever writes a policy; Django's `--traceback` tells the whole way."""
+    way = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, NotImplementedError) and way[-1].name == "turn":
+        return f"policy {rules.name}: it has no `turn`, which says how the line is walked"
+    own = rules.__module__.replace(".", "/") + ".py"
+    at = next((step for step in reversed(way) if step.filename.endswith(own)), way[-1])
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"policy {rules.name}: {what}, in `{at.name}` ({at.filename}:{at.lineno}); --traceback tells more"
 
 
 def _setting(nodes: int | None, given: dict[str, Any], quotas: Sequence[QuotaView]) -> Setting:
