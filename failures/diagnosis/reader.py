@@ -245,7 +245,8 @@ class Reader:
                 if at <= meant and index not in found[-1][2]:
                     found[-1][2].append(index)
                 continue
-            start = max(text.rfind(b"\n", 0, at), text.rfind(b"\r", 0, at - 1), at - lines.LONGEST) + 1
+            above = text.rfind(b"\n", 0, at)  # a carriage return further up is of another line: not looked for
+            start = max(above, text.rfind(b"\r", above + 1, at - 1), at - lines.LONGEST) + 1
             edge = _end(text, at)
             meant = _advice(text, start, edge)
             found.append((start, edge, [index] if at <= meant else []))
