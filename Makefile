@@ -25,7 +25,7 @@ compiled: setup
 test: setup
 	@.venv/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 
-# Ten minutes of kill -9 on a running instance; closes with one line of counts
+# Ten minutes of faults on a running instance; the last line has the counts. ARGS=--list-faults prints the faults
 chaos: setup
 	@.venv/bin/python -m tests.chaos.storm $(if $(SEED),--seed $(SEED)) $(ARGS)
 

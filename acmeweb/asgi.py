@@ -7,8 +7,10 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "acmeweb.settings")
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
+from django.conf import settings
 from django.urls import path
 
+from acmeweb.client_address import TrustedProxies
 from acmeweb.handler import DjangoInThreads
 from acmeweb.serving import keep_what_is_loaded, refuse_without_key
 
@@ -20,7 +22,7 @@ from acmeweb.heartbeats import Heartbeats
 from acmeweb.submissions import Submissions
 from jobs.api.following import Following
 
-application = ProtocolTypeRouter(
+protocols = ProtocolTypeRouter(
     {
         "http": Heartbeats(Submissions(Following(http))),
         "websocket": AllowedHostsOriginValidator(
@@ -28,4 +30,5 @@ application = ProtocolTypeRouter(
         ),
     }
 )
+application = TrustedProxies(protocols, settings.ACME_TRUSTED_PROXIES)
 keep_what_is_loaded()

@@ -12,16 +12,27 @@ from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import loader
 
-from jobs.door.errors import AWAY_S, Unavailable
+from jobs.door.errors import AWAY_S, Unavailable, translated
+from jobs.storage import StorageSilent
 
 FAILED = "The server failed; nothing was done. Its log says more under the id in X-Request-ID."
 
 
 def answer(request: HttpRequest) -> HttpResponse:
     """Django's `handler500`: called while the error is being handled. Asks the database nothing."""
-    away = isinstance(sys.exc_info()[1], OperationalError | InterfaceError)
-    status, said = (503, Unavailable.default_detail) if away else (500, FAILED)
+    error = sys.exc_info()[1]
+    away = isinstance(error, OperationalError | InterfaceError | StorageSilent)
+    status, said = (503, _why(error)) if away else (500, FAILED)
     headers = {"Retry-After": str(AWAY_S)} if away else {}
     if request.path.startswith("/api/"):
         return JsonResponse({"detail": said}, status=status, headers=headers)
-    return HttpResponse(loader.get_template(f"{status}.html").render(), status=status, headers=headers)
+    page = loader.get_template(f"{status}.html").render({"said": said})
+    return HttpResponse(page, status=status, headers=headers)
+
+
+def _why(error: object) -> str:
+    """A statement that was stopped, and log storage that is silent, are other things than a database that is away."""
+    if isinstance(error, StorageSilent):
+        return str(error)
+    refusal = translated(error) if isinstance(error, Exception) else None
+    return refusal.default_detail if isinstance(refusal, Unavailable) else Unavailable.default_detail

@@ -8,14 +8,20 @@ from typing import Any
 
 from celery import Celery
 from celery.signals import beat_init, celeryd_init, worker_process_init
+from kombu import Exchange, Queue
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "acmeweb.settings")
 
+from acmeweb.queues import QUEUES, ROUTES
 from acmeweb.serving import keep_what_is_loaded, refuse_without_key
 
 app = Celery("acme", set_as_current=True)
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+# A worker without -Q serves them all. The default queue `celery` is not among them and stays empty.
+app.conf.task_queues = [Queue(one.name, Exchange(one.name), routing_key=one.name) for one in QUEUES]
+app.conf.task_routes = ROUTES
 
 # A tick that no worker took within its interval is worthless: the next one is there. So it expires.
 app.conf.beat_schedule = {
@@ -26,6 +32,8 @@ app.conf.beat_schedule = {
     "minutes": {"task": "scheduling.minutes", "schedule": 20.0, "options": {"expires": 20}},
     "diagnoses": {"task": "failures.diagnose", "schedule": 1.0, "options": {"expires": 2}},
     "followed logs": {"task": "failures.follow", "schedule": 5.0, "options": {"expires": 5}},
+    "outcomes": {"task": "scheduling.outcomes", "schedule": 2.0, "options": {"expires": 2}},
+    "unknown outcomes": {"task": "scheduling.outcomes_again", "schedule": 60.0, "options": {"expires": 60}},
     "recoveries": {"task": "scheduling.recover", "schedule": 1.0, "options": {"expires": 2}},
     "watches": {"task": "scheduling.watch", "schedule": 15.0, "options": {"expires": 15}},
     "slow steps": {"task": "scheduling.slow", "schedule": 60.0, "options": {"expires": 60}},

@@ -98,7 +98,14 @@ class Env:
         )
 
     def words(self, name: str, default: str = "") -> list[str]:
-        return [word.strip() for word in self.text(name, default).split(",") if word.strip()]
+        return _words(self.text(name, default))
+
+    def directories(self, name: str, default: str = "") -> list[str]:
+        """An empty value is as good as none."""
+        for word in (found := _words(self.text(name) or default)):
+            if not word.startswith("/") or not word.strip("/"):
+                raise BadSetting(name, word, "is not an absolute path of a directory below /")
+        return found
 
     def networks(self, name: str) -> list[str]:
         for word in (found := self.words(name)):
@@ -137,7 +144,7 @@ class Env:
         for layer in self._layers:
             for name in names:
                 if value := self._look(layer, name):
-                    return _checked(name, urlsplit(value), schemes)
+                    return _checked(name, _split(name, value), schemes)
         return None
 
     def _parse(self, name: str, default: str, parse: Callable[[str], T], why: str) -> T:
@@ -148,10 +155,22 @@ class Env:
             raise BadSetting(name, value, why) from None
 
 
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def _between(value: int, low: int, high: int) -> int:
     if not low <= value <= high:
         raise ValueError
     return value
+
+
+def _split(name: str, value: str) -> SplitResult:
+    try:
+        return urlsplit(value)
+    except ValueError:
+        shown = value.rpartition("@")[2]  # whatever comes before may be a password, and the error repeats it
+        raise BadSetting(name, shown, "is no URL") from None
 
 
 def _checked(name: str, parts: SplitResult, schemes: tuple[str, ...]) -> SplitResult:
@@ -172,22 +191,84 @@ def with_password(parts: SplitResult, password: str) -> SplitResult:
     return parts._replace(netloc=f"{user.rstrip(':')}:{quote(password, safe='')}@{place}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """How long PostgreSQL lets a session of one role wait for a lock, run a statement, or rest inside a transaction."""
+
+    lock_s: int
+    statement_s: int
+    idle_in_transaction_s: int
+
+    @property
+    def options(self) -> str:
+        """As libpq sends them with the connection."""
+        named = {
+            "lock_timeout": self.lock_s,
+            "statement_timeout": self.statement_s,
+            "idle_in_transaction_session_timeout": self.idle_in_transaction_s,
+        }
+        return " ".join(f"-c {name}={seconds * 1000}" for name, seconds in named.items())
+
+
+# A process without a role (migrations, management commands) has no timeouts. Idle sessions outside of a transaction
+# hold no lock and are kept by the pools, so nothing ends them. Statements of loops end before their task does (50 s).
+ROLE_TIMEOUTS = {
+    "web": Timeouts(lock_s=5, statement_s=20, idle_in_transaction_s=30),
+    "loops": Timeouts(lock_s=10, statement_s=40, idle_in_transaction_s=60),
+    "long": Timeouts(lock_s=30, statement_s=300, idle_in_transaction_s=120),
+}
+
+
+def role(env: Env) -> str:
+    name = env.text("ACME_ROLE")
+    if name and name not in ROLE_TIMEOUTS:
+        raise BadSetting("ACME_ROLE", name, f"is none of {', '.join(ROLE_TIMEOUTS)}")
+    return name
+
+
+def with_timeouts(options: str, role: str) -> str:
+    """Connection options with the timeouts of a role in front: what the URL says itself comes later, and counts."""
+    return f"{ROLE_TIMEOUTS[role].options} {options}".strip() if role else options
+
+
 def database(parts: SplitResult) -> dict[str, object]:
-    """Django's description of the server that a postgresql:// URL points to."""
+    """Django's description of the server that a postgresql:// URL points to, or of several: h1:5432,h2:5432. libpq
+    tries them in that order until one is what target_session_attrs asks for."""
+    places = [_host_and_port(place, parts) for place in parts.netloc.rpartition("@")[2].split(",")]
+    ports = [port for _, port in places]
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path.lstrip("/")),
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
-        "HOST": unquote(parts.hostname or ""),
-        "PORT": str(parts.port or ""),
+        "HOST": ",".join(host for host, _ in places),
+        "PORT": ",".join(ports) if any(ports) else "",
         "OPTIONS": dict(parse_qsl(parts.query)),
     }
+
+
+def _host_and_port(place: str, parts: SplitResult) -> tuple[str, str]:
+    """An address of IPv6 stands in brackets."""
+    host, colon, port = place.rpartition(":") if not place.endswith("]") else (place, "", "")
+    if not colon:
+        host, port = place, ""
+    if port and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+        raise BadSetting("DATABASE_URL", _masked(parts), f"{port!r} is no port")
+    return unquote(host.strip("[]")), port
 
 
 def web_processes(env: Env) -> int:
     """One for each core: each is one interpreter, and more than four are more than our pages ask for."""
     return env.number("ACME_WEB_PROCESSES", min(4, os.cpu_count() or 1), 1, 32)
+
+
+def cluster_min_job_age_s(env: Env) -> int:
+    """How long the cluster that `make up` brings along remembers ended jobs; the default is that of Slurm."""
+    name, why = "ACME_CLUSTER_MIN_JOB_AGE", "is not a whole number of seconds from 1 to 86400"
+    value = env.text(name, "300")
+    if not (value.isascii() and value.isdigit() and len(value) < 10 and 1 <= int(value) <= 86_400):
+        raise BadSetting(name, value, why)
+    return int(value)
 
 
 def load() -> Env:

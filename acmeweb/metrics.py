@@ -126,6 +126,11 @@ def families(now: datetime, seen: QuerySet[Job]) -> Iterator[Family | Histogram]
         ],
     )
     yield Family(
+        "acme_cluster_unreadable_rows",
+        "Rows of the cluster's last answer that could not be read.",
+        [({"cluster": one.name}, float(one.unreadable_count)) for one in Cluster.objects.all()],
+    )
+    yield Family(
         "acme_attempts_reporting",
         "Attempts that reported progress within two minutes.",
         [({}, _reporting(now))],

@@ -148,7 +148,7 @@ def back(request: HttpRequest) -> HttpResponse:
         user = user_of(known.asked, claims, request)
     except NotSignedIn as why:
         return _refused(request, why)
-    login(request, user, backend="django.contrib.auth.backends.ModelBackend")
+    login(request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
     request.session[SIGNED_IN] = raw
     there = one["next"]
     safe = url_has_allowed_host_and_scheme(there, {request.get_host()}, require_https=request.is_secure())

@@ -4,12 +4,20 @@ import gc
 
 from django.conf import settings
 
+from acmeweb.env import with_timeouts
+
 FEW_OBJECTS = 10_000  # Python's 700 has a request of thousands of jobs looked through for garbage many times over
 
 
 def refuse_without_key() -> None:
     if not settings.SECRET_KEY_GIVEN:
         raise SystemExit("SECRET_KEY is not set: start with `make up`, or give a long random value of your own")
+
+
+def use_role(name: str) -> None:
+    """Apply the database timeouts of a role, in a process that was forked before its first connection."""
+    options = settings.DATABASES["default"]["OPTIONS"]
+    options["options"] = with_timeouts(options.get("options", ""), name)
 
 
 def keep_what_is_loaded() -> None:

@@ -26,6 +26,8 @@ ALLOWED_HOSTS = [*env.words("ACME_HOSTS"), "localhost", "127.0.0.1", "[::1]", so
 if BIND not in ("0.0.0.0", "::"):  # noqa: S104 - "everywhere" is no name that a browser may come with
     ALLOWED_HOSTS.append(f"[{BIND}]" if ":" in BIND else BIND)
 CSRF_TRUSTED_ORIGINS = env.words("ACME_ORIGINS")
+# Reverse proxies whose X-Forwarded-For and X-Forwarded-Proto count (acmeweb/client_address.py)
+ACME_TRUSTED_PROXIES = tuple(map(ipaddress.ip_network, env.networks("ACME_TRUSTED_PROXIES")))
 
 INSTALLED_APPS = [
     "acmeweb",
@@ -77,6 +79,7 @@ TEMPLATES = [
     },
 ]
 
+ACME_ROLE = environment.role(env)  # web, loops or long; empty for management commands
 _database = env.url(("DATABASE_URL",), ("postgresql", "postgres"))
 _database = _database and environment.with_password(_database, env.text("DATABASE_PASSWORD"))
 DATABASES: dict[str, dict[str, Any]] = {
@@ -90,6 +93,9 @@ if _database:
         "timeout": 10,
     }
     DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
+    if ACME_ROLE:
+        _options = DATABASES["default"]["OPTIONS"].get("options", "")
+        DATABASES["default"]["OPTIONS"]["options"] = environment.with_timeouts(_options, ACME_ROLE)
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 _valkey = env.url(("VALKEY_URL", "REDIS_URL"), ("redis", "rediss", "valkey", "unix"))
@@ -101,6 +107,9 @@ VALKEY_URL = _valkey._replace(scheme=_valkey.scheme.replace("valkey", "redis")).
 OWN_CLUSTER_URL = env.text("SIMULATED_CLUSTER_URL", "http://127.0.0.1:6820")
 OWN_CLUSTER_TOKEN_FILE = env.text("OWN_CLUSTER_TOKEN_FILE")
 OWN_CLUSTER_USER = "acme"  # the name that comes with the token, as X-SLURM-USER-NAME
+# What the settings of clusters may name on this machine (jobs/allowed_paths.py)
+ACME_TOKEN_DIRS = env.directories("ACME_TOKEN_DIRS", f"{VAR.absolute() / 'tokens'},/etc/acme/tokens")
+ACME_LOG_DIRS = env.directories("ACME_LOG_DIRS")
 
 CHANNEL_LAYERS = {
     "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [VALKEY_URL]}}
@@ -169,6 +178,8 @@ EMAIL_HOST_PASSWORD = unquote((_mail.password if _mail else None) or "")
 EMAIL_TIMEOUT = 30
 ACME_MAIL_FROM = env.text("ACME_MAIL_FROM", "acme@localhost")
 ACME_WEBHOOK_NETWORKS = tuple(map(ipaddress.ip_network, env.networks("ACME_WEBHOOK_NETWORKS")))
+# Longest life of a new token, in days; 0: no limit
+ACME_TOKEN_MAX_DAYS = env.number("ACME_TOKEN_MAX_DAYS", 365, 0, 36_500)
 ACME_API_PER_MINUTE = env.number("ACME_API_PER_MINUTE", 30_000, 1, 10_000_000)
 # A learned rule is adopted by itself after so many hits that people found right, and none wrong; 0: by hand only
 ACME_ADOPT_RULES_AFTER = env.number("ACME_ADOPT_RULES_AFTER", 0, 0, 1000)
@@ -204,6 +215,8 @@ SPECTACULAR_SETTINGS = {
 # Sign-ins by OpenID Connect; None: passwords only
 OIDC = env.oidc()
 
+# The only one: a second backend would check passwords past the limits (acmeweb/login_limits.py)
+AUTHENTICATION_BACKENDS = ["acmeweb.login_limits.ThrottledBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
@@ -237,7 +250,10 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
 # The probes of an orchestrator speak plain HTTP to the process itself.
 SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
 SECURE_HSTS_SECONDS = int(timedelta(days=365).total_seconds()) if HTTPS else 0
-SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
+# Preloading binds every name of the domain for months and cannot be taken back quickly: it is asked for explicitly.
+# Browsers accept it only together with includeSubDomains, which alone would already break other hosts of the domain.
+SECURE_HSTS_PRELOAD = HTTPS and env.flag("ACME_HSTS_PRELOAD", False)
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD
 SECURE_PROXY_SSL_HEADER: tuple[str, str] | None = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"

@@ -1,7 +1,10 @@
 from django.contrib import admin
 from django.urls import include, path
+from django.views.generic import RedirectView
 
 from acmeweb import api, broken, login, metrics, oidc, search, views
+
+admin.site.login_form = login.AdminLoginForm
 
 urlpatterns = [
     path("", views.home, name="home"),
@@ -15,6 +18,8 @@ urlpatterns = [
     path("account/password/", login.ChangePassword.as_view(), name="password"),
     path("logout/", oidc.leave, name="logout"),
     path("favicon.ico", views.favicon),
+    # The admin's own page would neither throttle nor offer to revoke tokens
+    path("admin/password_change/", RedirectView.as_view(pattern_name="password")),
     path("admin/", admin.site.urls),
     path("api/v1/", include(api.urlpatterns)),
     path("", include("failures.urls")),

@@ -104,7 +104,8 @@ def home(request: HttpRequest) -> HttpResponse:
 class Trouble:
     """What needs a person. Lists are cut; the counts are whole."""
 
-    silent: list[Cluster]
+    clusters: list[Cluster]
+    unreadable: list[Cluster]
     proposals: list[Decision]
     more_proposals: bool
     incidents: list[Incident]
@@ -112,10 +113,12 @@ class Trouble:
     nodes: list[Node]
     more_nodes: int
     held: list[Job]
+    unknown: list[Job]  # nobody knows how their last attempts ended
     hanging: list[Job]
 
     def __bool__(self) -> bool:
-        return bool(self.silent or self.proposals or self.incidents or self.nodes or self.held or self.hanging)
+        clusters, jobs = self.clusters or self.unreadable, self.held or self.unknown or self.hanging
+        return bool(clusters or self.proposals or self.incidents or self.nodes or jobs)
 
 
 def _trouble(caller: Caller, now: datetime) -> Trouble:
@@ -123,10 +126,12 @@ def _trouble(caller: Caller, now: datetime) -> Trouble:
     mine = caller.jobs()
     troubled = Node.objects.troubled().filter(maintenance=None)  # what was planned needs nobody
     nodes = list(troubled.select_related("cluster").order_by("-since")[: MOST_TROUBLE + 1]) if troubled.exists() else []
-    held = mine.held_back().order_by("-pk")
+    held, unknown = mine.held_back().order_by("-pk"), mine.outcome_unknown().order_by("-pk")
     incidents, proposals = _untaken(caller), _proposals(caller, now)
+    clusters = list(Cluster.objects.all())
     return Trouble(
-        silent=list(Cluster.objects.silent(now)),
+        clusters=[_with_answers(row, now) for row in clusters if row.is_silent(now) or row.is_failing(now)],
+        unreadable=[row for row in clusters if row.unreadable_count],
         proposals=proposals[:MOST_TROUBLE],
         more_proposals=len(proposals) > MOST_TROUBLE,
         incidents=incidents[:MOST_TROUBLE],
@@ -134,8 +139,14 @@ def _trouble(caller: Caller, now: datetime) -> Trouble:
         nodes=nodes[:MOST_TROUBLE],
         more_nodes=troubled.count() - MOST_TROUBLE if len(nodes) > MOST_TROUBLE else 0,
         held=list(held.in_rows()[:MOST_TROUBLE]) if held.exists() else [],
+        unknown=list(unknown.in_rows()[:MOST_TROUBLE]) if unknown.exists() else [],
         hanging=list(mine.hanging(Deed.objects.hanging()).in_rows().order_by("-pk")[:MOST_TROUBLE]),
     )
+
+
+def _with_answers(row: Cluster, now: datetime) -> Cluster:
+    row.answers = not row.is_silent(now)
+    return row
 
 
 def _proposals(caller: Caller, now: datetime) -> list[Decision]:

@@ -195,7 +195,7 @@ class Site:
         from tests import make
 
         place = {"address": process.address, "log_root": str(process.log_root)}
-        secret = {"token_file": str(process.state / "token"), "api_user": "root"}
+        secret = {"token_file": str(process.state / "token"), "api_user": "root", "is_bundled": True}
         self.cluster = make.cluster("beside", nodes=0, policy="acme", **place, **secret)
         self.speed = speed
         make.team(ada="admin")

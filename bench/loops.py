@@ -239,7 +239,7 @@ def burst(address: str, log_root: str, token_file: str, count: int) -> dict[str,
     from tests import make
 
     clear()
-    place = {"address": address, "log_root": log_root, "token_file": token_file, "api_user": "root"}
+    place = {"address": address, "log_root": log_root, "token_file": token_file, "api_user": "root", "is_bundled": True}
     cluster = make.cluster("burst", nodes=0, policy="fifo", **place)
     turns(cluster.pk, "bench", connect)  # it learns its nodes
     wish = {"gpus_per_node": 1, "cpus_per_node": 1, "memory_per_node": "100M", "command": "sleep 300"}

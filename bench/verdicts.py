@@ -2,7 +2,7 @@
 
     python bench/verdicts.py             about two minutes; --burst 500 --megabytes 200
 
-It starts an instance of its own, as `make up` does, and writes ended attempts with their logs into its record; its two
+It starts an instance of its own, as `make up` does, and writes ended attempts with their logs into its record; its
 workers do the rest. Measured from the commit of the end to the commit of the verdict, and to that of the bundle, by the
 clock of the database. The followed log is as large as the large one, and was there for its workers to read while its
 attempt ran. The yardstick runs in the same minute: the bare engine over the same logs, in one process.

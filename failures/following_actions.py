@@ -12,6 +12,7 @@ from django.db.models import F, Q
 from failures.models import Following
 from jobs.lifecycle import FAILURES
 from jobs.models import Attempt
+from jobs.retention import delete_batch
 
 LEASE = timedelta(seconds=90)  # longer than a task may live
 MOST_NOTED = 500
@@ -79,4 +80,4 @@ def forget(attempts: Iterable[int]) -> None:
 def forget_ended(now: datetime) -> int:
     """Of attempts that ended well at once; of those that failed when the diagnosis has surely had its turn."""
     over = ~Q(attempt__state__in=sorted(FAILURES)) | Q(attempt__ended_at__lt=now - DIAGNOSED_BY)
-    return Following.objects.filter(over, attempt__ended_at__isnull=False).delete()[0]
+    return delete_batch(Following.objects.filter(over, attempt__ended_at__isnull=False))

@@ -34,7 +34,7 @@ WORDED = frozenset({"ConnectionError"})
 
 NEAR = {Scope.NODE: timedelta(minutes=30), Scope.SERVICE: timedelta(minutes=10), Scope.JOB: timedelta(days=1)}
 SYMPTOM_NEAR = timedelta(minutes=10)
-NUMBERS = re.compile(r"(?:0x)?[0-9a-fA-F]*\d[\w.:,+-]*")
+NUMBERS = re.compile(r"(?<![0-9a-fA-F])(?:0x)?[0-9a-fA-F]*\d[\w.:,+-]*")
 LONGEST_WORDS = 200
 
 

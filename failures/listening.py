@@ -12,7 +12,6 @@ Nothing of it is history, so nothing of it is an Event.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime, timedelta
 
@@ -27,6 +26,7 @@ from jobs import progress
 from jobs.hostlist import BadHostlist, expand
 from jobs.logs import Stream, clean
 from jobs.models import Attempt, Pulse
+from jobs.retention import delete_batch
 
 MOST_READ = 1 << 20  # at one look; of what came beyond that the newest
 FIRST_READ = 64 << 10  # of a log that nobody has looked at yet
@@ -42,13 +42,13 @@ def looked(attempts: Sequence[Attempt], now: datetime) -> None:
 def listen(attempt: Attempt, now: datetime) -> Heard:
     """Raises NoLog. A log that was cut off or written anew is heard from its end on."""
     row: Cadence | None = getattr(attempt, "cadence", None)
-    with closing(Stream(attempt.job.cluster.log_root, attempt.log_path)) as log:
-        if row is not None and row.read == log.size:
-            return _known(row)
-        fresh = row is None or row.read > log.size
-        known = Heard() if row is None or fresh else _known(row)
-        begin = max(0 if row is None or fresh else row.read, log.size - (FIRST_READ if fresh else MOST_READ))
-        raw = log.bytes_of(begin, log.size)
+    log = Stream(attempt.job.cluster.log_root, attempt.log_path)
+    if row is not None and row.read == log.size:
+        return _known(row)
+    fresh = row is None or row.read > log.size
+    known = Heard() if row is None or fresh else _known(row)
+    begin = max(0 if row is None or fresh else row.read, log.size - (FIRST_READ if fresh else MOST_READ))
+    raw = log.bytes_of(begin, log.size)
     whole = raw[: max(raw.rfind(b"\n"), raw.rfind(b"\r")) + 1]
     heard = hear(known, clean(whole).splitlines(), now.timestamp())
     rows = clean(whole.replace(b"\r", b"\n")).splitlines()
@@ -110,4 +110,4 @@ def _keep(attempt: Attempt, heard: Heard, read: int, now: datetime) -> None:
 
 
 def forget_ended() -> int:
-    return Cadence.objects.filter(attempt__ended_at__isnull=False).delete()[0]
+    return delete_batch(Cadence.objects.filter(attempt__ended_at__isnull=False))

@@ -7,7 +7,6 @@ the end (state, reason, exit code, nodes that died) is laid beside what the log 
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -18,7 +17,7 @@ from failures.diagnosis import classify, engine
 from failures.diagnosis.compress import Compressor, shown
 from failures.diagnosis.following import Follower
 from failures.diagnosis.values import Diagnosis, Ending
-from jobs.logs import NoLog, Stream
+from jobs.logs import NoLog, StorageSilent, Stream
 from jobs.models import Attempt, Event, Verdict
 
 MOST_COMPRESSED = 64 << 20  # of a longer log its end is kept; the evidence is in the verdict anyway
@@ -51,15 +50,15 @@ def judge(attempt: Attempt) -> Judged:
 
 def _said(attempt: Attempt, ending: Ending) -> Diagnosis:
     """Whoever followed the log while it grew has left little to read; packed or never followed, it is read whole."""
-    with closing(Stream(attempt.job.cluster.log_root, attempt.log_path)) as log:
-        known = growing.taken_up(attempt, log)
-        if known is None:
-            return engine.diagnose(log.in_turn(), ending, rulebook.scanner())
-        follower, at = known
-        log.cut(at, log.size)
-        for piece in log.in_turn():
-            follower.reader.feed(piece)
-        return classify.diagnose(follower.reader.reading(), ending)
+    log = Stream(attempt.job.cluster.log_root, attempt.log_path)
+    known = growing.taken_up(attempt, log)
+    if known is None:
+        return engine.diagnose(log.in_turn(), ending, rulebook.scanner())
+    follower, at = known
+    log.cut(at, log.size)
+    for piece in log.in_turn():
+        follower.reader.feed(piece)
+    return classify.diagnose(follower.reader.reading(), ending)
 
 
 def _without_log(attempt: Attempt, why: str, ending: Ending) -> Diagnosis:
@@ -100,9 +99,11 @@ def cost_of(attempt: Attempt) -> Cost:
 def bundle(attempt: Attempt, most: int = MOST_COMPRESSED) -> str:
     """Empty when there is no log any more. Line numbers are those of the whole log, wherever the kept part begins."""
     try:
-        with closing(Stream(attempt.job.cluster.log_root, attempt.log_path)) as log:
-            known = growing.taken_up(attempt, log)
-            return _finished(*known, log) if known else _of_the_end(log, most)
+        log = Stream(attempt.job.cluster.log_root, attempt.log_path)
+        known = growing.taken_up(attempt, log)
+        return _finished(*known, log) if known else _of_the_end(log, most)
+    except StorageSilent:
+        raise  # what is stored now is kept for good
     except NoLog:
         return ""
 

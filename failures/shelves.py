@@ -1,8 +1,8 @@
 """Listing a directory of checkpoints: names, sizes and a few bytes, never through a symbolic link, never without end.
 
 The path is a user's and so are the files, so each directory is opened from the one above it and must be one itself.
-What is read is what `checkpoints` needs: trackers, indexes and the ends of files. How long a dead network mount takes
-to answer is not in our hands; who calls this does so where nobody waits.
+What is read is what `checkpoints` needs: trackers, indexes and the ends of files. A reader process does it
+(`jobs.storage`), and is given up when the mount does not answer.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
 from failures.checkpoints import INDEXES, LATEST, ORDER, STATE, TRACKER, File, Listing, is_sound
+from jobs import allowed_paths, storage
+from jobs.allowed_paths import AllowedPaths, PathRefused
+from jobs.storage import StorageSilent
 
 MOST_FILES = 100_000
 MOST_DEPTH = 8
+MOST_S = 20.0
 MOST_TEXT = 8 << 20
 MOST_TEXTS = 64 << 20  # together
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,9 +44,18 @@ class Walk:
     cut: str = ""
 
 
-def listing(root: str, path: str, most_files: int = MOST_FILES, most_s: float = math.inf) -> Listing:
+def listing(root: str, path: str, most_files: int = MOST_FILES, most_s: float = MOST_S) -> Listing:
     """What lies in `path`, which is absolute beneath the root, or relative to it."""
-    top = _opened(root, path)
+    try:
+        words = (root, path, most_files, most_s, allowed_paths.configured())
+        return storage.call(root, walked, *words, deadline_s=most_s + storage.DEADLINE_S)
+    except StorageSilent as silent:
+        raise NoShelf(str(silent)) from None
+
+
+def walked(root: str, path: str, most_files: int, most_s: float, allowed: AllowedPaths) -> Listing:
+    """In the reader process."""
+    top = _opened(root, path, allowed)
     walk = Walk(most_files=most_files, until=time.monotonic() + most_s)
     try:
         _walk(walk, top, "", 0)
@@ -51,7 +64,7 @@ def listing(root: str, path: str, most_files: int = MOST_FILES, most_s: float = 
     return Listing(files=tuple(walk.files), texts=walk.texts, cut=walk.cut)
 
 
-def _opened(root: str, path: str) -> int:
+def _opened(root: str, path: str, allowed: AllowedPaths) -> int:
     parts = PurePosixPath(path).parts
     if path.startswith("/"):
         if not PurePosixPath(path).is_relative_to(root):
@@ -60,7 +73,7 @@ def _opened(root: str, path: str) -> int:
     if ".." in parts or "\x00" in path:
         raise NoShelf("A path of checkpoints may not lead upwards.")
     try:
-        here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        here = _root(root, allowed)
         for part in parts:
             above = here
             try:
@@ -69,6 +82,18 @@ def _opened(root: str, path: str) -> int:
                 os.close(above)
     except OSError as error:
         raise NoShelf(f"{path} cannot be listed ({error.strerror}).") from None
+    return here
+
+
+def _root(root: str, allowed: AllowedPaths) -> int:
+    here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        allowed.check_open_directory(here)
+    except PathRefused as refused:
+        os.close(here)
+        raise NoShelf(
+            f"The checkpoint directory {root} {refused}. Choose another one in the cluster's settings."
+        ) from None
     return here
 
 

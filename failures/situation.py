@@ -82,6 +82,7 @@ def facts_of(row: Diagnosis) -> Facts:
     attempt, job = row.attempt, row.attempt.job
     spike_at = _spike(attempt) if row.root_cause == SPIKE else None
     others = Diagnosis.objects.filter(incident=row.incident_id).exclude(attempt__job=job)
+    saved = _saved(attempt, spike_at)
     return Facts(
         job=job.public_id,
         team=job.team.name,
@@ -95,8 +96,9 @@ def facts_of(row: Diagnosis) -> Facts:
         suspects=frozenset(row.nodes.values_list("name", flat=True)),
         alike=others.values("attempt__job").distinct().count() if row.incident_id else 0,
         labels={str(name): str(value) for name, value in job.labels.items()},
-        checkpoints=_saved(attempt, spike_at),
+        checkpoints=saved,
         started_from=_started_from(attempt),
+        ran=None if saved else _ran(attempt, row.failed_at),
         spike_at=spike_at,
         request=_request(row, job) if row.root_cause in resizing.CAUSES else None,
     )
@@ -149,6 +151,13 @@ def _started_from(attempt: Attempt) -> int | None:
     """What recovery had told this attempt to load."""
     before = Decision.objects.filter(attempt__job=attempt.job_id, attempt__number__lt=attempt.number, course="done")
     return before.order_by("-attempt__number").values_list("checkpoint_step", flat=True).first()
+
+
+def _ran(attempt: Attempt, until: datetime) -> timedelta:
+    """How long all attempts of its job ran, this one included: what a start from the beginning repeats at most."""
+    earlier = Attempt.objects.filter(job=attempt.job_id, number__lte=attempt.number, confirmed_at__isnull=False)
+    spans = earlier.values_list("confirmed_at", "ended_at")
+    return sum((max((ended or until) - began, timedelta(0)) for began, ended in spans), timedelta(0))
 
 
 def _spike(attempt: Attempt) -> int | None:

@@ -39,6 +39,7 @@ def _page(request: HttpRequest, form: OwnTokenForm) -> dict[str, Any]:
         "own": own,
         "of_teams": list(rows.exclude(user=request.user)[:MOST_SHOWN]),
         "roles": Membership.objects.filter(user=request.user).select_related("team"),
+        "life_is_limited": token_actions.max_life() is not None,
         "has_password": request.user.has_usable_password(),
     }
 

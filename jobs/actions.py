@@ -21,11 +21,11 @@ from django.db import connection, transaction
 from acmeweb import live
 from jobs import clock, copying, ending, journal, lifecycle
 from jobs.ending import Ended
-from jobs.hostlist import expand
+from jobs.hostlist import compress, expand
 from jobs.journal import SYNC, Author
 from jobs.ledgers import Try, cause_of, crash_loop
-from jobs.lifecycle import FINAL, LIVE, RECOVERING, Flag, State
-from jobs.models import Allocation, Attempt, Hold, Job, Mode, RecoveryMode
+from jobs.lifecycle import FINAL, LIVE, OUTCOME_UNKNOWN, RECOVERING, Flag, State
+from jobs.models import Allocation, Attempt, Cluster, Hold, Job, Mode, Node, RecoveryMode
 from jobs.promise_actions import Place as Place
 from jobs.promise_actions import promise as promise
 from jobs.stop_actions import JobError as JobError
@@ -58,6 +58,8 @@ def release(job: Job, *, author: Author, why: str = "", operator: bool = False) 
     """An operator's hold is lifted by an operator only."""
     if job.hold == Hold.ADMIN and not operator:
         raise Moved(f"{job} is held by an operator; only an operator can release it")
+    if Flag.OUTCOME_UNKNOWN in job.flags:
+        raise Moved(f"{job} may have succeeded already; record its outcome, or run it again")
     flags = [flag for flag in job.flags if flag not in (Flag.REQUEUE_HOLD, Flag.LAUNCH_FAILED, Flag.RECOVERING)]
     # Who releases a job that waits for recovery has decided himself
     _change_waiting(job, "release", hold=Hold.NONE, flags=flags, reason="None", why=NOT_LOOKED_YET, recover_by=None)
@@ -104,7 +106,8 @@ def accepted_all(ids: Mapping[int, str]) -> None:
     """Attempts, each with the id under which its cluster took it."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE jobs_attempt a SET backend_id = v.name, missing_since = NULL"
+            "UPDATE jobs_attempt a SET backend_id = v.name, missing_since = NULL,"
+            " accepted_at = coalesce(a.accepted_at, clock_timestamp())"
             " FROM unnest(%s::bigint[], %s::text[]) v (id, name) WHERE a.id = v.id AND a.ended_at IS NULL",
             [list(ids), list(ids.values())],
         )
@@ -117,9 +120,11 @@ def missing(attempt: Attempt, since: datetime | None) -> None:
 
 @transaction.atomic
 def confirm(attempt: Attempt, *, started_at: datetime, author: Author) -> None:
-    """The cluster runs it."""
+    """The cluster runs it. Its clock may be ahead of ours, and nothing has happened in the future."""
+    now = clock.now()
+    started_at = min(started_at, now)
     if Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True, confirmed_at__isnull=True).update(
-        confirmed_at=started_at
+        confirmed_at=started_at, seen_running_at=now
     ):
         job = Job.objects.select_for_update().get(pk=attempt.job_id)
         job.flags = [flag for flag in job.flags if flag != Flag.CONFIGURING]
@@ -147,7 +152,7 @@ def finish(attempt: Attempt, ended: Ended, *, author: Author) -> None:
     if attempt.stop_as == State.FAILED and ended.state != State.COMPLETED:
         ended = replace(ended, state=State.FAILED, reason=attempt.stop_why)  # its cluster knows only that we ended it
     if job.is_foreign:
-        _close(attempt, ended, ending.Next(state=ended.state, why=ended.sentence), author=author)
+        close(attempt, ended, ending.Next(state=ended.state, why=ended.sentence), author=author)
         return
     # Who gives way is not charged for it, so what the platform has spent does not count against him
     spent = 0 if attempt.stop_as == State.PREEMPTED else job.requeues
@@ -159,7 +164,28 @@ def finish(attempt: Attempt, ended: Ended, *, author: Author) -> None:
     )
     if may_recover and ending.waits_for_recovery(becomes, _recovery_modes(job)):
         becomes = ending.to_recover(ended)
-    _close(attempt, ended, becomes, author=author)
+    close(attempt, ended, becomes, author=author)
+
+
+@transaction.atomic
+def finish_missing(
+    attempt: Attempt,
+    ended: Ended,
+    started_at: datetime | None,
+    backend_id: str = "",
+    *,
+    missing_since: datetime,
+    author: Author,
+) -> None:
+    """The same for an attempt that its cluster has forgotten, unless the cluster has shown it again since."""
+    attempt = _as_of_now(attempt)
+    if attempt.ended_at or attempt.missing_since != missing_since:
+        raise Moved(f"the cluster knows attempt {attempt} again")
+    if backend_id:
+        Attempt.objects.filter(pk=attempt.pk, backend_id="").update(backend_id=backend_id)
+    if started_at:
+        confirm(attempt, started_at=started_at, author=author)
+    finish(attempt, ended, author=author)
 
 
 def work_of(job: Job) -> ending.Work:
@@ -181,7 +207,7 @@ def _recovery_modes(job: Job) -> set[str]:
 def requeued_there(attempt: Attempt, *, now: datetime, author: Author) -> None:
     """A job from outside Acme was put back into its cluster's own queue."""
     ended = Ended(state=State.PREEMPTED, at=now)
-    _close(attempt, ended, ending.Next(state=State.PENDING, flags=(Flag.REQUEUED,), why=REQUEUED_THERE), author=author)
+    close(attempt, ended, ending.Next(state=State.PENDING, flags=(Flag.REQUEUED,), why=REQUEUED_THERE), author=author)
 
 
 def tries_of(attempt: Attempt, ended: Ended | None = None) -> list[Try]:
@@ -255,7 +281,7 @@ def refuse(attempt: Attempt, why: str, *, now: datetime, author: Author, about_p
         becomes = ending.misplaced(why)
     else:
         becomes = ending.refused(why)
-    _close(attempt, ended, becomes, author=author)
+    close(attempt, ended, becomes, author=author)
 
 
 def _refused_again_and_again(attempt: Attempt) -> bool:
@@ -271,11 +297,13 @@ def withdraw(attempt: Attempt, *, now: datetime, author: Author) -> None:
     attempt = _as_of_now(attempt)
     wanted = State(attempt.stop_as)
     ended = Ended(state=State.CANCELLED, at=now, reason=attempt.stop_why or "stopped before it was sent")
-    _close(attempt, ended, ending.after(ended, wanted=wanted, budget=1), author=author)
+    close(attempt, ended, ending.after(ended, wanted=wanted, budget=1), author=author)
 
 
 @transaction.atomic
-def _close(attempt: Attempt, ended: Ended, becomes: ending.Next, *, author: Author) -> None:
+def close(attempt: Attempt, ended: Ended, becomes: ending.Next, *, author: Author) -> None:
+    """End a live attempt, give its GPUs back, and move its job. A cluster's clock may be ahead of ours."""
+    ended = replace(ended, at=min(ended.at, clock.now()))
     closed = Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).update(
         state=becomes.state if becomes.state in FINAL else ended.state,
         ended_at=ended.at,
@@ -312,14 +340,15 @@ def _final_fields(ended: Ended) -> dict[str, Any]:
 
 def _waiting_fields(job: Job, becomes: ending.Next) -> dict[str, Any]:
     recovering = Flag.RECOVERING in becomes.flags
-    held = recovering or Flag.REQUEUE_HOLD in becomes.flags
+    unknown = Flag.OUTCOME_UNKNOWN in becomes.flags
+    held = recovering or unknown or Flag.REQUEUE_HOLD in becomes.flags
     return {
         "flags": list(becomes.flags),
         "started_at": None,
         "requeues": job.requeues + becomes.spends_budget,
         # Its owner may release it, once the cause is mended
         "hold": Hold.USER if held else Hold.NONE,
-        "reason": RECOVERING if recovering else "JobHeldUser" if held else "None",
+        "reason": RECOVERING if recovering else OUTCOME_UNKNOWN if unknown else "JobHeldUser" if held else "None",
         "recover_by": clock.now() + MUST_DECIDE if recovering else None,
     }
 
@@ -378,6 +407,25 @@ def correct_gpus(corrections: Sequence[Correction]) -> None:
             numbers,
         )
         _tell_places({row[0] for row in cursor.fetchall()})
+
+
+@transaction.atomic
+def fill_in_gpus(attempt_id: int, cluster: Cluster, given: Mapping[str, Sequence[int]]) -> None:
+    """The GPUs of an attempt that was taken over without them, as its cluster shows them."""
+    nodes = dict(Node.objects.filter(cluster=cluster, name__in=given).values_list("pk", "name"))
+    attempt = Attempt.objects.select_for_update().get(pk=attempt_id)
+    rows = Allocation.objects.live().filter(attempt=attempt, node__in=nodes)
+    if rows.filter(gpu__isnull=False).exists():
+        return
+    rows.delete()
+    since = attempt.confirmed_at or attempt.promised_at
+    Allocation.objects.bulk_create(
+        Allocation(attempt=attempt, node_id=node, gpu=gpu, held_at=since)
+        for node, name in nodes.items()
+        for gpu in given[name] or (None,)
+    )
+    Attempt.objects.filter(pk=attempt_id, nodelist="").update(nodelist=compress(nodes.values()))
+    _tell_places({attempt_id})
 
 
 def _tell_places(attempt_ids: set[int]) -> None:

@@ -105,6 +105,12 @@ def held(why: str) -> Next:
     return Next(state=State.PENDING, flags=(Flag.REQUEUE_HOLD,), spends_budget=True, why=why)
 
 
+def outcome_unknown(why: str) -> Next:
+    """Its cluster forgot it, and nothing shows how it ended. It may have succeeded, so it must not start again before
+    a person has recorded the outcome."""
+    return Next(state=State.PENDING, flags=(Flag.OUTCOME_UNKNOWN,), why=why)
+
+
 def refused(why: str) -> Next:
     """The cluster would not take it. Asking again would be refused again, so it waits for a person."""
     return Next(

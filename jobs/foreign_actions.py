@@ -2,7 +2,8 @@
 
 They are rows like ours, so lists, statistics and diagnoses know them. Their place is kept as what a node holds without
 GPU indices, because the GPUs of a foreign job may be ones that we had promised: which GPUs they hold is said by
-`Node.foreign_gpus`, which the scheduler respects.
+`Node.foreign_gpus`, which the scheduler respects. Operators of the cluster may cancel or adopt those that another Acme
+installation submitted.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from django.db import connection, transaction
 
 from acmeweb import live
 from jobs import actions, copying, journal
+from jobs.display_text import one_line
 from jobs.hostlist import compress
 from jobs.journal import Author
 from jobs.lifecycle import FINAL, LIVE, State
-from jobs.models import Allocation, Attempt, Cluster, Job, Node, Team
+from jobs.models import Allocation, Attempt, Cluster, Deed, DeedKind, Installation, Job, Mode, Node, Team
 from jobs.publicid import public_id
+from jobs.stop_actions import Moved, moved, tell
 
 NOBODYS = "outside-acme"  # the team and the user of whom neither account nor name is known here
 
@@ -48,6 +51,7 @@ class Stranger:
     exit_code: int | None
     signal: int | None
     log_path: str
+    key: str = ""  # installation and attempt key, where another Acme submitted it
 
     @property
     def has_run(self) -> bool:
@@ -103,8 +107,9 @@ def _job(one: Stranger, cluster: Cluster, user: Any, team: Team, name: str, now:
         team=team,
         user=user,
         foreign_id=one.id,
-        foreign_user=one.user[:64] or "unknown",
-        name=one.name[:120] or "job",
+        foreign_user=one_line(one.user)[:64] or "unknown",
+        foreign_key=one_line(one.key)[:48],
+        name=one_line(one.name)[:120] or "job",
         command="",
         nodes=max(len(one.nodes), 1),
         gpus_per_node=one.gpus_per_node,
@@ -114,7 +119,7 @@ def _job(one: Stranger, cluster: Cluster, user: Any, team: Team, name: str, now:
         state=one.state,
         flags=[],
         reason="" if one.state != State.PENDING else one.reason[:40],
-        why="" if one.state != State.PENDING else "It waits in its cluster's own queue.",
+        why="" if one.state != State.PENDING else "Waiting in the cluster's own queue.",
         submitted_at=one.submitted_at or now,
         started_at=one.started_at if one.has_run else None,
         ended_at=(one.ended_at or now) if over else None,
@@ -156,6 +161,43 @@ def begin(job: Job, one: Stranger, *, author: Author) -> Attempt:
     began, nodes = one.started_at, max(len(one.nodes), 1)
     actions.move(job, State.RUNNING, author=author, why="", attempt=attempt, started_at=began, nodes=nodes, reason="")
     return attempt
+
+
+@transaction.atomic
+def cancel_there(job: Job, *, author: Author, why: str = "") -> None:
+    """Cancel a job of another Acme installation on its cluster; the next looks at the cluster show its end."""
+    job = Job.objects.select_for_update(of=("self",)).select_related("cluster").get(pk=job.pk)
+    if not job.installation or job.state in FINAL:
+        raise moved(job, "cancel needs a job of another installation that has not ended")
+    if job.cluster.mode != Mode.DRIVE:
+        raise Moved(f"{job} is on {job.cluster}, which Acme does not drive; cancel it there")
+    backend_id = job.foreign_id.partition("@")[0]
+    Deed.objects.create(cluster=job.cluster, kind=DeedKind.CANCEL_ID, reason=backend_id)
+    journal.of_job("job.cancel_asked", author, job, why=why).save()
+    tell(job)
+
+
+@transaction.atomic
+def take_over(job: Job, *, author: Author, why: str = "") -> None:
+    """Make a running job of another installation one of ours. Its command is not known here, so it cannot be requeued.
+
+    The next look at the cluster fills in which GPUs it holds (`sync`).
+    """
+    attempt = Attempt.objects.select_for_update().filter(job=job, ended_at__isnull=True).first()
+    job = Job.objects.select_for_update(of=("self",)).get(pk=job.pk)
+    if not job.installation or attempt is None:
+        raise moved(job, "adopt needs a running job of another installation")
+    Attempt.objects.filter(pk=attempt.pk).update(key=key_here(job.foreign_key))
+    Job.objects.filter(pk=job.pk).update(foreign_id="", requeue_limit=0)
+    journal.of_job("job.adopted", author, job, attempt=attempt, why=why, detail={"key": job.foreign_key}).save()
+    job.refresh_from_db()
+    tell(job)
+
+
+def key_here(foreign_key: str) -> str:
+    """Under which key an attempt of that name is kept here: without the installation, if it is this one."""
+    installation, _, key = foreign_key.rpartition(":")
+    return key if installation == Installation.current_id() else foreign_key
 
 
 def withdraw(job: Job, why: str, *, now: datetime, author: Author) -> None:

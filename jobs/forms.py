@@ -147,13 +147,14 @@ def again(job: Job, *, secrets: bool) -> dict[str, Any]:
     return {
         "team": job.team_id,
         "cluster": job.cluster_id,
-        "command": job.command if secrets else masking.masked_command(job.command),
+        "command": job.command if secrets else masking.masked_text(job.command),
         "environment": lines(job.environment if secrets else masking.without_secrets(job.environment)),
-        "labels": lines(job.labels),
+        "labels": lines(job.labels if secrets else masking.without_secrets(job.labels)),
+        "comment": job.comment if secrets else masking.masked_text(job.comment),
         "memory_per_node": f"{job.memory_per_node_mb}M" if job.memory_per_node_mb else "",
         "time_limit": notation.format_duration(job.time_limit),
         "checkpoint_interval": notation.format_duration(job.checkpoint_interval) if job.checkpoint_interval else "",
         **{name: getattr(job, name) for name in ("name", "kind", "nodes", "gpus_per_node", "cpus_per_node")},
         **{name: getattr(job, name) for name in ("gpu_model", "nic_type", "workdir", "priority", "requeue_limit")},
-        **{name: getattr(job, name) for name in ("preemptible", "checkpoint_dir", "checkpoint_signal", "comment")},
+        **{name: getattr(job, name) for name in ("preemptible", "checkpoint_dir", "checkpoint_signal")},
     }

@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import QuerySet
 from django.utils.http import urlencode
 
-from jobs.lifecycle import FAILURES, FINAL, LIVE, Kind, State
+from jobs.lifecycle import FAILURES, FINAL, JOB_STATES, LIVE, Kind, State
 from jobs.models import Job
 from jobs.pages import Address
 from jobs.rights import Caller
@@ -21,7 +21,7 @@ STATE_GROUPS: dict[str, Iterable[State]] = {
     "running": sorted(LIVE),
     "finished": sorted(FINAL),
     "failed": sorted(FAILURES),
-    **{state.value: (state,) for state in State},
+    **{state.value: (state,) for state in JOB_STATES},
 }
 NO_VIEW = "view=0"  # an address without filters that asks for just that
 WORDS: dict[str, list[str]] = {"state": list(STATE_GROUPS), "kind": [kind.value for kind in Kind]}

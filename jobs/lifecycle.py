@@ -27,6 +27,7 @@ class State(StrEnum):
     BOOT_FAIL = "BOOT_FAIL"
     DEADLINE = "DEADLINE"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    UNKNOWN = "UNKNOWN"  # of an attempt only: its cluster forgot it, and nothing shows how it ended
 
 
 class Flag(StrEnum):
@@ -48,6 +49,7 @@ class Flag(StrEnum):
     RESV_DEL_HOLD = "RESV_DEL_HOLD"
     SIGNALING = "SIGNALING"
     RECOVERING = "RECOVERING"  # ours: what is done about its failure is being decided
+    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"  # ours: a person records how its last attempt ended
 
 
 class Kind(StrEnum):
@@ -77,6 +79,7 @@ CODES: dict[str, str] = {
     State.BOOT_FAIL: "BF",
     State.DEADLINE: "DL",
     State.OUT_OF_MEMORY: "OOM",
+    State.UNKNOWN: "UN",
     Flag.COMPLETING: "CG",
     Flag.CONFIGURING: "CF",
     Flag.STAGE_OUT: "SO",
@@ -90,6 +93,7 @@ CODES: dict[str, str] = {
     Flag.RESV_DEL_HOLD: "RD",
     Flag.SIGNALING: "SI",
     Flag.RECOVERING: "RC",
+    Flag.OUTCOME_UNKNOWN: "OU",
 }
 
 MOVES: dict[tuple[State, State], str] = {
@@ -100,6 +104,9 @@ MOVES: dict[tuple[State, State], str] = {
         State.FAILED,
     ): "It can never start: what it depends on ended the wrong way, the cluster refused it, or it had failed for good.",
     (State.PENDING, State.DEADLINE): "Its deadline passed while it waited.",
+    (State.PENDING, State.COMPLETED): "The outcome of its last attempt was unknown; it had succeeded.",
+    (State.PENDING, State.TIMEOUT): "The outcome of its last attempt was unknown; it had reached its time limit.",
+    (State.PENDING, State.PREEMPTED): "The outcome of its last attempt was unknown; it had been preempted.",
     (State.PENDING, State.NODE_FAIL): "A node under it had died, and recovery did not start it again.",
     (State.PENDING, State.BOOT_FAIL): "Its nodes had not come up, and recovery did not start it again.",
     (State.PENDING, State.OUT_OF_MEMORY): "It had used too much memory, and recovery did not start it again.",
@@ -126,8 +133,10 @@ MOVES: dict[tuple[State, State], str] = {
     (State.SUSPENDED, State.NODE_FAIL): "A node under it died while it was suspended.",
 }
 
+JOB_STATES = tuple(state for state in State if state != State.UNKNOWN)
 FINAL = frozenset(State) - {source for source, _ in MOVES}
 RECOVERING = "Recovering"  # the word of a job that waits for recovery, as Slurm's JobHeldUser is of a held one
+OUTCOME_UNKNOWN = "OutcomeUnknown"  # the same for a job whose outcome a person must record
 LIVE = frozenset({State.RUNNING, State.SUSPENDED})  # an attempt exists and GPUs are held
 
 # Ends that are the platform's doing: they may consume the requeue budget instead of ending the job.
@@ -175,10 +184,12 @@ LOOKS: dict[str, tuple[str, str]] = {
     State.BOOT_FAIL: ("bad", "⚡"),
     State.DEADLINE: ("warn", "◷"),
     State.OUT_OF_MEMORY: ("bad", "▲"),
+    State.UNKNOWN: ("warn", "?"),
     Flag.CONFIGURING: ("starting", "◌"),
     Flag.COMPLETING: ("starting", "◍"),
     Flag.SIGNALING: ("warn", "!"),
     Flag.RECOVERING: ("warn", "↺"),
+    Flag.OUTCOME_UNKNOWN: ("warn", "?"),
     Flag.REQUEUED: ("waiting", "↻"),
     Flag.REQUEUE_HOLD: ("waiting", "‖"),
 }
@@ -186,7 +197,7 @@ LOOKS: dict[str, tuple[str, str]] = {
 # The flag that names the state on its own, as squeue shows it: the first that is worn wins.
 TITLE_FLAGS = (
     *(Flag.SIGNALING, Flag.CONFIGURING, Flag.COMPLETING),
-    *(Flag.RECOVERING, Flag.REQUEUE_HOLD, Flag.REQUEUED),
+    *(Flag.OUTCOME_UNKNOWN, Flag.RECOVERING, Flag.REQUEUE_HOLD, Flag.REQUEUED),
 )
 
 
@@ -219,11 +230,15 @@ class NodeFlag(StrEnum):
     FAIL = "FAIL"
     PLANNED = "PLANNED"
     NOT_RESPONDING = "NOT_RESPONDING"
+    UNREADABLE = "UNREADABLE"  # ours: the cluster's row of it cannot be read, so the rest is its last known state
 
 
 USABLE_NODE = frozenset({NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED})
-CLOSED_NODE_FLAGS = frozenset({NodeFlag.DRAIN, NodeFlag.FAIL, NodeFlag.MAINTENANCE, NodeFlag.NOT_RESPONDING})
+CLOSED_NODE_FLAGS = frozenset(
+    {NodeFlag.DRAIN, NodeFlag.FAIL, NodeFlag.MAINTENANCE, NodeFlag.NOT_RESPONDING, NodeFlag.UNREADABLE}
+)
 
+SHOWN_NODE_FLAGS = (NodeFlag.FAIL, NodeFlag.MAINTENANCE, NodeFlag.UNREADABLE, NodeFlag.RESERVED)  # the first one counts
 NODE_LOOKS: dict[str, tuple[str, str, str]] = {
     NodeState.IDLE: ("idle", "good", "○"),
     NodeState.MIXED: ("mix", "running", "◐"),
@@ -235,6 +250,7 @@ NODE_LOOKS: dict[str, tuple[str, str, str]] = {
     "DRAINED": ("drain", "drain", "⊖"),
     NodeFlag.FAIL: ("fail", "warn", "▲"),
     NodeFlag.MAINTENANCE: ("maint", "drain", "⚒"),
+    NodeFlag.UNREADABLE: ("unread", "warn", "?"),
     NodeFlag.RESERVED: ("resv", "starting", "◇"),
     NodeFlag.PLANNED: ("plnd", "starting", "◇"),
 }
@@ -273,7 +289,7 @@ def node_badge(state: NodeState, flags: Iterable[str] = ()) -> Badge:
         if NodeFlag.DRAIN in worn:
             word = "DRAINED" if state == NodeState.IDLE else "DRAINING"
         else:
-            word = next((f for f in (NodeFlag.FAIL, NodeFlag.MAINTENANCE, NodeFlag.RESERVED) if f in worn), state)
+            word = next((flag for flag in SHOWN_NODE_FLAGS if flag in worn), state)
     short, tone, icon = NODE_LOOKS[word]
     star = "*" if NodeFlag.NOT_RESPONDING in worn else ""
     return Badge(label=str(word) + star, code=short + star, tone="bad" if star else tone, icon=icon)

@@ -20,9 +20,10 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_POST, require_safe
 
 from jobs import clock, folding, forms, job_filters, many, saved_views, view_actions
+from jobs.display_text import cleaned
 from jobs.job_filters import Asked
 from jobs.journal import Author
-from jobs.lifecycle import Kind, State
+from jobs.lifecycle import JOB_STATES, Kind
 from jobs.many import MOST_VERBS, Outcome
 from jobs.models import Cluster, Job, Role, Team
 from jobs.pages import PLACE, Address, answer, refused, said
@@ -68,7 +69,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "unfolded": asked.unfolded,
         "csv_url": f"{reverse('jobs-csv')}{asked.url(fold=None)}",
         "state_groups": [name for name in job_filters.STATE_GROUPS if name.islower()],
-        "states": list(State),
+        "states": list(JOB_STATES),
         "kinds": list(Kind),
         "teams": teams,
         "clusters": cache(lambda: list(Cluster.objects.all())),
@@ -154,7 +155,8 @@ def _cells(job: Job, cluster: str, now: Any) -> list[Any]:
 
 
 def _plain(text: str) -> str:
-    """What a spreadsheet would take for a formula is text there too."""
+    """What a spreadsheet would take for a formula is text there too, and no terminal obeys a name."""
+    text = cleaned(text)
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 

@@ -7,12 +7,11 @@ pattern of theirs reaches the matcher.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from jobs.logs import CHUNK_BYTES, TAIL_BYTES, clean, open_beneath
+from jobs.logs import CHUNK_BYTES, TAIL_BYTES, LogFile, clean
 
 MOST_SCANNED = 64 * 1024 * 1024
 MOST_HITS = 200
@@ -57,14 +56,10 @@ class Hits:
 
 def part(root: str, path: str, at: int) -> Part:
     """From the line in which byte `at` lies; of a shorter log its last piece."""
-    fd = open_beneath(root, path)
-    try:
-        size = os.fstat(fd).st_size
-        start = _line_begin(fd, min(at, max(0, size - 1)))
-        raw = os.pread(fd, TAIL_BYTES, start)
-        whole = start == 0 or os.pread(fd, 1, start - 1) == b"\n"
-    finally:
-        os.close(fd)
+    log = LogFile(root, path)
+    size, start = log.size, _line_begin(log, min(at, max(0, log.size - 1)))
+    raw = log.pread(TAIL_BYTES, start)
+    whole = start == 0 or log.pread(1, start - 1) == b"\n"
     if start + len(raw) < size and b"\n" in raw:
         raw = raw[: raw.rfind(b"\n") + 1]
     lines, stop = _lines(raw, start), start + len(raw)
@@ -75,24 +70,21 @@ def part(root: str, path: str, at: int) -> Part:
 
 def before(root: str, path: str, stop: int | None = None) -> Part:
     """The lines that end where another piece begins; without one, the end of the log."""
-    fd = open_beneath(root, path)
-    try:
-        size = os.fstat(fd).st_size
-        stop = size if stop is None else min(stop, size)
-        low = max(0, stop - TAIL_BYTES)
-        raw = os.pread(fd, stop - low, low)
-        begins = low == 0 or os.pread(fd, 1, low - 1) == b"\n"
-    finally:
-        os.close(fd)
+    log = LogFile(root, path)
+    size = log.size
+    stop = size if stop is None else min(stop, size)
+    low = max(0, stop - TAIL_BYTES)
+    raw = log.pread(stop - low, low)
+    begins = low == 0 or log.pread(1, low - 1) == b"\n"
     cut = 0 if begins else raw.find(b"\n", 0, -1) + 1  # of one endless line the last piece
     lines = _lines(raw[cut:], low + cut)[-MOST_LINES:]
     return Part(lines=lines, start=lines[0][0] if lines else stop, stop=stop, size=size, whole=begins or cut > 0)
 
 
-def _line_begin(fd: int, at: int) -> int:
+def _line_begin(log: LogFile, at: int) -> int:
     """A line longer than a piece begins where we stand: nobody reads it from its beginning."""
     low = max(0, at - TAIL_BYTES)
-    before = os.pread(fd, at - low, low)
+    before = log.pread(at - low, low)
     newline = before.rfind(b"\n")
     return low + newline + 1 if newline >= 0 else (0 if low == 0 else at)
 
@@ -135,18 +127,14 @@ def _rank(rank: int) -> re.Pattern[bytes]:
 
 def search(root: str, path: str, wanted: Look, at: int) -> Hits:
     """Lines in which it stands, from byte `at` on, each once."""
-    fd = open_beneath(root, path)
-    try:
-        size = os.fstat(fd).st_size
-        return _searched(fd, wanted, _line_begin(fd, min(at, size)), size)
-    finally:
-        os.close(fd)
+    log = LogFile(root, path)
+    return _searched(log, wanted, _line_begin(log, min(at, log.size)), log.size)
 
 
-def _searched(fd: int, wanted: Look, at: int, size: int) -> Hits:
+def _searched(log: LogFile, wanted: Look, at: int, size: int) -> Hits:
     found: list[tuple[int, str]] = []
     stop = min(size, at + MOST_SCANNED)
-    while at < stop and (raw := os.pread(fd, CHUNK_BYTES + OVERLAP, at)):
+    while at < stop and (raw := log.pread(CHUNK_BYTES + OVERLAP, at)):
         # Whole lines, where there are any: the rest is read again with what follows it
         whole = len(raw) if at + len(raw) >= size else raw.rfind(b"\n") + 1 or CHUNK_BYTES
         told = -1

@@ -1,42 +1,41 @@
 """Reading what a job printed. The path comes from a row and the file from a program that may be hostile.
 
-Only files beneath the cluster's log root are opened, one directory at a time and never through a symbolic link, so a
-job cannot make the web server read something else by putting a link where its log should be. What is shown is cleaned:
-no terminal sequences, no control characters, no bytes that are not UTF-8.
+A reader process opens and reads the files (`storage`, `log_files`), so a file system that hangs holds nobody up. What
+is shown is cleaned: no terminal sequences, no control characters, no bytes that are not UTF-8.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import stat
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from errno import ELOOP, ENOTDIR
 from itertools import accumulate
-from pathlib import PurePosixPath
+
+from jobs import allowed_paths, log_files, storage
+from jobs.display_text import ESCAPES, UNSAFE
+from jobs.log_files import NoLog, NothingYet
+from jobs.storage import StorageSilent
+
+__all__ = ["LogFile", "NoLog", "NothingYet", "StorageSilent", "Stream", "Tail", "Window", "clean", "tail", "window"]
 
 TAIL_BYTES = 64 * 1024
 CHUNK_BYTES = 256 * 1024
 MOST_LINE_BYTES = 16 * 1024 * 1024  # how far back the last lines are looked for
 
-ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements
-    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC, DCS and the like: titles, links, clipboard
-    r"|\x1b[ -/]*[0-~]"
-    r"|\x9b[0-?]*[ -/]*[@-~]"
-)
-# Newline and tab stay. Bidirectional overrides go too: they let a line read otherwise than it is.
-UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
+class LogFile:
+    """A log beneath its root. Whatever is read later is read of the same file. Raises NoLog."""
 
-class NoLog(Exception):
-    """There is nothing to show; the message is a sentence for the page."""
+    def __init__(self, root: str, path: str) -> None:
+        found = storage.call(root, log_files.read, root, path, (), None, allowed_paths.configured())
+        self._root, self._path, self._file = root, path, found.file
+        self.size, self.owner = found.size, found.owner
 
-
-class NothingYet(NoLog):
-    """The file is not there, and may come."""
+    def pread(self, count: int, at: int) -> bytes:
+        if count <= 0:
+            return b""
+        words = (self._root, self._path, ((count, at),), self._file, allowed_paths.configured())
+        return storage.call(self._root, log_files.read, *words).pieces[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +49,27 @@ class Tail:
         return self.shown < self.size
 
 
+@dataclass(frozen=True, kw_only=True)
+class FileEnd:
+    """The last bytes of a file, and whose it is."""
+
+    raw: bytes
+    owner: int  # uid
+
+
+def end_of(root: str, path: str, most: int) -> FileEnd | None:
+    """None where there is no such file. NoLog: that cannot be told."""
+    try:
+        log = LogFile(root, path)
+        return FileEnd(raw=log.pread(most, max(0, log.size - most)), owner=log.owner)
+    except NothingYet:
+        return None
+
+
 def tail(root: str, path: str, most: int = TAIL_BYTES) -> Tail:
     """The end of the log, beginning with a whole line."""
-    fd = open_beneath(root, path)
-    try:
-        size = os.fstat(fd).st_size
-        raw = os.pread(fd, most, max(0, size - most))
-    finally:
-        os.close(fd)
+    log = LogFile(root, path)
+    size, raw = log.size, log.pread(most, max(0, log.size - most))
     if len(raw) < size:
         _, newline, rest = raw.partition(b"\n")
         raw = rest if newline else raw
@@ -92,23 +104,19 @@ LINES_BEFORE, LINES_AFTER = 40, 80
 
 def window(root: str, path: str, line: int) -> Window:
     """The lines around this one. The log is counted up to there, piece by piece; long lines are cut short."""
-    fd = open_beneath(root, path)
-    try:
-        size = os.fstat(fd).st_size
-        first, at = _beginning_of(fd, max(1, line - LINES_BEFORE))
-        rows = os.pread(fd, TAIL_BYTES, at).split(b"\n")[: LINES_BEFORE + LINES_AFTER]
-    finally:
-        os.close(fd)
+    log = LogFile(root, path)
+    first, at = _beginning_of(log, max(1, line - LINES_BEFORE))
+    rows = log.pread(TAIL_BYTES, at).split(b"\n")[: LINES_BEFORE + LINES_AFTER]
     shown = [(first + n, clean(row)) for n, row in enumerate(rows)]
     shown = shown[:-1] if shown and not shown[-1][1] else shown
     places = list(accumulate((len(row) + 1 for row in rows), initial=at))[: len(shown)]
-    return Window(lines=shown, places=places, wanted=line, size=size)
+    return Window(lines=shown, places=places, wanted=line, size=log.size)
 
 
-def _beginning_of(fd: int, line: int) -> tuple[int, int]:
+def _beginning_of(log: LogFile, line: int) -> tuple[int, int]:
     """(line, where it begins); of a shorter log the last line."""
     number, at, last = 1, 0, 0
-    while number < line and (chunk := os.pread(fd, CHUNK_BYTES, at)):
+    while number < line and (chunk := log.pread(CHUNK_BYTES, at)):
         count = chunk.count(b"\n")
         if number + count < line:
             last = at + chunk.rfind(b"\n") + 1 if count else last
@@ -119,52 +127,6 @@ def _beginning_of(fd: int, line: int) -> tuple[int, int]:
             where = chunk.find(b"\n", where + 1)
         return line, at + where + 1
     return number, last
-
-
-def open_beneath(root: str, path: str) -> int:
-    """A file descriptor of a plain file beneath root; `path` is absolute beneath it, or relative to it."""
-    parts = _parts(root, path)
-    try:
-        here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise NoLog(f"The log directory of this cluster cannot be read ({error.strerror}).") from None
-    try:
-        for part in parts[:-1]:
-            here = _step(here, part, os.O_DIRECTORY)
-        here = _step(here, parts[-1], os.O_NONBLOCK)  # a FIFO must not make us wait for its writer
-        if not stat.S_ISREG(os.fstat(here).st_mode):
-            raise NoLog("The log is no plain file.")
-    except BaseException:
-        os.close(here)
-        raise
-    return here
-
-
-def _parts(root: str, path: str) -> tuple[str, ...]:
-    if not root or not path:
-        raise NoLog("This cluster keeps no logs that Acme can read.")
-    wanted = PurePosixPath(path)
-    if wanted.is_absolute():
-        try:
-            wanted = wanted.relative_to(root)
-        except ValueError:
-            raise NoLog("The log lies outside the log directory of its cluster.") from None
-    if not wanted.parts or ".." in wanted.parts or "\x00" in path:
-        raise NoLog("The log lies outside the log directory of its cluster.")
-    return wanted.parts
-
-
-def _step(parent: int, name: str, flags: int) -> int:
-    """One name further down; the parent is closed only when the child is open, so the caller owns exactly one."""
-    try:
-        child = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=parent)
-    except FileNotFoundError:
-        raise NothingYet("Nothing was printed yet.") from None
-    except OSError as error:
-        why = "it lies behind a symbolic link" if error.errno in (ELOOP, ENOTDIR) else error.strerror
-        raise NoLog(f"The log cannot be read ({why}).") from None
-    os.close(parent)
-    return child
 
 
 def clean(raw: bytes) -> str:
@@ -178,8 +140,8 @@ class Stream:
     """The log as it is or a part, in chunks, up to the size it had when it was opened (Content-Length stays true)."""
 
     def __init__(self, root: str, path: str) -> None:
-        self.fd = open_beneath(root, path)
-        self.size = self.stop = os.fstat(self.fd).st_size
+        self._log = LogFile(root, path)
+        self.size = self.stop = self._log.size
         self.start = 0
 
     def cut(self, start: int, stop: int) -> None:
@@ -187,7 +149,7 @@ class Stream:
         self.start, self.stop = start, stop
 
     def bytes_of(self, start: int, stop: int) -> bytes:
-        return os.pread(self.fd, max(0, stop - start), max(0, start))
+        return self._log.pread(stop - start, max(0, start))
 
     def last_lines(self, count: int) -> int:
         """Where the last `count` lines begin; never further back than MOST_LINE_BYTES."""
@@ -195,7 +157,7 @@ class Stream:
         lowest = max(0, self.size - MOST_LINE_BYTES)
         while at > lowest:
             first = max(lowest, at - CHUNK_BYTES)
-            chunk = os.pread(self.fd, at - first, first)
+            chunk = self._log.pread(at - first, first)
             # The newline at the very end closes the last line, it begins no other
             end = len(chunk) - 1 if at == self.size and chunk.endswith(b"\n") else len(chunk)
             while (end := chunk.rfind(b"\n", 0, end)) >= 0:
@@ -222,9 +184,4 @@ class Stream:
             yield chunk
 
     def _read(self, at: int) -> bytes:
-        return os.pread(self.fd, min(CHUNK_BYTES, self.stop - at), at)
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        return self._log.pread(min(CHUNK_BYTES, self.stop - at), at)

@@ -78,6 +78,12 @@ def _allowed(text: str, host: str, networks: Sequence[Network]) -> Address:
     return address
 
 
+def is_metadata_service(text: str) -> bool:
+    """Where clouds hand out a machine's credentials; link-local addresses are for nothing else that is called."""
+    address = _inner(ipaddress.ip_address(text.partition("%")[0]))
+    return address in NEVER or address.is_link_local
+
+
 def _inner(address: Address) -> Address:
     """An IPv4 address in the clothes of an IPv6 one is judged as what it is."""
     if isinstance(address, ipaddress.IPv6Address):

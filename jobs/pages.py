@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 from django.shortcuts import render
 from django.utils.cache import patch_cache_control, patch_vary_headers
 
+from jobs.display_text import cleaned
 from jobs.models import Cluster
 from jobs.readers import BadSpec, Reader, bad, moment, one_of, short
 
@@ -91,8 +92,8 @@ PLACE = digits(18)  # a key of the database
 
 
 def said(request: HttpRequest, field: str = "why") -> str:
-    """Free words of a person, as the database can keep them: a browser sends no NUL, but whoever is not one may."""
-    return request.POST.get(field, "").replace("\0", "\ufffd").strip()[:MOST_WORDS]
+    """Free words of a person, without control characters (PostgreSQL stores no NUL, terminals obey the others)."""
+    return cleaned(request.POST.get(field, "")[: 2 * MOST_WORDS]).strip()[:MOST_WORDS]
 
 
 def cluster_name(name: str, written: str) -> str:

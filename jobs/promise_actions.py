@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from django.db import connection, transaction
-from django.db.models import Count
+from django.db.models import Max
 
 from acmeweb import live
 from jobs import copying, journal
@@ -113,7 +113,7 @@ def _cannot(one: Promise, job: Job, usable: set[int]) -> str:
 
 def _attempts(chosen: Sequence[Promise], jobs: dict[int, Job], log_root: str) -> list[Attempt]:
     before = Attempt.objects.filter(job__in=[one.job_id for one in chosen]).order_by().values_list("job")
-    earlier = dict(before.annotate(Count("pk")))
+    earlier = dict(before.annotate(Max("number")))  # not their count: a restored database may lack one in between
     rows = []
     for one in chosen:
         job, number = jobs[one.job_id], earlier.get(one.job_id, 0) + 1

@@ -78,6 +78,7 @@ def ask_of(job: Job) -> Ask | None:
     return ask if ask and ask.grace else None
 
 
+ENDS_FOR_GOOD = frozenset({"cancel", "limit"})
 BY_LOOPS = frozenset({"preempt", "evict", "take_back", "limit", "recover"})
 
 
@@ -109,6 +110,8 @@ def stop(
 
 def _refuse_stop(job: Job, attempt: Attempt, verb: str) -> None:
     refuse_foreign(job, verb)
+    if job.is_adopted and verb not in ENDS_FOR_GOOD:
+        raise Moved(f"{job} was adopted from another installation and cannot start again; it can only be cancelled")
     if job.cluster.mode != Mode.DRIVE:
         raise Moved(f"{job} runs on {job.cluster}, which Acme does not drive; {verb} it there")
     if attempt.stop_as == State.CANCELLED:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 
 from jobs import clock, journal
@@ -26,6 +27,20 @@ def widest_scope(user: Any, team: Team | None) -> Scope:
     return Scope(Scope.values[max((Role(role).rank for role in roles), default=0)])
 
 
+def max_life() -> timedelta | None:
+    """How long a new token may live (ACME_TOKEN_MAX_DAYS); None: as long as anybody likes."""
+    return timedelta(days=settings.ACME_TOKEN_MAX_DAYS) if settings.ACME_TOKEN_MAX_DAYS else None
+
+
+def life_error(expires_at: datetime | None, now: datetime) -> str:
+    """Why a new token may not live that long, as a sentence; empty if it may."""
+    most = max_life()
+    if most is None or (expires_at is not None and expires_at <= now + most):
+        return ""
+    asked = "without an end" if expires_at is None else f"until {expires_at:%Y-%m-%d}"
+    return f"A token may live for at most {most.days} days here (ACME_TOKEN_MAX_DAYS), not {asked}."
+
+
 @transaction.atomic
 def make(
     *,
@@ -37,7 +52,9 @@ def make(
     networks: list[str] | None = None,
     expires_at: datetime | None = None,
 ) -> tuple[Token, str]:
-    """A new token and its secret, which is shown this once."""
+    """A new token and its secret, which is shown this once. TokenError if it would live longer than allowed."""
+    if why := life_error(expires_at, clock.now()):
+        raise TokenError(why)
     token, secret = Token.make(
         user=user, team=team, name=name, scope=scope, networks=networks or [], expires_at=expires_at
     )
@@ -53,6 +70,15 @@ def revoke(token: Token, *, author: Author, why: str = "") -> None:
         raise TokenError(f"{token} is revoked already")
     token.refresh_from_db()
     note("token.revoked", token, author, why)
+
+
+@transaction.atomic
+def revoke_all(user: Any, *, author: Author, why: str) -> int:
+    """Every token that acts for this user; how many were revoked."""
+    tokens = Token.objects.filter(user=user, revoked_at__isnull=True).select_related("user", "team")
+    for token in (found := list(tokens.select_for_update(of=("self",)))):
+        revoke(token, author=author, why=why)
+    return len(found)
 
 
 def note(what: str, token: Token, author: Author, why: str = "") -> None:

@@ -11,10 +11,20 @@ from django.core.exceptions import ValidationError
 
 from jobs import clock
 from jobs.models import Scope, Team, Token
-from jobs.token_actions import widest_scope
+from jobs.token_actions import max_life, widest_scope
 
 LIVES = {"7": "7 days", "30": "30 days", "90": "90 days", "365": "a year", "": "until it is revoked"}
 MOST_NETWORKS = 20
+
+
+def allowed_lives() -> list[tuple[str, str]]:
+    """The choices within ACME_TOKEN_MAX_DAYS; the limit itself stands for those beyond it."""
+    most = max_life()
+    if most is None:
+        return list(LIVES.items())
+    within = [(days, label) for days, label in LIVES.items() if days and int(days) <= most.days]
+    limit = str(most.days)
+    return within if limit in dict(within) else [*within, (limit, f"{limit} days, the longest allowed")]
 
 
 def network(text: str) -> str:
@@ -53,6 +63,7 @@ class OwnTokenForm(WithinOwnRights):
         self.asker = asker
         self.fields["team"].queryset = Team.objects.where(asker).distinct()
         self.fields["team"].empty_label = "all my teams"
+        self.fields["lives"].choices = allowed_lives()
         widest = widest_scope(asker, None)
         self.fields["scope"].choices = [(one, Scope(one).label) for one in Scope.values if widest.covers(one)]
 
@@ -69,6 +80,6 @@ class OwnTokenForm(WithinOwnRights):
         return found
 
     def wanted(self) -> dict[str, Any]:
-        lives = self.cleaned_data["lives"]
+        lives = self.cleaned_data["lives"] or ("" if max_life() is None else self.fields["lives"].choices[-1][0])
         expires_at = clock.now() + timedelta(days=int(lives)) if lives else None
         return {name: self.cleaned_data[name] for name in self.Meta.fields} | {"expires_at": expires_at}

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from jobs import actions, clock, forms, log_reading, logs, masking, progress_views, saving, timeline
 from jobs.actions import JobError
+from jobs.display_text import cleaned, shown
 from jobs.hostlist import compress
 from jobs.journal import Author
 from jobs.lifecycle import Forbidden, State
@@ -24,7 +25,7 @@ from jobs.models import Attempt, Job, Role, Team
 from jobs.pages import MOST_EVENTS, Address, answer, digits, refused, said
 from jobs.rights import Caller
 from jobs.spec import BadSpec, refuse_priority
-from jobs.verbs import PRIORITY, VERBS, NotAllowed, Wish, carry_out
+from jobs.verbs import PRIORITY, VERBS, NotAllowed, Wish, carry_out, lacks_outcome, verbs_for
 from jobs.wishes import want_turn
 
 # --- one job
@@ -35,7 +36,7 @@ def job(request: HttpRequest, public_id: str) -> HttpResponse:
     row = _visible(request, public_id)
     now = clock.now()
     attempts = list(row.attempts.all())
-    may_change = Caller(user=request.user).may_change(row)
+    verbs = verbs_for(row, Caller(user=request.user))
     context = {
         "now": now,
         "job": row,
@@ -46,14 +47,21 @@ def job(request: HttpRequest, public_id: str) -> HttpResponse:
         "places": cache(lambda: _places(attempts[-1]) if attempts else []),
         "dependencies": cache(lambda: list(row.dependencies.select_related("on"))),
         "events": cache(lambda: list(row.events.order_by("-id")[:MOST_EVENTS])),
-        "verbs": [verb for verb in VERBS.values() if may_change and verb.fits(row)],
+        "verbs": verbs,
+        "lacks_outcome": lacks_outcome(row) and bool(verbs),
         "saving": cache(lambda: saving.advice_of(row, attempts, now)),
-        "environment": masking.masked(row.environment),
-        "command": masking.masked_command(row.command),
+        "environment": _cleaned(masking.masked(row.environment)),
+        "command": shown(row.command),
+        "comment": shown(row.comment),
+        "labels": cache(lambda: _cleaned(masking.masked(row.labels))),
         **_log(row, attempts[-1] if attempts else None),
     }
     fragments = {part: f"jobs/_{part}.html" for part in ("job", "events", "progress")}
     return answer(request, "jobs/job.html", context, fragments)
+
+
+def _cleaned(values: dict[str, str]) -> dict[str, str]:
+    return {name: cleaned(value) for name, value in values.items()}
 
 
 def topic_of(row: Job) -> str:
@@ -186,6 +194,8 @@ def log_lines(request: HttpRequest, public_id: str) -> HttpResponse:
     try:
         at = asked["at"]
         part = log_reading.before(*where, asked["before"]) if at is None else log_reading.part(*where, at)
+    except logs.StorageSilent:
+        raise  # answered with 503, by acmeweb.broken
     except logs.NoLog as nothing:
         raise Http404(str(nothing)) from None
     told = {name: getattr(part, name) for name in ("lines", "start", "stop", "size", "whole")}
@@ -203,6 +213,8 @@ def log_raw(request: HttpRequest, public_id: str) -> HttpResponse | StreamingHtt
         raise Http404("it has not started yet")
     try:
         stream = logs.Stream(row.cluster.log_root, attempt.log_path)
+    except logs.StorageSilent:
+        raise
     except logs.NoLog as nothing:
         raise Http404(str(nothing)) from None
     response = StreamingHttpResponse(stream, content_type="text/plain; charset=utf-8")
@@ -260,12 +272,14 @@ def _again(request: HttpRequest) -> dict[str, Any]:
         return {}
     row = _visible(request, source[:24])
     own = row.user_id == request.user.pk
-    if not own and (masking.masked(row.environment), masking.masked_command(row.command)) != (
-        row.environment,
-        row.command,
-    ):
+    if not own and _holds_secrets(row):
         messages.info(request, "Secret values were left out: only the owner's form carries them. Put yours in.")
     return {"initial": forms.again(row, secrets=own)}
+
+
+def _holds_secrets(row: Job) -> bool:
+    texts = any(masking.masked_text(text) != text for text in (row.command, row.comment))
+    return texts or any(masking.masked(values) != values for values in (row.environment, row.labels))
 
 
 def _submit(request: HttpRequest, form: forms.SubmitForm) -> list[Job]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
+from datetime import datetime
 from typing import Any
 
 from django import forms
@@ -14,22 +16,45 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from jobs import clock
 from jobs.journal import Author
-from jobs.models import Cluster, Event
+from jobs.models import Cluster, Event, Mode
+from jobs.models.cluster import DRIVE_MEANS, SubmitAs
 from jobs.settings_views import plain
-from scheduling import cluster_actions, probing
-from scheduling.cluster_actions import ClusterError
+from scheduling import circuit_breaker, cluster_actions, probing
+from scheduling.cluster_actions import CONNECTION, BadCluster, ClusterError, ConnectionTests
 from scheduling.probing import Asked, Step
 
 MOST_CHANGES = 20
 OPERATE, ADD, CHANGE = "jobs.operate_cluster", "jobs.add_cluster", "jobs.change_cluster"
-REACHED_BY = ("address", "api_user", "token_file", "metrics_address", "log_root")
 
 
 class ClusterForm(forms.ModelForm):
+    """The two confirmations are shown once they are needed: the first save then explains what it would mean."""
+
+    confirm_drive = forms.BooleanField(required=False, label="Yes, drive this cluster")
+    confirm_address = forms.BooleanField(required=False, label="Yes, send the token to the new address")
+
     class Meta:
         model = Cluster
-        fields = ("title", *REACHED_BY, "mode", "checkpoint_signal", "burn_in_minutes", "gpu_hour_price")
-        labels = {"api_user": "User there", "metrics_address": "Telemetry", "log_root": "Job logs"}
+        fields = (
+            *("title", *CONNECTION, "checkpoint_root"),
+            *("mode", "checkpoint_signal", "burn_in_minutes", "gpu_hour_price"),
+        )
+        labels = {
+            "api_user": "User there",
+            "submit_as": "Jobs run as",
+            "user_token_directory": "Tokens of users",
+            "metrics_address": "Telemetry",
+            "log_root": "Job logs",
+            "checkpoint_root": "Checkpoints",
+        }
+
+    def __init__(self, *given: Any, row: Cluster | None = None, **more: Any) -> None:
+        super().__init__(*given, instance=copy(row) if row else None, **more)
+        self.row = row
+        self.fields["submit_as"].required = False
+        for name in CONNECTION if row and row.is_bundled else ():
+            self.fields[name].disabled = True
+            self.fields[name].help_text = "Acme sets this itself at each start."
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
@@ -41,13 +66,41 @@ class ClusterForm(forms.ModelForm):
                     self.add_error(name, error)
         return cleaned
 
+    def clean_submit_as(self) -> str:
+        """Left out, it stays."""
+        return self.cleaned_data["submit_as"] or (self.row.submit_as if self.row else str(SubmitAs.SERVICE))
+
+    def ask_for_confirmation(self) -> None:
+        """Adds an error for each confirmation that is missing; a test of the connection needs none."""
+        given = self.cleaned_data
+        if given.get("mode") == Mode.DRIVE and (self.row is None or self.row.mode != Mode.DRIVE):
+            self._confirm("confirm_drive", DRIVE_MEANS)
+        token, address = given.get("token_file"), given.get("address")
+        if self.row and token and token == self.row.token_file and address != self.row.address:
+            self._confirm("confirm_address", f"The token in {token} would be sent to {address}.")
+
+    def _confirm(self, name: str, meaning: str) -> None:
+        if not self.cleaned_data[name]:
+            self.add_error(name, meaning)
+
+    def shown_fields(self) -> list[forms.BoundField]:
+        return [one for one in self if not one.name.startswith("confirm_") or one.errors or one.value()]
+
     def columns(self) -> dict[str, Any]:
         said = {name: self.cleaned_data[name] for name in self.Meta.fields if name in self.cleaned_data}
         # A number left out stays, but for the price: without one there is none
         return {name: value for name, value in said.items() if value is not None or name == "gpu_hour_price"}
 
+    def refuse(self, error: ClusterError) -> None:
+        if isinstance(error, BadCluster):
+            for name, said in error.errors.items():
+                self.add_error(name if name in self.fields else None, said)
+        else:
+            self.add_error("name" if "name" in self.fields else None, str(error).capitalize() + ".")
+
     def asked(self) -> Asked:
-        return Asked(**{name: self.cleaned_data[name] for name in REACHED_BY})
+        connection = {name: self.cleaned_data[name] for name in CONNECTION}
+        return Asked(**connection, is_bundled=bool(self.row and self.row.is_bundled))
 
 
 class NewClusterForm(ClusterForm):
@@ -73,13 +126,13 @@ def add(request: HttpRequest) -> HttpResponse:
     """`do=test` tries what the form says; anything else enters it, whether it answers or not: it may come up later."""
     _may(request, ADD)
     form = NewClusterForm(request.POST or None)
-    if request.method == "POST" and form.is_valid() and request.POST.get("do") != "test":
+    if _is_save(request, form):
         columns = form.columns()
         name = columns.pop("name")
         try:
             cluster_actions.add(name, columns, author=Author.of(request))
         except ClusterError as error:
-            form.add_error("name", str(error).capitalize() + ".")
+            form.refuse(error)
         else:
             messages.success(request, f"{name} is entered; its nodes appear with the first look, within seconds.")
             return redirect("cluster", name)
@@ -90,31 +143,46 @@ def add(request: HttpRequest) -> HttpResponse:
 def cluster(request: HttpRequest, name: str) -> HttpResponse:
     _may(request, OPERATE, CHANGE)
     row = get_object_or_404(Cluster, name=name)
-    stored = {field: getattr(row, field) for field in ClusterForm.Meta.fields}
-    form = ClusterForm(request.POST or None, initial=stored)
-    if request.method == "POST" and form.is_valid() and request.POST.get("do") != "test":
+    form = ClusterForm(request.POST or None, row=row)
+    if request.method == "POST" and request.POST.get("do") == "test" and not request.user.has_perm(CHANGE):
+        # Operators test what is saved, and nothing of their own
+        return _page(request, ClusterForm(row=row), row, lambda: Asked.of(row))
+    if request.method == "POST" and request.POST.get("do") != "test":
         _may(request, CHANGE)
+    if _is_save(request, form):
         try:
             changed = cluster_actions.change(row, form.columns(), author=Author.of(request))
+        except BadCluster as bad:
+            form.refuse(bad)
+            return _page(request, form, row)
         except ClusterError as error:
             messages.error(request, f"Nothing was changed: {error}.")
         else:
             messages.success(request, f"Changed: {', '.join(changed)}. It counts from the next turn on.")
         return redirect("cluster", row.name)
-    if request.method == "POST" and form.is_valid() and not request.user.has_perm(CHANGE):
-        form = ClusterForm(stored)  # who may only operate tries what is written down, and nothing of their own
-        form.is_valid()
     return _page(request, form, row)
 
 
-def _page(request: HttpRequest, form: ClusterForm, row: Cluster | None) -> HttpResponse:
+def _is_save(request: HttpRequest, form: ClusterForm) -> bool:
+    if request.method != "POST" or request.POST.get("do") == "test" or not form.is_valid():
+        return False
+    form.ask_for_confirmation()
+    return not form.errors
+
+
+def _page(
+    request: HttpRequest, form: ClusterForm, row: Cluster | None, wanted: Callable[[], Asked] | None = None
+) -> HttpResponse:
     now = clock.now()
-    steps: Sequence[Step] = probing.probe(form.asked(), now) if _is_test(request, form) else ()
+    is_test = request.method == "POST" and request.POST.get("do") == "test"
+    steps = _tested(request, form, row, wanted or form.asked, now) if is_test else ()
     told = Event.objects.filter(cluster=row, what__in=("cluster.added", "cluster.changed"))
     context = {
         "now": now,
         "cluster": row,
         "silent": bool(row and row.is_silent(now)),
+        "failing": bool(row and row.is_failing(now)),
+        "circuits": circuit_breaker.open_circuits(row) if row else (),
         "form": form,
         "steps": steps,
         "works": probing.works(steps),
@@ -124,5 +192,19 @@ def _page(request: HttpRequest, form: ClusterForm, row: Cluster | None) -> HttpR
     return render(request, "settings/cluster.html", context, status=422 if form.errors else 200)
 
 
-def _is_test(request: HttpRequest, form: ClusterForm) -> bool:
-    return request.method == "POST" and request.POST.get("do") == "test" and not form.errors
+def _tested(
+    request: HttpRequest, form: ClusterForm, row: Cluster | None, wanted: Callable[[], Asked], now: datetime
+) -> Sequence[Step]:
+    """Nothing where the form is wrong, where it would send a token elsewhere, or after too many tests."""
+    if form.is_bound and not form.is_valid():
+        return ()
+    asked = wanted()
+    try:
+        cluster_actions.refuse_token_elsewhere(asked.address, asked.tokens)
+    except BadCluster as bad:
+        form.refuse(bad)
+        return ()
+    if not ConnectionTests().allow_request(request, None):
+        messages.error(request, f"At most {ConnectionTests.most} connection tests per minute. Try again in a minute.")
+        return ()
+    return cluster_actions.test_connection(asked, now, row)

@@ -2,31 +2,68 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import closing
+from datetime import UTC, datetime
 
+from jobs import allowed_paths
+from jobs.allowed_paths import PathRefused
 from jobs.models import Cluster
+from jobs.models.cluster import SubmitAs
 from scheduling.backends.base import Backend, Unreachable
 from scheduling.backends.opening import open_backend
+from scheduling.backends.senders import HeaderSenders, Senders, TokenSenders, token_user
 
-_open: dict[tuple[str, str, str], Backend] = {}
+_open: dict[tuple[str, ...], Backend] = {}
+
+
+def ping(cluster: Cluster, timeout_s: float) -> None:
+    """Over a connection of its own, whose answer is waited for no longer than this. Raises BackendError."""
+    try:
+        backend = open_backend(cluster.address, user=cluster.api_user, token=_token(cluster), timeout_s=timeout_s)
+    except ValueError as error:
+        raise Unreachable(str(error)) from None
+    with closing(backend):
+        backend.ping()
 
 
 def connect(cluster: Cluster) -> Backend:
     """The token is read anew for each key, so a rotated file takes effect with the next connection."""
-    key = (cluster.address, cluster.api_user, _token(cluster))
+    address, user, token = cluster.address, cluster.api_user, _token(cluster)
+    key = (address, user, token, cluster.submit_as, cluster.user_token_directory)
     if key not in _open:
-        address, user, token = key
         try:
-            _open[key] = open_backend(address, user=user, token=token)
+            _open[key] = open_backend(address, user=user, token=token, senders=_senders(cluster, token))
         except ValueError as error:
             raise Unreachable(str(error)) from None
     return _open[key]
 
 
+def _senders(cluster: Cluster, token: str) -> Senders | None:
+    user = cluster.api_user or token_user(token)
+    if cluster.submit_as == SubmitAs.USER_HEADER:
+        return HeaderSenders(service_user=user, token=token)
+    if cluster.submit_as == SubmitAs.USER_TOKENS:
+        read = allowed_paths.configured().read_token
+        return TokenSenders(service_user=user, directory=cluster.user_token_directory, read=read, now=_now)
+    return None
+
+
+def _now() -> datetime:
+    """Of this machine: several threads submit at once, and the database's clock would cost each a connection."""
+    return datetime.now(UTC)
+
+
 def _token(cluster: Cluster) -> str:
+    try:
+        return token_of(cluster)
+    except PathRefused as refused:
+        raise Unreachable(f"the token file {cluster.token_file} {refused}") from None
+
+
+def token_of(cluster: Cluster) -> str:
+    """Raises PathRefused. Only the program that starts the bundled cluster may name a file outside ACME_TOKEN_DIRS."""
     if not cluster.token_file:
         return ""
-    try:
-        return Path(cluster.token_file).read_text().strip()
-    except OSError as error:
-        raise Unreachable(f"token file {cluster.token_file} cannot be read ({error.strerror})") from None
+    if cluster.is_bundled:
+        return allowed_paths.read_program_token(cluster.token_file)
+    return allowed_paths.configured().read_token(cluster.token_file)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from django.db import connection, transaction
 
 from jobs.models import Cluster
+from jobs.retention import delete_batch
 from scheduling.models import LEAD_UNTIL, Estimate, EstimateError, EstimateOutcome, Forecast
 from scheduling.simulator.forecast import StartEstimate
 
@@ -83,14 +84,14 @@ def judge_started(cluster: Cluster) -> int:
         judged = [row[0] for row in cursor.fetchall()]
     Estimate.objects.filter(job_id__in=judged).delete()
     # It ended without ever starting: there is nothing to judge
-    Estimate.objects.filter(cluster=cluster).exclude(job__state="PENDING").delete()
+    delete_batch(Estimate.objects.filter(cluster=cluster).exclude(job__state="PENDING"))
     return len(judged)
 
 
 @transaction.atomic
 def sum_up_errors(cluster: Cluster, now: datetime) -> None:
     """By how far ahead the estimates looked, over the last days."""
-    EstimateOutcome.objects.filter(cluster=cluster, started_at__lt=now - OUTCOMES_KEPT).delete()
+    delete_batch(EstimateOutcome.objects.filter(cluster=cluster, started_at__lt=now - OUTCOMES_KEPT))
     low = timedelta(0)
     for lead, high in LEAD_UNTIL.items():
         _sum_up(cluster, lead, low, high, now)

@@ -1,7 +1,8 @@
 """What a look at the cluster means for one attempt or one node. Pure: facts in, one small value out.
 
-Doing nothing is a value too: whoever cannot be seen for a moment is not dead. Only a cluster that answers in full and
-still does not know an attempt after `GRACE` has lost it (a controller that was killed forgets its last seconds). An
+Doing nothing is a value too: an attempt that cannot be seen for a moment is not dead. One that a cluster does not know
+although it answers in full is only noted as missing: the cluster forgets ended jobs, so how it ended must be looked up
+elsewhere (`outcomes`). A job that was refused because its attempt had been started before says as little. An
 attempt that the cluster took and does not begin is stranded: its nodes were drained, died or went to somebody else
 between our look and our deed, and waiting for just these may take days while others are free.
 """
@@ -14,8 +15,8 @@ from datetime import datetime, timedelta
 
 from jobs.lifecycle import FINAL, Flag, NodeFlag, NodeState, State
 from scheduling.backends.base import SeenJob, SeenNode
+from scheduling.batch_script import STARTED_BEFORE
 
-GRACE = timedelta(seconds=30)
 BEGINS_WITHIN = timedelta(seconds=90)  # a controller may look at its queue only once a minute
 MOST_DOUBLINGS = 5  # what never begins goes round ever more rarely
 # By an operator of the cluster, who is respected, or until a time that the cluster itself has set
@@ -35,6 +36,8 @@ class AttemptFacts:
     promised_at: datetime
     stopping: bool
     number: int  # of the attempt among those of its job
+    accepted_at: datetime | None = None  # by our clock
+    has_record: bool = False  # its batch script refuses to start twice
 
 
 class News:
@@ -86,6 +89,8 @@ def news_of(facts: AttemptFacts, seen: SeenJob | None, now: datetime) -> list[Ne
     """In the order in which to apply them."""
     if seen is None:
         return [_absence(facts, now)]
+    if facts.has_record and refused_to_start(seen):
+        return [_missing(facts, now)]
     news: list[News] = []
     if seen.backend_id != facts.backend_id:
         news.append(Known(seen.backend_id))
@@ -108,8 +113,8 @@ def anything_new(facts: AttemptFacts, seen: SeenJob | None, now: datetime) -> bo
 
 def _is_stranded(facts: AttemptFacts, seen: SeenJob, now: datetime) -> bool:
     waits = seen.state == State.PENDING and not seen.reason.startswith(HELD_THERE)
-    # An outage may lie between the promise and the submission
-    there_since = max(facts.promised_at, seen.submitted_at or facts.promised_at)
+    # An outage may lie between the promise and the submission, and the cluster's clock may be wrong
+    there_since = facts.accepted_at or max(facts.promised_at, seen.submitted_at or facts.promised_at)
     return waits and not facts.confirmed and not facts.stopping and now - there_since > patience(facts.number)
 
 
@@ -126,14 +131,15 @@ def _has_run(seen: SeenJob) -> bool:
 
 
 def _absence(facts: AttemptFacts, now: datetime) -> News:
-    if not facts.sent:
-        return Nothing()
-    if facts.missing_since is None:
-        return Missing(now)
-    if now - facts.missing_since < GRACE:
-        return Nothing()
-    why = f"The cluster has not known it for {GRACE.seconds} s although it had accepted it."
-    return Over(State.NODE_FAIL, now, None, None, why)
+    return _missing(facts, now) if facts.sent else Nothing()
+
+
+def _missing(facts: AttemptFacts, now: datetime) -> News:
+    return Missing(now) if facts.missing_since is None else Nothing()
+
+
+def refused_to_start(seen: SeenJob) -> bool:
+    return seen.state == State.FAILED and seen.exit_code == STARTED_BEFORE
 
 
 def _words(seen: SeenJob) -> str:
@@ -144,9 +150,14 @@ def pick(seen: Sequence[SeenJob], backend_id: str) -> tuple[SeenJob | None, list
     """Of all jobs with one key: the one that counts, and the live ones that are too many."""
     if not seen:
         return None, []
-    ordered = sorted(seen, key=lambda job: (job.backend_id != backend_id, job.state in FINAL, job.backend_id))
+    ordered = sorted(seen, key=lambda job: _preference(job, backend_id))
     chosen = ordered[0]
     return chosen, [job for job in ordered[1:] if job.state not in FINAL]
+
+
+def _preference(job: SeenJob, backend_id: str) -> tuple[object, ...]:
+    """One that ran counts before one that was refused because of it, even where only the latter's id is known."""
+    return (refused_to_start(job), job.backend_id != backend_id, job.state in FINAL, job.backend_id)
 
 
 TOPOLOGY = ("rack", "leaf", "pod")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from jobs.models import Cluster
+from jobs.models import Cluster, Mode
+from jobs.models.cluster import SubmitAs
 
 
 class SeedCommand(BaseCommand):
@@ -27,6 +28,14 @@ class SeedCommand(BaseCommand):
             "log_root": given["log_root"],
             "token_file": given["token_file"],
             "api_user": settings.OWN_CLUSTER_USER,
+            "is_bundled": True,
+            "submit_as": SubmitAs.USER_HEADER,
         }
+        first = {"title": title, "mode": Mode.DRIVE}  # nobody else submits jobs here
         rows = Cluster.objects
-        return rows.update_or_create(name=name, defaults=place, create_defaults={**place, "title": title})
+        if other := rows.filter(is_bundled=True).exclude(name=name).first():
+            raise CommandError(
+                f"This Acme runs the cluster {other.name}, and was started to run {name}. "
+                "Use another directory for it: ACME_VAR=DIRECTORY make up"
+            )
+        return rows.update_or_create(name=name, defaults=place, create_defaults={**place, **first})

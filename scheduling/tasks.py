@@ -12,10 +12,11 @@ from celery import shared_task
 
 from jobs import clock
 from jobs.models import Cluster
+from jobs.retention import forget_visits
+from scheduling import circuit_breaker
 from scheduling.backends import telemetry
-from scheduling.backends.base import Unreachable
 from scheduling.connections import connect
-from scheduling.loops import evaluate, simulate
+from scheduling.loops import evaluate, outcomes, simulate
 from scheduling.loops import evaluation_rules as rules
 from scheduling.loops.account import account_once
 from scheduling.loops.care import care_once
@@ -23,18 +24,19 @@ from scheduling.loops.estimate import estimates
 from scheduling.loops.health import health_once
 from scheduling.loops.minute import forget_once, minute_once
 from scheduling.loops.recover import recover_once
-from scheduling.loops.sample import sample_once, sweep_once
+from scheduling.loops.sample import measure_once, sweep_once
 from scheduling.loops.slow import slow_once
 from scheduling.loops.stacks import stacks_once
 from scheduling.loops.staging import stage_once
 from scheduling.loops.sweep import wake_overdue
 from scheduling.loops.turn import turns
 from scheduling.loops.watch import watch_once
-from scheduling.models import Lease
+from scheduling.models import Endpoint, Lease
 
 log = logging.getLogger(__name__)
 
 CAMPAIGNS_LEASE = timedelta(minutes=2)
+OUTCOMES_LEASE = timedelta(minutes=1)
 
 HOLDER = f"{socket.gethostname()}:{uuid.uuid4().hex[:8]}"
 
@@ -50,6 +52,42 @@ def turn(cluster_id: int) -> int:
     return turns(cluster_id, f"{HOLDER}:{os.getpid()}", connect)
 
 
+@shared_task(name="scheduling.outcomes")
+def find_outcomes() -> None:
+    for cluster_id in outcomes.wanted():
+        find_outcomes_of.apply_async([cluster_id], expires=10)
+
+
+@shared_task(name="scheduling.outcomes_again")
+def find_unknown_outcomes() -> None:
+    for cluster_id in outcomes.wanted_again():
+        find_unknown_outcomes_of.apply_async([cluster_id], expires=60)
+
+
+@shared_task(name="scheduling.outcomes_of")
+def find_outcomes_of(cluster_id: int) -> int:
+    return _find_outcomes(cluster_id, again=False)
+
+
+@shared_task(name="scheduling.outcomes_again_of")
+def find_unknown_outcomes_of(cluster_id: int) -> int:
+    return _find_outcomes(cluster_id, again=True)
+
+
+def _find_outcomes(cluster_id: int, *, again: bool) -> int:
+    """One at a time saves effort; each result is guarded by what the attempt looked like."""
+    name = f"outcomes:{cluster_id}"
+    if (taken := Lease.take(name, HOLDER, OUTCOMES_LEASE)) is None:
+        return 0
+    try:
+        cluster = Cluster.objects.get(pk=cluster_id)
+        if circuit_breaker.is_open(cluster, Endpoint.CONTROL):
+            return 0
+        return outcomes.outcomes_once(cluster, connect(cluster), clock.now(), again=again)
+    finally:
+        Lease.give_back(name, taken.term)
+
+
 @shared_task(name="scheduling.estimates")
 def estimate_all() -> None:
     for cluster_id in Cluster.objects.values_list("pk", flat=True):
@@ -62,12 +100,15 @@ def estimate(cluster_id: int) -> int:
 
 
 @shared_task(name="scheduling.samples")
-def samples() -> None:
-    for cluster in Cluster.objects.exclude(metrics_address=""):
-        try:
-            sample_once(cluster, telemetry.read(cluster.metrics_address), clock.now())
-        except Unreachable as error:
-            log.warning("no telemetry of cluster %s: %s", cluster, error)
+def sample_all() -> None:
+    """Each cluster by itself: an exporter that hangs delays the samples of no other cluster."""
+    for cluster_id in Cluster.objects.exclude(metrics_address="").values_list("pk", flat=True):
+        sample.apply_async([cluster_id], expires=15)
+
+
+@shared_task(name="scheduling.sample")
+def sample(cluster_id: int) -> int:
+    return measure_once(Cluster.objects.get(pk=cluster_id), telemetry.read)
 
 
 @shared_task(name="scheduling.minutes")
@@ -88,7 +129,9 @@ def accounts() -> int:
 
 @shared_task(name="scheduling.watch")
 def watch() -> int:
-    return watch_once(clock.now())
+    done = watch_once(clock.now())
+    circuit_breaker.note_log_storage()
+    return done
 
 
 @shared_task(name="scheduling.slow")
@@ -110,6 +153,7 @@ def care() -> int:
 def sweep() -> int:
     wake_overdue(clock.now())
     forget_once(clock.now())
+    forget_visits(clock.now())
     return sweep_once(clock.now())
 
 

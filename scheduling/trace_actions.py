@@ -16,6 +16,7 @@ from jobs import journal
 from jobs.journal import Author
 from jobs.models import Team
 from jobs.readers import BadSpec
+from jobs.retention import delete_batch
 from jobs.traces.files import write
 from jobs.traces.trace import Trace
 from scheduling.models import UNFINISHED, Simulation, UploadedTrace
@@ -75,11 +76,14 @@ def remove(row: UploadedTrace, *, author: Author) -> None:
     row.delete()
 
 
+MOST_FORGOTTEN = 50  # at once: each holds megabytes
+
+
 def forget_once(now: datetime) -> int:
     """Those that nobody has replayed for long."""
     busy = Simulation.objects.filter(state__in=UNFINISHED, trace__startswith="upload:").values_list("trace", flat=True)
     numbers = [int(name.partition(":")[2]) for name in busy]
-    return UploadedTrace.objects.filter(used_at__lt=now - KEPT).exclude(pk__in=numbers).delete()[0]
+    return delete_batch(UploadedTrace.objects.filter(used_at__lt=now - KEPT).exclude(pk__in=numbers), MOST_FORGOTTEN)
 
 
 def _packed(trace: Trace) -> bytes:

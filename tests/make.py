@@ -43,7 +43,8 @@ def team(name: str = "pretraining", **members: str) -> Team:
 
 def cluster(name: str = "seren", *, nodes: int = 4, **fields: Any) -> Cluster:
     """With its nodes; heard of a moment ago. One that is there takes over the fields given."""
-    first = {"address": "http://127.0.0.1:1", "log_root": "/nonexistent", "heard_at": datetime.now(UTC)}
+    first = {"address": "http://127.0.0.1:1", "log_root": "/nonexistent", "mode": "drive"}
+    first["heard_at"] = datetime.now(UTC)
     row, new = Cluster.objects.get_or_create(name=name, defaults=first | fields)
     for number in range(1, nodes + 1) if new else ():
         node(f"{name}-{number:03d}", cluster=row)

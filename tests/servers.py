@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from acmeweb.services import keys, leash, ports, postgres, valkey
+from acmeweb.services import keys, leash, ports, postgres, users, valkey
 from tests.patience import PATIENCE_S
 
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL", "") not in ("", "0")
@@ -69,9 +69,10 @@ def start(stack: ExitStack) -> None:
 
 def start_postgres(home: Path, stack: ExitStack) -> str:
     password, port, directory = keys.made_up(), ports.pick(), home / "postgres"
-    postgres.prepare(directory, password, home / "initdb.log")
+    user = users.default().postgres
+    postgres.prepare(directory, password, home / "initdb.log", user)
     words = postgres.server(directory, port, postgres.THROW_AWAY)
-    _spawn(postgres.leashed(words, directory), home / "postgres.log", stack)
+    _spawn(postgres.leashed(words, directory, user=user), home / "postgres.log", stack)
     _until(lambda: postgres.answer_and_create(password, port), home / "postgres.log")
     return postgres.url(password, port)
 

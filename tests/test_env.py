@@ -1,12 +1,26 @@
 """Settings: the environment over the file, files for secrets, and sentences for what cannot be."""
 
+import os
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
+from django.db import connection
+from psycopg.conninfo import conninfo_attempts, conninfo_to_dict
 
-from acmeweb.env import BadSetting, Env, database, with_password
+from acmeweb.env import (
+    ROLE_TIMEOUTS,
+    BadSetting,
+    Env,
+    cluster_min_job_age_s,
+    database,
+    role,
+    with_password,
+    with_timeouts,
+)
 
 SCHEMES = ("redis", "valkey")
+SETTINGS = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
 
 
 def test_the_environment_wins_over_the_file():
@@ -69,7 +83,128 @@ def test_django_gets_the_password_unquoted():
     assert (described["PASSWORD"], described["OPTIONS"]) == ("p@s/:", {"sslmode": "require"})
 
 
+@pytest.mark.parametrize(
+    ("place", "host", "port"),
+    [
+        ("h1:5432,h2:5433", "h1,h2", "5432,5433"),
+        ("h1:5432,h2", "h1,h2", "5432,"),
+        ("h1,h2,h3", "h1,h2,h3", ""),
+        ("db.example.org", "db.example.org", ""),
+        ("db:6000", "db", "6000"),
+        ("[::1]:5432", "::1", "5432"),
+        ("[::1]", "::1", ""),
+        ("%2Fvar%2Frun%2FPostgreSQL", "/var/run/PostgreSQL", ""),
+        ("", "", ""),
+    ],
+)
+def test_one_database_server_or_several_are_named(place, host, port):
+    url = f"postgresql://acme:p%40s@{place}/acme?target_session_attrs=read-write"
+
+    described = database(Env({"DATABASE_URL": url}).url(("DATABASE_URL",), ("postgresql",)))
+
+    assert (described["HOST"], described["PORT"], described["NAME"]) == (host, port, "acme")
+    assert (described["USER"], described["PASSWORD"]) == ("acme", "p@s")
+    assert described["OPTIONS"] == {"target_session_attrs": "read-write"}
+
+
+def test_several_database_servers_are_what_the_driver_understands():
+    described = database(urlsplit("postgresql://acme@127.0.0.1:5433,127.0.0.2/acme"))
+
+    attempts = conninfo_attempts(conninfo_to_dict(host=described["HOST"], port=described["PORT"]))
+
+    assert [(one["host"], one.get("port") or "5432") for one in attempts] == [
+        ("127.0.0.1", "5433"),
+        ("127.0.0.2", "5432"),
+    ]
+
+
+@pytest.mark.django_db
+def test_the_next_database_server_is_taken_where_the_first_one_is_away():
+    here = connection.settings_dict
+    place = f"127.0.0.1:1,{here['HOST']}:{here['PORT']}"
+    described = database(urlsplit(f"postgresql://{place}/{here['NAME']}?target_session_attrs=read-write"))
+
+    with psycopg.connect(
+        host=described["HOST"],
+        port=described["PORT"],
+        user=here["USER"],
+        password=here["PASSWORD"],
+        dbname=described["NAME"],
+        **described["OPTIONS"],
+    ) as session:
+        assert session.info.port == int(here["PORT"])
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://u:hidden@h1:abc,h2:5432/db", "postgresql://u:hidden@h:0/db", "postgresql://u:hidden@h:99999/db"],
+)
+def test_a_database_port_that_is_none_is_refused_without_showing_the_password(url):
+    with pytest.raises(BadSetting, match=r"DATABASE_URL=.* is no port") as caught:
+        database(Env({"DATABASE_URL": url}).url(("DATABASE_URL",), ("postgresql",)))
+
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_url_that_cannot_be_taken_apart_is_refused_without_showing_the_password():
+    with pytest.raises(BadSetting, match=r"DATABASE_URL='.*': is no URL") as caught:
+        Env({"DATABASE_URL": "postgresql://u:hidden@[::1/db"}).url(("DATABASE_URL",), ("postgresql",))
+
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["0", "86401", "1.5", "-5", "", "5m", "٣"])
+def test_a_job_age_that_is_none_names_the_variable(value):
+    with pytest.raises(BadSetting, match=r"ACME_CLUSTER_MIN_JOB_AGE=.* is not a whole number of seconds from 1 to"):
+        cluster_min_job_age_s(Env({"ACME_CLUSTER_MIN_JOB_AGE": value}))
+
+
+def test_the_job_age_is_that_of_slurm_unless_it_is_set():
+    assert cluster_min_job_age_s(Env({})) == 300
+    assert cluster_min_job_age_s(Env({"ACME_CLUSTER_MIN_JOB_AGE": "5"})) == 5
+
+
 @pytest.mark.parametrize("value", ["0", "65536", "http", "-1", "", "٣"])
 def test_a_port_that_is_none_names_the_variable(value):
     with pytest.raises(BadSetting, match="ACME_PORT"):
         Env({"ACME_PORT": value}).number("ACME_PORT", 8000, 1, 2)
+
+
+@pytest.mark.parametrize("value", ["tokens", "/", "/a,b"])
+def test_a_directory_is_an_absolute_path_below_the_root(value):
+    with pytest.raises(BadSetting, match="is not an absolute path of a directory"):
+        Env({"ACME_TOKEN_DIRS": value}).directories("ACME_TOKEN_DIRS")
+
+
+def test_no_directory_is_the_default():
+    assert Env({"ACME_TOKEN_DIRS": ""}).directories("ACME_TOKEN_DIRS", "/a,/b") == ["/a", "/b"]
+
+
+def test_an_unknown_role_names_the_variable():
+    with pytest.raises(BadSetting, match="ACME_ROLE='webb': is none of web, loops, long"):
+        role(Env({"ACME_ROLE": "webb"}))
+
+
+def test_a_process_without_a_role_has_no_timeouts():
+    assert with_timeouts("-c work_mem=64MB", role(Env({}))) == "-c work_mem=64MB"
+
+
+@pytest.mark.parametrize(
+    ("name", "lock", "statement", "idle"),
+    [("web", "5s", "20s", "30s"), ("loops", "10s", "40s", "1min"), ("long", "30s", "5min", "2min")],
+)
+def test_postgresql_takes_the_timeouts_of_each_role(name, lock, statement, idle):
+    with psycopg.connect(os.environ["DATABASE_URL"], options=with_timeouts("", name)) as session:
+        shown = [session.execute(f"SHOW {setting}").fetchone()[0] for setting in SETTINGS]
+
+    assert shown == [lock, statement, idle]
+
+
+def test_timeouts_in_the_address_of_the_database_win():
+    with psycopg.connect(os.environ["DATABASE_URL"], options=with_timeouts("-c lock_timeout=7s", "web")) as session:
+        assert session.execute("SHOW lock_timeout").fetchone() == ("7s",)
+
+
+@pytest.mark.parametrize("name", sorted(ROLE_TIMEOUTS))
+def test_a_wait_for_a_lock_ends_before_its_statement_does(name):
+    assert ROLE_TIMEOUTS[name].lock_s < ROLE_TIMEOUTS[name].statement_s

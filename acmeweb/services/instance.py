@@ -7,10 +7,11 @@ stop. However it ends - Ctrl-C, an error, kill -9 - every process started here e
 
 from __future__ import annotations
 
+import compileall
 import errno
 import http.client
+import math
 import os
-import pwd
 import signal
 import subprocess
 import sys
@@ -21,15 +22,28 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from acmeweb.env import ROOT, BadSetting, Env, read_file, web_processes, with_password
-from acmeweb.services import keys, leash, locks, ports, postgres, preflight, programs, supervisor, valkey
+from acmeweb.env import ROOT, BadSetting, Env, cluster_min_job_age_s, read_file, web_processes, with_password
+from acmeweb.services import (
+    keys,
+    leash,
+    locks,
+    ownership,
+    ports,
+    postgres,
+    preflight,
+    programs,
+    supervisor,
+    users,
+    valkey,
+)
 from acmeweb.services.place import Place
 from acmeweb.services.preflight import CannotStart
 from acmeweb.services.prepare import ADMINISTRATOR, AS_GENERATED
 from acmeweb.services.programs import Wish
 from acmeweb.services.supervisor import Runner, Silent
 
-SERVERS_S, PREPARE_S, READY_S, STOP_S = 30.0, 300.0, 60.0, 30.0
+SERVERS_S, READY_S, STOP_S = 30.0, 60.0, 30.0
+SAY_EVERY_S = 60.0  # that the database is still being prepared
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104
 
 
@@ -128,6 +142,28 @@ def up(env: Env, var: Path) -> int:
         return 1
 
 
+class Waiting:
+    """Says every so often that something is not done yet, and what its log says last."""
+
+    def __init__(
+        self,
+        log: Path,
+        say: Callable[[str], None],
+        every_s: float = SAY_EVERY_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log, self._say, self._every_s, self._monotonic = log, say, every_s, monotonic
+        self._began = self._said = monotonic()
+
+    def remind(self) -> None:
+        now = self._monotonic()
+        if now - self._said < self._every_s:
+            return
+        self._said = now
+        last = supervisor.last_lines(self._log, 1).strip() or "it has written nothing yet"
+        self._say(f"The database is still being prepared after {now - self._began:.0f} s. {self._log} ends: {last}")
+
+
 def _in_words(error: OSError, var: Path) -> str:
     if error.errno == errno.ENOSPC:
         return f"The disk of {var} is full."
@@ -150,7 +186,10 @@ def _settle(env: Env, place: Place, bind: str, port: int, signs: Signs) -> Insta
         postgres_port=0 if database else ports.pick(_port(last, "DATABASE_URL")),
         valkey_port=0 if broker else ports.pick(_port(last, "VALKEY_URL")),
         cluster_port=ports.pick(_port(last, "SIMULATED_CLUSTER_URL")),
+        cluster_min_job_age_s=cluster_min_job_age_s(env),
+        cluster_accounting=env.flag("ACME_CLUSTER_ACCOUNTING", True),
         web=web_processes(env),
+        users=users.choose(env),
     )
     addresses = {
         "SECRET_KEY": env.text("SECRET_KEY") or keys.keep(place.secrets / "secret-key"),
@@ -178,31 +217,46 @@ def _port(last: Env, name: str) -> int | None:
 
 def _run(it: Instance) -> int:
     it.diary.note("starting")
-    if not it.wish.demo:
-        it.diary.note(_as_whom())
+    it.diary.note(_as_whom(it.wish))
     _write_servers(it)
+    if it.wish.users.separate:
+        ownership.divide(it.place, it.wish.users, runs_jobs=not it.wish.demo)
+        _compile_sources()
     with _runner(it) as (process, runner):
         try:
             _start(it, process, runner)
-            print(_ready_line(it, _admin_password(it)), flush=True)
+            print(_ready_lines(it, _admin_password(it)), flush=True)
             _watch(it, process, runner)
         finally:
             it.diary.wipe()
     return 1
 
 
-def _as_whom() -> str:
-    user = leash.unprivileged() or pwd.getpwuid(os.geteuid()).pw_name
-    return f"Jobs run on this machine as the user {user}, so whoever may submit there can run commands as {user}."
+def _as_whom(wish: Wish) -> str:
+    them = wish.users
+    if not them.separate:
+        return users.shared_user_warning(them, not wish.demo) or "everything runs as the user who started it"
+    jobs = "" if wish.demo else f", jobs {them.jobs} (one for each team)"
+    return f"user ids: Acme {them.acme}, PostgreSQL {them.postgres}, Valkey {them.valkey}{jobs}"
 
 
 def _write_servers(it: Instance) -> None:
+    them = it.wish.users
     if it.wish.postgres_port:
-        postgres.prepare(it.place.postgres, it.secrets["postgres"], it.place.log / "initdb.log")
+        log = it.place.log / "initdb.log"
+        postgres.prepare(it.place.postgres, it.secrets["postgres"], log, them.postgres)
         it.diary.note("PostgreSQL's files are there")
     if it.wish.valkey_port:
         text = valkey.configuration(it.place.valkey, it.secrets["valkey"], it.wish.valkey_port)
-        keys.write(it.place.run / "valkey.conf", text)
+        keys.write(it.place.valkey_conf, text)
+        if them.separate:
+            os.chown(it.place.valkey_conf, *leash.ids_of(them.valkey))
+
+
+def _compile_sources() -> None:
+    """Acme's own user may not write beside the sources, and each of its processes would compile them again."""
+    for package in ("acmeweb", "jobs", "failures", "scheduling"):
+        compileall.compile_dir(ROOT / package, quiet=2)
 
 
 @contextmanager
@@ -300,13 +354,24 @@ def _blame(it: Instance, names: list[str]) -> str:
 
 
 def _prepare(it: Instance, process: subprocess.Popen[bytes], runner: Runner) -> None:
-    """A process of its own: this one met its settings before there was a database."""
+    """A process of its own: this one met its settings before there was a database.
+
+    It may take as long as it needs: to end a migration in the middle of a large table would only make it begin again.
+    """
     words = [sys.executable, "manage.py", "prepare"]
     environment = {**it.environment, "ACME_ADMIN_PASSWORD": it.secrets["admin-password"]}
     log = it.place.log / "prepare.log"
     with log.open("wb") as out:
         child = subprocess.Popen(
-            leash.command(words, stop="KILL", parent=os.getpid(), hold=it.place.alive),
+            leash.command(
+                words,
+                stop="KILL",
+                parent=os.getpid(),
+                hold=it.place.alive,
+                user=it.wish.users.acme,
+                home=it.place.work,
+                reach=programs.SOURCES,
+            ),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -314,8 +379,14 @@ def _prepare(it: Instance, process: subprocess.Popen[bytes], runner: Runner) -> 
             env=environment,
             start_new_session=True,
         )
+    waiting = Waiting(log, lambda line: print(line, file=sys.stderr, flush=True))
+
+    def is_done() -> bool:
+        waiting.remind()
+        return child.poll() is not None
+
     try:
-        _until(it, lambda: child.poll() is not None, "the database to be prepared", PREPARE_S, process, runner)
+        _until(it, is_done, "the database to be prepared", math.inf, process, runner)
     finally:
         child.kill()
         child.wait()
@@ -340,10 +411,12 @@ def _admin_password(it: Instance) -> str:
     return it.secrets["admin-password"] if AS_GENERATED in said else ""
 
 
-def _ready_line(it: Instance, password: str) -> str:
+def _ready_lines(it: Instance, password: str) -> str:
     it.diary.wipe()
     shown = f"password {password}" if password else "password: as you set it"
-    return f"Acme is ready: {it.home}  user {ADMINISTRATOR}  {shown}  (Ctrl-C stops everything)"
+    ready = f"Acme is ready: {it.home}  user {ADMINISTRATOR}  {shown}  (Ctrl-C stops everything)"
+    warning = users.shared_user_warning(it.wish.users, not it.wish.demo)
+    return f"{ready}\n{warning}" if warning else ready
 
 
 def _watch(it: Instance, process: subprocess.Popen[bytes], runner: Runner) -> None:

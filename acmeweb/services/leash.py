@@ -1,6 +1,6 @@
 """Run one program on a leash: it ends when its parent ends, and it may give up root before it begins.
 
-    python acmeweb/services/leash.py --signal INT --user nobody --hold FILE -- postgres -D …
+    python acmeweb/services/leash.py --signal INT --user 60601 --hold FILE -- postgres -D …
 
 Supervisors forget children when they are killed with -9; the kernel does not (PR_SET_PDEATHSIG). The wrapper sets that,
 changes the user where asked, and becomes the program by exec: there is no process of its own that could die between.
@@ -28,6 +28,8 @@ SECBIT_NO_SETUID_FIXUP = 1 << 2
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
 CAP_DAC_OVERRIDE = 1
+CAP_DAC_READ_SEARCH = 2
+CAP_NET_BIND_SERVICE = 10
 CAPABILITY_VERSION_3 = 0x20080522
 
 # What a program under another user may know of our environment: nothing secret.
@@ -42,20 +44,19 @@ def command(
     user: str = "",
     hold: Path | None = None,
     reach: Sequence[Path] = (),
+    home: Path | None = None,
+    low_port: bool = False,
 ) -> list[str]:
     """The words that start `program` on a leash. -I -S: nothing of the surroundings, and a start in 10 ms."""
     words = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), "--signal", stop]
     words += ["--parent", str(parent)] if parent else []
     words += ["--user", user] if user else []
     words += ["--hold", str(hold)] if hold else []
+    words += ["--home", str(home)] if home else []
+    words += ["--low-port"] if low_port else []
     for path in reach:
         words += ["--reach", str(path)]
     return [*words, "--", *program]
-
-
-def unprivileged() -> str:
-    """The user that servers who refuse root are given: nobody for root, and no change for everyone else."""
-    return "nobody" if os.geteuid() == 0 else ""
 
 
 def may_reach(path: Path, uid: int, gid: int) -> bool:
@@ -71,32 +72,56 @@ def _allows(path: Path, uid: int, gid: int, others: int) -> bool:
     return seen.st_mode & (others << shift) == others << shift
 
 
-def become(user: str, reach: Sequence[Path]) -> None:
-    """Give up root for good; keep the one capability that walks through a checkout closed to others (mode 0700)."""
-    account = pwd.getpwnam(user)
+def become(user: str, reach: Sequence[Path], home: Path | None, low_port: bool) -> None:
+    """Give up root for good. Keep only the capabilities that the program cannot do its work without."""
+    uid, gid = ids_of(user)
     # Asked while still root: afterwards a closed directory could not even be looked into.
-    closed = not all(may_reach(path.resolve(), account.pw_uid, account.pw_gid) for path in reach)
-    if closed and sys.platform == "linux":
+    kept = needed_capabilities(reach, uid, gid, low_port) if sys.platform == "linux" else frozenset()
+    if kept:
         # Capabilities outlive the change of user, and access(2), which initdb asks, then counts them too.
         _prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)
     os.setgroups([])
-    os.setgid(account.pw_gid)
-    os.setuid(account.pw_uid)
-    if closed and sys.platform == "linux":
-        _keep_only(CAP_DAC_OVERRIDE)
-    kept = {name: value for name, value in os.environ.items() if name in PLAIN}
-    os.environ.clear()
-    os.environ.update(kept, HOME="/")
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    if kept:
+        _keep_only(kept)
+    if home is None:
+        plain = {name: value for name, value in os.environ.items() if name in PLAIN}
+        os.environ.clear()
+        os.environ.update(plain, HOME="/")
+    else:
+        os.environ.update(HOME=str(home), USER="acme", LOGNAME="acme")
 
 
-def _keep_only(capability: int) -> None:
-    """Drop every capability but this one, and make it survive the exec that follows."""
-    bit = 1 << capability
+def ids_of(user: str) -> tuple[int, int]:
+    """A name from the system's list, or a number, which needs no entry there and is also the number of its group."""
+    if user.isdigit():
+        return int(user), int(user)
+    account = pwd.getpwnam(user)
+    return account.pw_uid, account.pw_gid
+
+
+def needed_capabilities(reach: Sequence[Path], uid: int, gid: int, low_port: bool) -> frozenset[int]:
+    """Reading is enough to walk through a checkout closed to others (mode 0700); a program in it that is closed itself
+    can be started only with the right to everything."""
+    resolved = [path.resolve() for path in reach]
+    needed = {CAP_NET_BIND_SERVICE} if low_port else set()
+    if not all(may_reach(path, uid, gid) for path in resolved):
+        programs = [path for path in resolved if path.is_file()]
+        startable = all(_allows(program, uid, gid, stat.S_IXOTH) for program in programs)
+        needed.add(CAP_DAC_READ_SEARCH if startable else CAP_DAC_OVERRIDE)
+    return frozenset(needed)
+
+
+def _keep_only(capabilities: frozenset[int]) -> None:
+    """Drop every other capability, and make these survive the exec that follows."""
+    bits = sum(1 << capability for capability in capabilities)
     header = struct.pack("=Ii", CAPABILITY_VERSION_3, 0)
-    sets = struct.pack("=IIIIII", bit, bit, bit, 0, 0, 0)  # effective, permitted, inheritable; then the upper 32 bits
+    sets = struct.pack("=IIIIII", bits, bits, bits, 0, 0, 0)  # effective, permitted, inheritable; the upper 32 bits
     if ctypes.CDLL(None, use_errno=True).capset(header, sets) != 0:
         raise OSError(ctypes.get_errno(), "capset refused")
-    _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)
+    for capability in capabilities:
+        _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)
 
 
 def die_with_parent(stop: signal.Signals, parent: int) -> None:
@@ -136,8 +161,10 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="leash", description="run a program that ends with its parent")
     parser.add_argument("--signal", default="TERM", help="what the program gets when the parent is gone")
     parser.add_argument("--parent", type=int, default=0, help="the pid that must still be the parent, where known")
-    parser.add_argument("--user", default="", help="who to be, when root")
+    parser.add_argument("--user", default="", help="the name or number of the user to become, when root")
     parser.add_argument("--reach", type=Path, action="append", default=[], help="what that user must get at")
+    parser.add_argument("--home", type=Path, help="the user's home; with it the environment is kept")
+    parser.add_argument("--low-port", action="store_true", help="keep the right to listen on a port below 1024")
     parser.add_argument("--hold", type=Path, help="a file to keep a shared lock on")
     parser.add_argument("program", nargs="+")
     asked = parser.parse_args(argv)
@@ -147,7 +174,7 @@ def main(argv: Sequence[str]) -> None:
         hold(asked.hold)
     if asked.user and os.geteuid() == 0:
         try:
-            become(asked.user, asked.reach)
+            become(asked.user, asked.reach, asked.home, asked.low_port)
         except (OSError, KeyError) as error:
             sys.exit(f"cannot become {asked.user} ({error}); start it as an ordinary user instead of root")
     die_with_parent(signal.Signals[f"SIG{asked.signal}"], parent)

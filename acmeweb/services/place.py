@@ -37,6 +37,28 @@ class Place:
         return self.var / "valkey"
 
     @property
+    def valkey_conf(self) -> Path:
+        return self.run / "valkey.conf"
+
+    @property
+    def work(self) -> Path:
+        """The home of Acme's own processes: caches, and the time table of beat."""
+        return self.var / "work"
+
+    @property
+    def static(self) -> Path:
+        return self.var / "static"
+
+    @property
+    def cluster(self) -> Path:
+        """The state of the cluster that comes along, and the logs of its jobs."""
+        return self.var / "cluster"
+
+    @property
+    def cluster_logs(self) -> Path:
+        return self.cluster / "logs"
+
+    @property
     def env(self) -> Path:
         """Addresses and passwords of the running servers, for a `manage.py` in another shell."""
         return self.run / "env"

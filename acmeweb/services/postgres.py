@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -13,10 +12,11 @@ from urllib.parse import quote
 
 import psycopg
 
-from acmeweb.services import keys, leash
+from acmeweb.services import keys, leash, ownership
 from acmeweb.services.preflight import CannotStart
 
 USER = DATABASE = "acme"
+INITDB_USER = "nobody"  # initdb, unlike the server, refuses a user id without an entry in /etc/passwd
 
 # For two cores and a few GiB; a larger site brings its own server with DATABASE_URL.
 SETTINGS = {
@@ -56,43 +56,35 @@ def url(password: str, port: int, database: str = DATABASE) -> str:
     return f"postgresql://{USER}:{quote(password, safe='')}@127.0.0.1:{port}/{database}"
 
 
-def prepare(home: Path, password: str, log: Path) -> None:
+def prepare(home: Path, password: str, log: Path, user: str = "") -> None:
     """Make the data directory unless it is there, and clear away what an interrupted start left."""
     data = home / "data"
-    _own(home)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home.chmod(0o700)
     if not (data / "PG_VERSION").exists():
-        _initialise(home, password, log)
+        _initialise(home, password, log, INITDB_USER if user else "")
+    if user:
+        ownership.give(home, user)
     # Nobody is alive in there (the caller holds the instance's lock), but the pid could be another process's by now,
     # and PostgreSQL would then refuse to start.
     (data / "postmaster.pid").unlink(missing_ok=True)
 
 
-def _own(home: Path) -> None:
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if user := leash.unprivileged():
-        account = pwd.getpwnam(user)
-        if home.stat().st_uid != account.pw_uid:
-            _give(home, account)
-    home.chmod(0o700)
-
-
-def _give(home: Path, account: pwd.struct_passwd) -> None:
-    for directory, _, files in os.walk(home):
-        for name in (".", *files):
-            os.chown(Path(directory) / name, account.pw_uid, account.pw_gid, follow_symlinks=False)
-
-
-def _initialise(home: Path, password: str, log: Path) -> None:
+def _initialise(home: Path, password: str, log: Path, user: str) -> None:
     """Build it beside its place and rename it: a directory named `data` is a whole one."""
     new, told = home / "data.new", home / "password"
     shutil.rmtree(home / "data", ignore_errors=True)
     shutil.rmtree(new, ignore_errors=True)
     keys.write(told, password)
-    shutil.chown(told, home.stat().st_uid, home.stat().st_gid)
+    if user:
+        for path in (told, home):
+            os.chown(path, *leash.ids_of(user))
     words = [str(binary("initdb")), *INITDB, f"--pwfile={told}", "-U", USER, "-D", str(new)]
     try:
         with log.open("w") as file:
-            done = subprocess.run(leashed(words, home), stdout=file, stderr=file, check=False, start_new_session=True)
+            done = subprocess.run(
+                leashed(words, home, user=user), stdout=file, stderr=file, check=False, start_new_session=True
+            )
     finally:
         told.unlink(missing_ok=True)
     if done.returncode != 0:
@@ -109,11 +101,13 @@ def _why(log: Path) -> str:
     return f"PostgreSQL could not create its files: {telling[0]} (all of it: {log})."
 
 
-def leashed(words: Sequence[str], home: Path, hold: Path | None = None, parent: int | None = None) -> list[str]:
+def leashed(
+    words: Sequence[str], home: Path, hold: Path | None = None, parent: int | None = None, user: str = ""
+) -> list[str]:
     """INT is PostgreSQL's fast shutdown: it drops its clients and closes its files in order."""
     parent = os.getpid() if parent is None else parent
     reach = (Path(words[0]), home)
-    return leash.command(words, stop="INT", parent=parent, user=leash.unprivileged(), hold=hold, reach=reach)
+    return leash.command(words, stop="INT", parent=parent, user=user, hold=hold, reach=reach)
 
 
 def server(home: Path, port: int, extra: Mapping[str, str] | None = None) -> list[str]:

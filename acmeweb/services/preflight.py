@@ -55,7 +55,7 @@ def check_path(path: Path) -> None:
 
 def make_directories(place: Place) -> None:
     try:
-        for directory in (place.var, place.run, place.log, place.valkey):
+        for directory in (place.var, place.run, place.log, place.valkey, place.work, place.static):
             directory.mkdir(parents=True, exist_ok=True)
         place.secrets.mkdir(mode=0o700, exist_ok=True)
         place.secrets.chmod(0o700)

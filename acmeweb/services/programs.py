@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from django.core.management import get_commands
 
+from acmeweb.env import ROOT
 from acmeweb.services import leash, postgres, valkey
 from acmeweb.services.place import Place
+from acmeweb.services.users import Users
 
 PYTHON = sys.executable
 CELERY = (PYTHON, "-m", "celery", "-A", "acmeweb.celery:app")
+SOURCES = (ROOT, Path(sys.prefix), Path(PYTHON))  # what Acme's own programs must be able to read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,9 @@ class Program:
     patience_s: int = 5  # after this it is killed
     server: bool = False  # the others need it: starts before them, stops after them
     user: str = ""  # who to be instead of root
+    home: Path | None = None  # of that user; with it the program may know our environment
     reach: Sequence[Path] = ()  # what that user must get at
+    low_port: bool = False  # it listens on a port below 1024
     module: str = ""  # without this module or this command there is nothing to start
     command: str = ""
 
@@ -42,7 +48,15 @@ class Program:
         return not self.module or find_spec(self.module) is not None
 
     def leashed(self, hold: Path) -> list[str]:
-        return leash.command(self.words, stop=self.orphaned, user=self.user, hold=hold, reach=self.reach)
+        return leash.command(
+            self.words,
+            stop=self.orphaned,
+            user=self.user,
+            hold=hold,
+            reach=self.reach,
+            home=self.home,
+            low_port=self.low_port,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +70,26 @@ class Wish:
     postgres_port: int
     valkey_port: int
     cluster_port: int
+    cluster_min_job_age_s: int = 300
+    cluster_accounting: bool = True
     web: int = 1  # processes on the one port
+    users: Users = field(default_factory=Users)
 
 
 def table(wish: Wish) -> list[Program]:
-    rows = [_cluster(wish), _worker(), _beat(wish), *(_web(wish, number) for number in range(1, wish.web + 1))]
+    rows = [_cluster(wish), _workers(wish), _beat(wish), *(_web(wish, number) for number in range(1, wish.web + 1))]
     if wish.postgres_port:
         rows.append(_postgres(wish))
     if wish.valkey_port:
         rows.append(_valkey(wish))
     if wish.demo:
-        rows.append(Program(name="demo", words=(PYTHON, "manage.py", "demo_users"), command="demo_users"))
+        rows.append(_ours(wish, name="demo", words=(PYTHON, "manage.py", "demo_users"), command="demo_users"))
     return [row for row in rows if row.exists()]
+
+
+def _ours(wish: Wish, **row: Any) -> Program:
+    """A program of Acme itself."""
+    return Program(user=wish.users.acme, home=wish.place.work, reach=SOURCES, **row)
 
 
 def _postgres(wish: Wish) -> Program:
@@ -79,35 +101,43 @@ def _postgres(wish: Wish) -> Program:
         orphaned="INT",
         patience_s=8,
         server=True,
-        user=leash.unprivileged(),
+        user=wish.users.postgres,
         reach=(postgres.binary("postgres"), home),
     )
 
 
 def _valkey(wish: Wish) -> Program:
-    words = (str(valkey.binary()), str(wish.place.run / "valkey.conf"))
-    return Program(name="valkey", words=words, orphaned="TERM", server=True)
+    binary, home = valkey.binary(), wish.place.valkey
+    words = (str(binary), str(wish.place.valkey_conf))
+    reach = (binary, home)
+    return Program(name="valkey", words=words, orphaned="TERM", server=True, user=wish.users.valkey, reach=reach)
 
 
 def _cluster(wish: Wish) -> Program:
     module = "scheduling.simulator.server"
-    words = [PYTHON, "-m", module, "--state", str(wish.place.var / "cluster"), "--port", str(wish.cluster_port)]
-    words += ["--token-file", str(wish.place.cluster_token)]
-    # Ten times what large training runs report: with it the demo has something to show within the hour
-    words += ["--faults", "0.05"] if wish.demo else ["--execute"]
+    words = [PYTHON, "-m", module, "--state", str(wish.place.cluster), "--port", str(wish.cluster_port)]
+    words += ["--token-file", str(wish.place.cluster_token), "--min-job-age", str(wish.cluster_min_job_age_s)]
+    words += [] if wish.cluster_accounting else ["--no-accounting"]
     # Open requests get 3 s, jobs that do not hear TERM 5 s, and their end is written down
-    return Program(name="cluster", words=words, orphaned="TERM", patience_s=14, module=module)
+    row: dict[str, Any] = {"name": "cluster", "orphaned": "TERM", "patience_s": 14, "module": module}
+    if wish.demo:
+        # Ten times what large training runs report: with it the demo has something to show within the hour
+        return _ours(wish, words=[*words, "--faults", "0.05"], **row)
+    # It starts jobs as other users and stops them, so it stays root where we are
+    users = ["--job-uids", wish.users.jobs] if wish.users.separate else []
+    return Program(words=[*words, "--execute", *users], **row)
 
 
-def _worker() -> Program:
-    words = (*CELERY, "worker", "-c", "2", "--without-gossip", "--without-mingle", "-n", "worker@acme")
-    return Program(name="worker", words=words, patience_s=8)
+def _workers(wish: Wish) -> Program:
+    return _ours(wish, name="workers", words=(PYTHON, "-m", "acmeweb.services.workers"), patience_s=8)
 
 
 def _beat(wish: Wish) -> Program:
-    return Program(name="beat", words=(*CELERY, "beat", "-s", str(wish.place.run / "beat-schedule"), "--pidfile="))
+    words = (*CELERY, "beat", "-s", str(wish.place.work / "beat-schedule"), "--pidfile=")
+    return _ours(wish, name="beat", words=words)
 
 
 def _web(wish: Wish, number: int) -> Program:
     words = (PYTHON, "-m", "acmeweb.services.web", "--host", wish.bind, "--port", str(wish.port))
-    return Program(name="web" if number == 1 else f"web-{number}", words=words)
+    name = "web" if number == 1 else f"web-{number}"
+    return _ours(wish, name=name, words=words, low_port=wish.port < 1024)

@@ -144,10 +144,15 @@ class Runner:
         self._call("startProcessGroup", "acme", False)
 
     def start(self, name: str) -> None:
-        self._call("startProcess", f"acme:{name}", False)
+        self._call("startProcess", self._full_name(name), False)
 
     def stop(self, name: str) -> None:
-        self._call("stopProcess", f"acme:{name}", True)
+        self._call("stopProcess", self._full_name(name), True)
+
+    def _full_name(self, name: str) -> str:
+        """With the program's group: servers are groups of their own."""
+        rows = self._call("getAllProcessInfo")
+        return next((f"{row['group']}:{row['name']}" for row in rows if row["name"] == name), name)
 
     def _call(self, verb: str, *words: object) -> Any:
         try:

@@ -22,6 +22,7 @@ SERVED: dict[str, Any] = {
     "app": "acmeweb.asgi:application",
     "timeout_graceful_shutdown": 3,
     "server_header": False,
+    "proxy_headers": False,  # uvicorn would believe X-Forwarded-For from 127.0.0.1; see acmeweb/client_address.py
     # Forty bytes a message: compressing them would cost a thousand sockets more than sending them, and memory for each
     "ws_per_message_deflate": False,
 }
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--per-core", action="store_true", help="A process for each core, or ACME_WEB_PROCESSES.")
     asked = parser.parse_args()
+    os.environ.setdefault("ACME_ROLE", "web")
     count = env.web_processes(env.Env(os.environ)) if asked.per_core else 1
     if count > 1:
         uvicorn.run(**SERVED, host=asked.host, port=asked.port, workers=count, backlog=BACKLOG)

@@ -209,4 +209,4 @@ def sentence_of(errors: Any) -> str:
     for field, said in errors.items():
         words = " ".join(map(str, said)) if isinstance(said, list) else str(said)
         parts.append(words if field in ("detail", "jobs") else f"{field}: {words}")
-    return "; ".join(parts)
+    return "; ".join([*(part.removesuffix(".") for part in parts[:-1]), *parts[-1:]])

@@ -21,7 +21,20 @@ import typer
 from rich.console import Console
 from typer.completion import get_completion_script
 
-from acme_client import __version__, config, evaluate, explained, keys, offline, rules, script, simulate, table, verbs
+from acme_client import (
+    __version__,
+    clusters,
+    config,
+    evaluate,
+    explained,
+    keys,
+    offline,
+    rules,
+    script,
+    simulate,
+    table,
+    verbs,
+)
 from acme_client import top as live_view
 from acme_client import wrapped as wrapping
 from acme_client.api import Acme, AcmeError, Refused
@@ -407,6 +420,7 @@ verbs.register(app)
 simulate.register(app)
 evaluate.register(app)
 rules.register(app)
+clusters.register(app)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,10 @@ VERBS = {
     "hold": "Keep waiting jobs from starting.",
     "release": "Let held jobs start again.",
     "requeue": "Stop running jobs and put them back at their place in the queue.",
+    "mark-succeeded": "Record that jobs whose outcome is unknown succeeded.",
+    "mark-failed": "Record that jobs whose outcome is unknown failed.",
+    "run-again": "Run jobs again although their outcome is unknown.",
+    "adopt": "Take over running jobs of another Acme installation.",
 }
 
 

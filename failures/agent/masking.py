@@ -9,17 +9,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from jobs.masking import MASK, masked_command
+from jobs.masking import MASK, masked_text
 
 MOST = 64 << 10
 TOKENS = re.compile(
     r"\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abprs]-|AKIA|ASIA|AIza|eyJ)[\w.-]{12,}|"
     r"(?i:\bbearer\s+)[\w.~+/=-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|-----BEGIN [A-Z ]+-----\S*"
 )
+DOMAINS = "internal|local|lan|corp|cluster|com|net|org|io|edu|cn|de"
+# With bounds, as the standards of mail and DNS have them: each place of a long word is tried, but not to its end
 NAMES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("mail", re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")),
+    ("mail", re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}\b")),
     ("address", re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-fA-F]{1,4}:){4,7}[0-9a-fA-F]{1,4}\b")),
-    ("host", re.compile(r"\b(?:[a-z][a-z0-9-]*\.)+(?:internal|local|lan|corp|cluster|com|net|org|io|edu|cn|de)\b")),
+    ("host", re.compile(rf"\b(?:[a-z][a-z0-9-]{{0,62}}\.){{1,8}}(?:{DOMAINS})\b")),
     ("user", re.compile(r"(?<=/home/)[\w.-]+|(?<=/Users/)[\w.-]+|(?<=\buser=)[\w.-]+")),
 )
 
@@ -45,7 +47,7 @@ def masked(bundle: str, hosts: frozenset[str] = frozenset()) -> Masked:
     numbers: set[int] = set()
     room = MOST
     for row in bundle.split("\n"):
-        safe = _without_names(masked_command(TOKENS.sub(MASK, row)), names, hosts)
+        safe = _without_names(masked_text(TOKENS.sub(MASK, row)), names, hosts)
         room -= len(safe.encode("utf-8", "replace")) + 1
         if room < 0:
             break

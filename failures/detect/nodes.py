@@ -14,6 +14,7 @@ from failures.diagnosis import catalogue
 
 HOT_C = 87.0
 TOO_HOT_C = 93.0
+IMPOSSIBLE_C = 120.0  # GPUs switch themselves off well below; broken sensors report 127 or 255
 SILENT_S = 90.0  # six samples of fifteen seconds
 MANY_CORRECTED = 1_000  # in some minutes; a few are what ECC is for
 MANY_NVLINK = 100  # links repair single errors by themselves
@@ -66,10 +67,21 @@ def health(reading: Reading, now: float) -> list[Finding]:
     return sorted(found, key=lambda one: -order.index(one.severity))
 
 
+def reports_fault(reading: Reading) -> bool:
+    """Whether it reports a fault that ends the programs on it. Heat only slows them down: a node that is too hot did
+    not cause an end, and a temperature is what sensors most often report wrongly."""
+    return any(severity is Severity.BAD for severity, _ in _faults(reading))
+
+
 def _said(one: Reading, now: float) -> Iterator[tuple[Severity, str]]:
     if one.heard_at is None or now - one.heard_at > SILENT_S:
         ago = "ever" if one.heard_at is None else f"for {now - one.heard_at:.0f} s"
         yield Severity.WARN, f"No telemetry {ago}."
+    yield from _faults(one)
+    yield from _heat(one)
+
+
+def _faults(one: Reading) -> Iterator[tuple[Severity, str]]:
     for code in dict.fromkeys(one.xids):
         if code:
             yield _xid(code)
@@ -85,11 +97,12 @@ def _said(one: Reading, now: float) -> Iterator[tuple[Severity, str]]:
         yield Severity.WARN, f"NVLink errors: {one.nvlink_errors}."
     if one.nics_down:
         yield Severity.BAD, f"Network ports down: {', '.join(one.nics_down)}."
-    yield from _heat(one)
 
 
 def _heat(one: Reading) -> Iterator[tuple[Severity, str]]:
-    if one.hottest_c is not None and one.hottest_c >= HOT_C:
+    if one.hottest_c is not None and one.hottest_c >= IMPOSSIBLE_C:
+        yield Severity.WARN, f"A temperature sensor is broken: it reports {one.hottest_c:.0f} °C."
+    elif one.hottest_c is not None and one.hottest_c >= HOT_C:
         yield Severity.BAD if one.hottest_c >= TOO_HOT_C else Severity.WARN, f"A GPU is at {one.hottest_c:.0f} °C."
     if one.throttled is not None and one.throttled >= THROTTLED:
         yield Severity.WARN, f"GPUs are slowed down by heat or power {one.throttled:.0%} of the time."

@@ -99,7 +99,8 @@ def _case(reading: Reading, ending: Ending) -> Case:
         findings.append(unnamed)
     if (ended := endings.finding(ending)) is not None:
         findings.append(ended)
-    findings = [_seen_in_context(finding, findings) for finding in findings]
+    first_failed = first_failed_rank(reading.tail)
+    findings = [_seen_in_context(finding, findings, first_failed) for finding in findings]
     last = max((finding.last_number for finding in findings if finding.signature != CLOSING), default=0)
     closing = max((finding.last_number for finding in findings if finding.signature == CLOSING), default=0)
     progress = sum(_went_on(line, closing) for line in reading.tail if line.number > last)
@@ -133,13 +134,15 @@ def progressed(text: str) -> bool:
     return PROGRESS.search(text) is not None and LOADING_BAR.search(text) is None
 
 
-def _seen_in_context(finding: Finding, others: list[Finding]) -> Finding:
+def _seen_in_context(finding: Finding, others: list[Finding], first_failed: int | None) -> Finding:
     """The same words mean less when the trouble had begun before them."""
     at = finding.line.number
     if finding.signature in BOSS_LABELS and _sure_before(at, finding, others):
         return replace(finding, role=Role.CASCADE)
-    if finding.signature == GENERIC and finding.specificity in WEAK_POINTS and _symptom_before(at, others):
-        return replace(finding, role=Role.CASCADE)
+    if finding.signature == GENERIC and finding.specificity in WEAK_POINTS:
+        own_rank = first_failed if finding.line.rank == first_failed else None
+        if _symptom_before(at, others, own_rank):
+            return replace(finding, role=Role.CASCADE)
     if finding.signature == "checkpoint-torn" and any(SPAWNED in frame for frame in finding.frames):
         return replace(finding, role=Role.TEARDOWN, label="")
     if finding.signature == DAEMON_LOST and _killed_before(at, others):
@@ -183,10 +186,32 @@ def _sure_before(at: int, finding: Finding, others: list[Finding]) -> bool:
     )  # fmt: skip
 
 
-def _symptom_before(at: int, others: list[Finding]) -> bool:
+def _symptom_before(at: int, others: list[Finding], own_rank: int | None = None) -> bool:
+    """Whether a symptom precedes this line. Ranks share one log in no fixed order, so with `own_rank`, the rank that
+    failed first, only symptoms of that rank count, and those of which no rank is known."""
     return any(
-        other.role is Role.CASCADE and other.specificity >= AUDIBLE and 0 < other.line.number < at for other in others
-    )
+        other.role is Role.CASCADE and other.specificity >= AUDIBLE and 0 < other.line.number < at
+        and (own_rank is None or other.line.rank is None or own_rank in other.ranks)
+        for other in others
+    )  # fmt: skip
+
+
+REPORT_BEGINS = re.compile(r"Root Cause \(first observed failure\)")
+REPORT_RANK = re.compile(r"^\W*rank +: +(\d+)\b")
+REPORT_LINES = 8  # of a torchrun report after its headline
+
+
+def first_failed_rank(tail: tuple[Line, ...]) -> int | None:
+    """The rank that torchrun reports as the first failure. Every node has an agent of its own, which knows the ranks
+    of that node only: where the reports name several ranks, none of them is known to be the first of the job."""
+    ranks: set[int] = set()
+    left = 0
+    for line in tail:
+        left = REPORT_LINES if REPORT_BEGINS.search(line.message) else left - 1
+        if left > 0 and (named := REPORT_RANK.search(line.message)):
+            ranks.add(int(named[1]))
+            left = 0
+    return ranks.pop() if len(ranks) == 1 else None
 
 
 SAVING = ("serialization.py:save", "serialization.py:_save", "serialization.py:_legacy_save", "save_checkpoint")

@@ -47,8 +47,9 @@ def weighed(bundle: str, scanner: Scanner) -> Iterator[tuple[str, float]]:
     """Each line's message once, with what it weighs."""
     data = bundle.encode("utf-8", "replace")
     heavy: dict[int, float] = {}
-    for at, index in scanner.hits(data):
-        number = data.count(b"\n", 0, at - 1)
+    number = counted = 0
+    for at, index in sorted(scanner.hits(data)):
+        number, counted = number + data.count(b"\n", counted, at - 1), max(counted, at - 1)
         heavy[number] = max(heavy.get(number, ELSE), WEIGHTS.get(scanner.signatures[index].role, ELSE))
     for number, row in enumerate(data.decode("utf-8", "replace").split("\n")):
         if row.strip():

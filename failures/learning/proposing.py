@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from failures.diagnosis import engine, lines
@@ -23,6 +23,7 @@ SPECIFICITY = 74  # a clear cause, and still below every shipped signature that 
 FEWEST_WORDS = 3
 FEWEST_LETTERS = 14
 LONGEST = 160
+WIDEST = 80  # characters of a hole
 HOLE = "\0"
 VARIABLE = re.compile(r"'[^']{0,80}'|\"[^\"]{0,80}\"|(?:/[\w.@+-]+){2,}|\b[\w.-]*\d[\w.:,+-]*")
 ROUTINE = re.compile(r"(?i)^\s*(?:File \"|Traceback \(|raise |During handling|The above exception)")
@@ -97,19 +98,50 @@ def _speaks(message: str) -> bool:
 
 
 def _judged(text: str, confirmed: Past, past: Sequence[Past]) -> Proposal | None:
-    pattern = shape(text)
-    looks = re.compile(pattern)
-    if any(one.cause != confirmed.cause and looks.search(one.bundle) for one in past):
+    pattern, parts = shape(text), _parts(text)
+    if any(one.cause != confirmed.cause and _stands_in(parts, one.bundle) for one in past):
         return None
-    same = {one.key for one in past if one.cause == confirmed.cause and looks.search(one.bundle)} | {confirmed.key}
+    same = {one.key for one in past if one.cause == confirmed.cause and _stands_in(parts, one.bundle)}
+    same.add(confirmed.key)
     name = f"learned-{hashlib.sha256(f'{confirmed.cause}{pattern}'.encode()).hexdigest()[:10]}"
     return Proposal(name=name, label=confirmed.cause, pattern=pattern, example=text[:500], support=len(same))
 
 
 def shape(text: str) -> str:
     """Its words, with room where it had numbers, names or paths. Holes are bounded, so scanning stays linear."""
-    parts = VARIABLE.sub(HOLE, text[:LONGEST]).split(HOLE)
-    return r".{0,80}".join(re.escape(part).replace(r"\ ", " ").replace("/", r"\/") for part in parts)
+    return f".{{0,{WIDEST}}}".join(re.escape(part).replace(r"\ ", " ").replace("/", r"\/") for part in _parts(text))
+
+
+def _parts(text: str) -> list[str]:
+    return VARIABLE.sub(HOLE, text[:LONGEST]).split(HOLE)
+
+
+def _stands_in(parts: Sequence[str], bundle: str) -> bool:
+    """Whether the shape of these parts is found. Python's `re` would try every way to fill the holes."""
+    longest = max(parts, key=len)
+    return longest in bundle and any(_fits(parts, row) for row in bundle.split("\n") if longest in row)
+
+
+def _fits(parts: Sequence[str], row: str) -> bool:
+    """All ends of each part that can be reached, part by part: linear in the row for each part."""
+    ends = list(range(len(row) + 1))
+    for number, part in enumerate(parts):
+        widest = WIDEST if number else 0
+        reached, place = [], 0
+        for start in _places(part, row):
+            while place < len(ends) and ends[place] < start - widest:
+                place += 1
+            if place < len(ends) and ends[place] <= start:
+                reached.append(start + len(part))
+        ends = reached
+    return bool(ends)
+
+
+def _places(part: str, row: str) -> Iterator[int]:
+    at = row.find(part)
+    while at >= 0:
+        yield at
+        at = row.find(part, at + 1) if at < len(row) else -1
 
 
 def as_signature(name: str, label: str, pattern: str, example: str) -> Signature:

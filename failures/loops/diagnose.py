@@ -7,8 +7,9 @@ What a turn does  notes the failed attempts, claims one row at a time (counted, 
 Failure story     Killed anywhere: what was claimed comes back when its lease is over, and the number of its try says
                   whose result counts. Two workers: a row is skipped while it is locked, and due later once claimed. A
                   log that breaks its reader three times, by an error or by taking the worker with it, is Unknown with
-                  that reason and is not read again. A log that is not there yet is looked for a second time; then the
-                  verdict stands on what the cluster said. Run twice: nothing is left to do.
+                  that reason and is not read again. A log that is not there yet is looked for a second time, one whose
+                  storage does not answer a third time; then the verdict stands on what the cluster said. Run twice:
+                  nothing is left to do.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from failures.diagnosis.values import Diagnosis as PureDiagnosis
 from failures.models import Diagnosis
 from failures.reading import Judged
 from jobs import clock
-from jobs.logs import NothingYet
+from jobs.logs import NothingYet, StorageSilent
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ TIME = timedelta(seconds=20)  # well below what a task may take
 MOST_TRIES = 3
 LATE_LOG = timedelta(seconds=2)  # a shared file system may show a file a moment after its writer is gone
 PATIENCE = timedelta(seconds=5)
+SILENT_STORAGE = timedelta(seconds=20)
 
 Judge = Callable[..., Judged]
 Bundle = Callable[..., str]
@@ -79,6 +81,9 @@ def _verdict(row: Diagnosis, now: datetime, judge: Judge) -> bool:
     found = judge(row.attempt)
     if isinstance(found.no_log, NothingYet) and now - row.failed_at < PATIENCE and row.tries == 1:
         actions.put_off(row, str(found.no_log), now + LATE_LOG)
+        return False
+    if isinstance(found.no_log, StorageSilent) and row.tries < MOST_TRIES:
+        actions.put_off(row, str(found.no_log), now + SILENT_STORAGE)
         return False
     actions.judge(row, found.verdict, found.cost, found.first_symptom_at, clock.now())  # reading took its time
     return True

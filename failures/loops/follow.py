@@ -16,7 +16,6 @@ Failure story     Killed anywhere: what was kept last is true of the bytes it na
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 from datetime import datetime, timedelta
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -50,8 +49,8 @@ def _follow(row: Following, now: datetime, pace: Pace) -> None:
     """The row boundary: whatever one log does, the next one is followed."""
     attempt = row.attempt
     try:
-        with closing(Stream(attempt.job.cluster.log_root, attempt.log_path)) as grown:
-            actions.keep(row, growing.look(row, grown, now, pace), now)
+        grown = Stream(attempt.job.cluster.log_root, attempt.log_path)
+        actions.keep(row, growing.look(row, grown, now, pace), now)
     except NoLog:
         actions.keep(row, actions.Look(size=0, due_at=now + LATER), now)
     except SoftTimeLimitExceeded:

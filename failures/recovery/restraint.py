@@ -11,7 +11,9 @@ from datetime import datetime, timedelta
 
 from failures.recovery.remedies import CORDONING, RESTARTING, RUNNING_AGAIN, TERMS, Action, Mode
 from failures.recovery.resizing import Change
-from failures.recovery.values import OPT_IN, OPT_OUT, Breaker, Facts, History, Limit, Policy, Saved
+from failures.recovery.values import OPT_IN, OPT_OUT, Breaker, Done, Facts, History, Limit, Policy, Saved
+
+PLAIN_RESTARTS = frozenset({Action.RESTART, Action.ELSEWHERE, Action.TEST})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,16 +66,32 @@ def _unsure(case: Case) -> Limit | None:
 def _too_often(case: Case) -> Limit | None:
     terms, same = TERMS[case.action], (case.action, case.facts.job)
     since = case.now - terms.within
-    count = sum((one.action, one.job) == same and one.at > since for one in case.history.done)
+    done = [one for one in case.history.done if (one.action, one.job) == same and one.at > since]
+    count = sum(not _saved_more_since(one, case.base) for one in done)
     hours = terms.within / timedelta(hours=1)
     return (Mode.PROPOSE, f"“{case.action}” was done {count} times within {hours:g} h") if count >= terms.most else None
 
 
+def _saved_more_since(done: Done, base: Saved | None) -> bool:
+    """A restart after which the job saved a newer checkpoint is part of no loop: a gang of thousands of GPUs meets
+    several broken nodes in an hour. A loss that goes wrong again and again needs a person although it saves."""
+    if done.action not in PLAIN_RESTARTS or done.checkpoint is None or base is None:
+        return False
+    return base.step > done.checkpoint
+
+
 def _loses_all(case: Case) -> Limit | None:
     step = max((one.step or 0 for one in case.history.tries), default=0)
-    if not case.restarts or case.base is not None or not step:
+    if not case.restarts or case.base is not None or not step or _repeats_little(case):
         return None
     return Mode.PROPOSE, f"it had come to step {step}, and no checkpoint is known to start from"
+
+
+def _repeats_little(case: Case) -> bool:
+    """A job that failed before its first save. Repeating minutes costs less than waiting for a person; but a job that
+    had loaded a checkpoint has one, and it is only not found."""
+    ran = case.facts.ran
+    return ran is not None and ran <= case.policy.most_repeated and case.facts.started_from is None
 
 
 def _not_opted_in(case: Case) -> Limit | None:

@@ -53,6 +53,7 @@ class Facts:
     labels: Mapping[str, str] = field(default_factory=dict)
     checkpoints: tuple[Saved, ...] = ()
     started_from: int | None = None  # the step of the checkpoint that it had loaded
+    ran: timedelta | None = None  # all attempts of the job together; known where no checkpoint is
     spike_at: int | None = None  # the step at which the loss went up
     sign: str = ""  # what a detector saw
     request: Request | None = None  # where it may have asked for too little
@@ -127,6 +128,7 @@ class Policy:
     sure: float = 0.7  # what a diagnosis must reach before anything acts on it
     first_wait: timedelta = timedelta(minutes=1)
     longest_wait: timedelta = timedelta(minutes=5)  # a try costs less than a gang's GPUs that stand idle
+    most_repeated: timedelta = timedelta(minutes=30)  # of a job without a checkpoint: a person takes as long to come
     skip_before: int = 0  # steps of data left out ahead of a spike
     skip_after: int = 100  # and behind it
 

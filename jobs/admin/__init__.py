@@ -6,7 +6,19 @@ row at a time, with a reason, so an Event tells of it.
 
 from django.contrib import admin
 
-from jobs.admin import cluster, door, event, execution, job, maintenance, people, telemetry, token, user  # noqa: F401 (importing them registers them)
+from jobs.admin import (  # noqa: F401 (importing them registers them)
+    cluster,
+    door,
+    event,
+    execution,
+    installation,
+    job,
+    maintenance,
+    people,
+    telemetry,
+    token,
+    user,
+)
 
 admin.site.site_header = "Acme operations"
 admin.site.site_title = "Acme operations"

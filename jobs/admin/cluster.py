@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import flatten_fieldsets
 from django.db.models import Count, IntegerField, OuterRef, Q, QuerySet, Subquery
@@ -17,11 +18,37 @@ from jobs.admin.event import EventInline, ShowsEvents
 from jobs.admin.record import AcmeAdmin, CappedPaginator, KeepsHistory
 from jobs.admin.verbs import Asked, Verb, WithVerbs, many
 from jobs.models import Allocation, Attempt, Cluster, DrainMode, Mode, Node
+from jobs.models.cluster import TOKENS, tokens_of
 from jobs.notation import format_memory
+
+CONNECTION = (
+    *("address", "api_user", "token_file", "submit_as", "user_token_directory"),
+    *("metrics_address", "log_root"),
+)
+
+
+class ClusterForm(forms.ModelForm):
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        others = Cluster.objects.exclude(pk=self.instance.pk)
+        owners = others.with_tokens_for_another_address(tokens_of(cleaned), cleaned.get("address", ""))
+        if {"address", *TOKENS}.intersection(self.changed_data):
+            for name, owner in owners.items():
+                self.add_error(name, owner.token_belongs_here)
+        self._refuse_saved_token_elsewhere(cleaned)
+        return cleaned
+
+    def _refuse_saved_token_elsewhere(self, cleaned: dict[str, Any]) -> None:
+        """The settings page asks for a confirmation; the console has none."""
+        itself = Cluster.objects.filter(pk=self.instance.pk)
+        if itself.with_tokens_for_another_address(tokens_of(cleaned), cleaned.get("address", "")):
+            page = f"/settings/clusters/of/{self.instance.name}/"
+            self.add_error("address", f"The saved token would be sent there. Change the address at {page} instead.")
 
 
 @admin.register(Cluster)
 class ClusterAdmin(ShowsEvents, KeepsHistory, AcmeAdmin):
+    form = ClusterForm
     history = ("jobs", "events", "deeds", "nodes")
     list_display = (
         "name",
@@ -38,21 +65,26 @@ class ClusterAdmin(ShowsEvents, KeepsHistory, AcmeAdmin):
     search_fields = ("name__startswith", "title")
     search_help_text = "Begin of the name, or any part of the title."
     date_hierarchy = "created_at"
-    readonly_fields = ("product", "api", "heard_long", "trouble", "wanted", "created")
+    readonly_fields = ("product", "api", "heard_long", "trouble", "unreadable_text", "wanted", "created")
     fieldsets = (
         (None, {"fields": ("name", "title", "mode", "policy", "policy_settings", "placement")}),
         (
-            "How it is reached",
-            {"fields": ("address", "api_user", "token_file", "metrics_address", "log_root", "checkpoint_root")},
+            "Connection",
+            {"fields": (*CONNECTION, "checkpoint_root")},
         ),
         ("What it asks of jobs and nodes", {"fields": ("checkpoint_signal", "test_command")}),
-        ("What it said", {"fields": ("product", "api", "heard_long", "trouble", "wanted", "created")}),
+        (
+            "What it said",
+            {"fields": ("product", "api", "heard_long", "trouble", "unreadable_text", "wanted", "created")},
+        ),
     )
 
     decided_by = ("policy", "policy_settings", "placement")  # changed on the page of the queue, which tells of it
 
     def get_readonly_fields(self, request: HttpRequest, obj: Cluster | None = None) -> tuple[str, ...]:
-        return self.readonly_fields + self.decided_by if obj else self.readonly_fields
+        decided = self.decided_by if obj else ()
+        set_by_acme = CONNECTION if obj and obj.is_bundled else ()
+        return (*self.readonly_fields, *decided, *set_by_acme)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Cluster]:
         closed = Q(nodes__in=Node.objects.troubled().values("pk"))
@@ -74,7 +106,7 @@ class ClusterAdmin(ShowsEvents, KeepsHistory, AcmeAdmin):
 
     @admin.display(description="trouble")
     def short_trouble(self, cluster: Cluster) -> str:
-        return looks.clipped(cluster.trouble)
+        return looks.clipped(cluster.problem)
 
     @admin.display(description="heard")
     def heard_long(self, cluster: Cluster) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib import admin
+from django.http import HttpRequest
 
 from jobs.admin import looks
 from jobs.admin.record import RecordAdmin
-from jobs.models import IdempotencyKey
+from jobs.models import IdempotencyKey, LoginAttempts
 
 
 @admin.register(IdempotencyKey)
@@ -22,3 +25,22 @@ class IdempotencyKeyAdmin(RecordAdmin):
     @admin.display(description="at", ordering="created_at")
     def made(self, row: IdempotencyKey) -> str:
         return looks.when(row.created_at)
+
+
+@admin.register(LoginAttempts)
+class LoginAttemptsAdmin(RecordAdmin):
+    """Counters by hash: neither names nor addresses are kept. A superuser may delete one, so its limit starts again."""
+
+    list_display = ("began", "count", "key")
+    ordering = ("-since",)
+    date_hierarchy = "since"
+    search_fields = ("key__exact",)
+    search_help_text = "A whole hash."
+    fields = ("began", "count", "key")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.is_superuser
+
+    @admin.display(description="since", ordering="since")
+    def began(self, row: LoginAttempts) -> str:
+        return looks.when(row.since)

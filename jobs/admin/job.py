@@ -15,6 +15,7 @@ from jobs.admin.execution import AttemptInline, CheckpointInline, DependencyInli
 from jobs.admin.job_verbs import JOB_VERBS
 from jobs.admin.record import RecordAdmin
 from jobs.admin.verbs import WithVerbs
+from jobs.display_text import shown
 from jobs.lifecycle import FINAL, LIVE, State
 from jobs.models import Attempt, Hold, Job
 from jobs.notation import format_duration, format_memory
@@ -73,7 +74,7 @@ class JobAdmin(WithVerbs, RecordAdmin):
                     ("submitted_long", "started", "ended"),
                     ("name", "kind"),
                     ("cluster", "team", "user"),
-                    ("array", "comment"),
+                    ("array", "comment_block"),
                 )
             },
         ),
@@ -91,7 +92,7 @@ class JobAdmin(WithVerbs, RecordAdmin):
                 "fields": (
                     *("command_block", "workdir", "variables"),
                     ("checkpoint_dir", "checkpoint_interval", "checkpoint_signal"),
-                    "labels",
+                    "label_pairs",
                 )
             },
         ),
@@ -194,7 +195,15 @@ class JobAdmin(WithVerbs, RecordAdmin):
 
     @admin.display(description="command")
     def command_block(self, job: Job) -> str:
-        return looks.block(job.command)
+        return looks.block(shown(job.command))
+
+    @admin.display(description="comment")
+    def comment_block(self, job: Job) -> str:
+        return looks.block(shown(job.comment))
+
+    @admin.display(description="labels")
+    def label_pairs(self, job: Job) -> str:
+        return looks.environment(job.labels)
 
     @admin.display(description="environment")
     def variables(self, job: Job) -> str:

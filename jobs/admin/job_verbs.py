@@ -9,6 +9,7 @@ from django import forms
 
 from jobs import verbs
 from jobs.admin.verbs import Asked, Verb, many
+from jobs.lifecycle import Flag
 from jobs.models import Job
 from jobs.spec import HIGHEST_PRIORITY
 
@@ -55,6 +56,32 @@ def _priority_effect(jobs: Sequence[Job]) -> str:
     return f"priority: {moved} in the queue; higher goes first." + _refusing(stages["live"] + stages["finished"])
 
 
+def _unknown(jobs: Sequence[Job]) -> tuple[int, str]:
+    lacking = sum(Flag.OUTCOME_UNKNOWN in job.flags for job in jobs)
+    return lacking, _refusing(len(jobs) - lacking)
+
+
+def _succeeded_effect(jobs: Sequence[Job]) -> str:
+    lacking, others = _unknown(jobs)
+    return f"mark-succeeded: {many(lacking, 'job', 'become')} COMPLETED." + others
+
+
+def _failed_effect(jobs: Sequence[Job]) -> str:
+    lacking, others = _unknown(jobs)
+    return f"mark-failed: {many(lacking, 'job', 'become')} FAILED." + others
+
+
+def _run_again_effect(jobs: Sequence[Job]) -> str:
+    lacking, others = _unknown(jobs)
+    return f"run-again: {many(lacking, 'job', 'go')} back to the queue, whether or not the command succeeded." + others
+
+
+def _adopt_effect(jobs: Sequence[Job]) -> str:
+    theirs = sum(bool(job.installation) and job.is_live for job in jobs)
+    kept = many(theirs, "job", "become")
+    return f"adopt: {kept} a job of this installation, never started again." + _refusing(len(jobs) - theirs)
+
+
 PRIORITY = forms.IntegerField(label="Priority", min_value=-HIGHEST_PRIORITY, max_value=HIGHEST_PRIORITY)
 
 EFFECTS = {
@@ -63,6 +90,10 @@ EFFECTS = {
     "priority": _priority_effect,
     "requeue": _requeue_effect,
     "cancel": _cancel_effect,
+    "mark-succeeded": _succeeded_effect,
+    "mark-failed": _failed_effect,
+    "run-again": _run_again_effect,
+    "adopt": _adopt_effect,
 }
 
 

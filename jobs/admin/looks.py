@@ -11,6 +11,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from jobs.display_text import shown
 from jobs.lifecycle import Badge
 from jobs.models import Attempt, Job
 from jobs.notation import format_duration
@@ -95,9 +96,9 @@ def block(text: str) -> SafeString | str:
 
 
 def environment(variables: Mapping[str, object]) -> SafeString | str:
-    """People put keys into environments; whoever looks at a job need not learn them."""
-    shown = ((k, "(hidden)" if SECRETIVE.search(k) else v) for k, v in sorted(variables.items()))
-    return pairs(shown)
+    """People put keys into environments and labels; whoever looks at a job need not learn them."""
+    found = ((k, "(hidden)" if SECRETIVE.search(k) else shown(str(v))) for k, v in sorted(variables.items()))
+    return pairs(found)
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> SafeString | str:

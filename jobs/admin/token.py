@@ -27,6 +27,11 @@ class TokenForm(WithinOwnRights):
         at = self.cleaned_data["expires_at"]
         if at and "expires_at" in self.changed_data and at <= timezone.now():
             raise ValidationError("It would have expired already.")
+        if self.instance.pk is None or "expires_at" in self.changed_data:
+            # A later change counts from when the token was made, or its life could be extended without limit
+            made_at = self.instance.created_at if self.instance.pk else timezone.now()
+            if why := token_actions.life_error(at, made_at):
+                raise ValidationError(why)
         return at
 
 
@@ -98,7 +103,9 @@ class TokenAdmin(WithVerbs, AcmeAdmin):
         return form
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        return {"user": request.user.pk} | super().get_changeform_initial_data(request)
+        life = token_actions.max_life()
+        first = {"user": request.user.pk, "expires_at": timezone.now() + life if life else None}
+        return first | super().get_changeform_initial_data(request)
 
     def formfield_for_foreignkey(self, db_field: ForeignKey, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "user" and not request.user.is_superuser:
@@ -143,7 +150,9 @@ class TokenAdmin(WithVerbs, AcmeAdmin):
 
     @admin.display(description="expires", ordering="expires_at")
     def expires(self, token: Token) -> str:
-        return looks.when(token.expires_at) if token.expires_at else "never"
+        if token.expires_at:
+            return looks.when(token.expires_at)
+        return looks.beside("never", "no limit when it was made") if token_actions.max_life() else "never"
 
     @admin.display(description="created")
     def created(self, token: Token) -> str:

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin  # importing it registers Django's own first
+from django.contrib.auth.forms import AdminPasswordChangeForm
+from django.db import transaction
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 
+from jobs import token_actions
 from jobs.admin import looks
 from jobs.admin.people import MembershipInline
 from jobs.admin.record import KeepsHistory, RecordAdmin
+from jobs.journal import Author
 from jobs.models import Identity
 
 User = get_user_model()
 
 admin.site.unregister(User)
+
+
+class ResetPasswordForm(AdminPasswordChangeForm):
+    revoke_tokens = forms.BooleanField(
+        label="Revoke the user's tokens",
+        required=False,
+        initial=True,
+        help_text="Programs that use them are refused from their next request on. The user's sessions end in any case.",
+    )
 
 
 @admin.register(User)
@@ -30,8 +44,22 @@ class UserAdmin(KeepsHistory, DjangoUserAdmin):
     inlines = (MembershipInline,)
     powers = ("is_superuser", "is_staff", "groups", "user_permissions")
 
+    change_password_form = ResetPasswordForm
+    change_user_password_template = "admin/jobs/reset_password.html"  # noqa: S105 - a path
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).prefetch_related("memberships__team")
+
+    @transaction.atomic
+    def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
+        """Django's page, which checks the permission; it made a change if the stored hash is another one."""
+        before = User.objects.filter(pk=id).values_list("password", flat=True).first() if id.isdecimal() else None
+        response = super().user_change_password(request, id, form_url)
+        if before is not None and request.POST.get("revoke_tokens"):
+            user = User.objects.get(pk=id)
+            if user.password != before:
+                token_actions.revoke_all(user, author=Author.of(request), why="An administrator reset the password.")
+        return response
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         own = tuple(super().get_readonly_fields(request, obj))

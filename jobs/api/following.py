@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -25,8 +24,9 @@ from django.db import close_old_connections
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from jobs import allowed_paths, log_files, storage
 from jobs.door.streaming import while_listened_to
-from jobs.logs import NoLog, NothingYet, clean, open_beneath
+from jobs.logs import NoLog, NothingYet, StorageSilent, clean
 from jobs.models import Attempt
 
 PLACE = "acme.following"  # where the wish lies in the ASGI scope
@@ -134,39 +134,36 @@ async def follow(wish: Wish, ended: Ended, pace: Pace = PACE) -> AsyncIterator[b
     log = _Log(wish.root, wish.path, wish.offset)
     over_since: float | None = None
     yield b"retry: 1000\n" + event("start", json.dumps({"attempt": wish.number, "offset": wish.offset}))
-    try:
-        while True:
-            # Asked before the look: what was printed before the end is then in what is read
-            now = time.monotonic()
-            if over_since is None and await ended(wish.attempt_id):
-                over_since = now
-            finished = over_since is not None and now - over_since >= pace.settle_s
-            try:
-                text, truncated = await asyncio.to_thread(log.more, finished)
-            except NoLog as nothing:
-                if finished or not isinstance(nothing, NothingYet):
-                    yield _end(wish, log.at, str(nothing))
-                    return
-                text, truncated = "", False
-            if truncated:
-                yield event("truncated", "", 0)
-            if text:
-                yield event("", text, log.at)
-                beaten = time.monotonic()
-            elif finished:
-                yield _end(wish, log.at, "The attempt has ended.")
+    while True:
+        # Asked before the look: what was printed before the end is then in what is read
+        now = time.monotonic()
+        if over_since is None and await ended(wish.attempt_id):
+            over_since = now
+        finished = over_since is not None and now - over_since >= pace.settle_s
+        try:
+            text, truncated = await asyncio.to_thread(log.more, finished)
+        except NoLog as nothing:
+            if finished or not isinstance(nothing, NothingYet | StorageSilent):
+                yield _end(wish, log.at, str(nothing))
                 return
-            now = time.monotonic()
-            if now - began >= pace.longest_s:
-                yield event("reconnect", "This connection has lasted long enough; come back with Last-Event-ID.")
-                return
-            if now - beaten >= pace.beat_s:
-                beaten = now
-                yield b": still here\n\n"
-            if not text:
-                await asyncio.sleep(pace.look_s)
-    finally:
-        log.close()
+            text, truncated = "", False
+        if truncated:
+            yield event("truncated", "", 0)
+        if text:
+            yield event("", text, log.at)
+            beaten = time.monotonic()
+        elif finished:
+            yield _end(wish, log.at, "The attempt has ended.")
+            return
+        now = time.monotonic()
+        if now - began >= pace.longest_s:
+            yield event("reconnect", "This connection has lasted long enough; come back with Last-Event-ID.")
+            return
+        if now - beaten >= pace.beat_s:
+            beaten = now
+            yield b": still here\n\n"
+        if not text:
+            await asyncio.sleep(pace.look_s)
 
 
 def _end(wish: Wish, at: int, why: str) -> bytes:
@@ -181,21 +178,20 @@ def event(name: str, text: str, at: int | None = None) -> bytes:
 
 
 class _Log:
-    """Reads on from where it was; opens the file when there is one."""
+    """Reads on from where it was, as soon as there is a file."""
 
     def __init__(self, root: str, path: str, at: int) -> None:
         self.root, self.path, self.at = root, path, at
-        self.fd = -1
         self.waits_with = -1  # bytes of a line without its end, at the last look
 
     def more(self, finished: bool) -> tuple[str, bool]:
         """The next text, cleaned, and whether the file became shorter than what was read of it."""
-        if self.fd < 0:
-            self.fd = open_beneath(self.root, self.path)
-        truncated = os.fstat(self.fd).st_size < self.at
+        found = self._read()
+        truncated = found.size < self.at
         if truncated:
             self.at = 0
-        raw = os.pread(self.fd, PIECE_BYTES, self.at)
+            found = self._read()
+        (raw,) = found.pieces
         taken = self._whole_part(raw, finished)
         self.at += len(taken)
         return clean(taken), truncated
@@ -211,10 +207,9 @@ class _Log:
         self.waits_with = -1 if rests else len(raw)
         return raw if finished or len(raw) == PIECE_BYTES else (_characters(raw) if rests else b"")
 
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+    def _read(self) -> log_files.Found:
+        words = (self.root, self.path, ((PIECE_BYTES, self.at),), None, allowed_paths.configured())
+        return storage.call(self.root, log_files.read, *words)
 
 
 def _characters(raw: bytes) -> bytes:

@@ -17,7 +17,7 @@ from jobs.door import pages, query, versions
 from jobs.door.endpoint import Detail, Listing, Verb, as_it_is, found
 from jobs.door.errors import BadField
 from jobs.door.rights import Rule
-from jobs.lifecycle import Kind, State
+from jobs.lifecycle import JOB_STATES, Kind
 from jobs.many import MOST_VERBS, Outcome
 from jobs.models import Attempt, Cluster, Event, Hold, Job, Scope, Team
 from jobs.rights import Caller
@@ -37,7 +37,7 @@ FILTERS = {
     "user": query.related("user_id", get_user_model(), "username"),
     "name": query.text("name", "contains", "startswith", walked=Job),
     "kind": query.choice("kind", list(Kind)),
-    "state": query.choice("state", list(State)),
+    "state": query.choice("state", list(JOB_STATES)),
     "reason": query.text("reason"),
     "hold": query.choice("hold", Hold.values),
     "preemptible": query.truth("preemptible"),
@@ -233,7 +233,8 @@ def _endpoint(verb: verbs.Verb) -> type[JobVerb]:
     body = shapes.PRIORITY if verb.takes_priority else shapes.WHY
     rule = Rule(scope=SUBMIT, says=verb.says, body=body, answer=shapes.JOB, conflicts=True, team=True)
     table = {"verb": verb, "takes": takes, "rules": {"POST": rule}, "__doc__": verb.says}
-    return type(f"{verb.name.title()}Job", (JobVerb,), table)
+    words = verb.name.title().replace("-", "")
+    return type(f"{words}Job", (JobVerb,), table)
 
 
 VERBS = {name: _endpoint(verb) for name, verb in verbs.VERBS.items()}

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.handlers.asgi import ASGIRequest
 from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
-from rest_framework.exceptions import NotFound
+from rest_framework.exceptions import APIException, NotFound
 from rest_framework.response import Response
 
 from jobs import readers
@@ -16,7 +16,7 @@ from jobs.api import following
 from jobs.door.endpoint import Endpoint, found, refuse_unknown
 from jobs.door.errors import BadField
 from jobs.door.rights import Rule
-from jobs.logs import NoLog, Stream
+from jobs.logs import NoLog, StorageSilent, Stream
 from jobs.models import Attempt, Scope
 
 MOST_TAIL_LINES = 100_000
@@ -24,6 +24,13 @@ RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 TAIL = re.compile(r"(\d{1,18})(lines)?", re.ASCII)
 
 ATTEMPT = {"attempt": ({"type": "integer", "minimum": 1, "maximum": 32767}, "Its number; else the newest.")}
+
+
+class LogUnavailable(APIException):
+    """The file system of the logs does not answer."""
+
+    status_code = 503
+    wait = 10
 
 
 class OfLog(Endpoint):
@@ -69,13 +76,11 @@ class JobLog(OfLog):
             raise BadField("tail", "cannot be together with the header Range")
         try:
             stream = Stream(attempt.job.cluster.log_root, attempt.log_path)
+            return self._answer(stream, attempt, tail, wanted)
+        except StorageSilent as silent:
+            raise LogUnavailable(str(silent)) from None
         except NoLog as nothing:
             raise NotFound(str(nothing)) from None
-        try:
-            return self._answer(stream, attempt, tail, wanted)
-        except BaseException:
-            stream.close()
-            raise
 
     def _answer(self, stream: Stream, attempt: Attempt, tail: str | None, wanted: str | None) -> HttpResponseBase:
         if tail is not None:
@@ -84,7 +89,6 @@ class JobLog(OfLog):
         part = None if wanted is None or "If-Range" in self.request.headers else _part(wanted, stream.size)
         if part is not None:
             if part[0] >= part[1]:
-                stream.close()
                 return _no_such_part(wanted, stream.size)
             stream.cut(*part)
         return _streamed(self.request, stream, attempt, 206 if part else 200)
@@ -98,8 +102,6 @@ def _no_such_part(wanted: Any, size: int) -> Response:
 def _streamed(request: Any, stream: Stream, attempt: Attempt, status: int) -> StreamingHttpResponse:
     chunks = stream if isinstance(request._request, ASGIRequest) else stream.in_turn()
     answer = StreamingHttpResponse(chunks, status=status, content_type="text/plain; charset=utf-8")
-    # A generator that never began closes nothing, so the stream is closed by name
-    answer._resource_closers.append(stream.close)  # type: ignore[attr-defined]
     answer["Content-Length"] = str(stream.stop - stream.start)
     answer["Accept-Ranges"] = "bytes"
     answer["X-Content-Type-Options"] = "nosniff"

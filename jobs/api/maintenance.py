@@ -12,7 +12,8 @@ from rest_framework.response import Response
 from jobs import clock, maintenance_actions, readers
 from jobs.api.jobs import LONGEST_REASON
 from jobs.api.nodes import held
-from jobs.api.shapes import CLUSTER, HELD
+from jobs.api.places import cluster_row
+from jobs.api.shapes import CLUSTER_DETAIL, HELD
 from jobs.door import pages, query, versions
 from jobs.door.endpoint import Detail, Listing, Verb, as_it_is, found, locked, refuse_unknown
 from jobs.door.errors import BadField
@@ -150,8 +151,8 @@ class Maintenances(Verb, Listing):
         for field in ("name", "reason", "end_at"):
             if field not in asked:
                 raise BadField(field, "is needed")
-        dry, now, cluster = asked.pop("dry_run", False), clock.now(), _cluster(name)
-        versions.refuse_stale(self.request, CLUSTER.show(cluster), CLUSTER.observed)
+        dry, now, cluster = asked.pop("dry_run", False), clock.now(), cluster_row(name, self.caller)
+        versions.refuse_stale(self.request, CLUSTER_DETAIL.show(cluster), CLUSTER_DETAIL.observed)
         if "lead" in asked and asked["lead"] is None:
             raise BadField("lead", "is UNLIMITED: then no job without a time limit would ever start there")
         fields: dict[str, Any] = {"start_at": now, "lead": LEAD} | asked

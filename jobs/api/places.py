@@ -1,4 +1,4 @@
-"""Clusters, teams and the caller: read-only."""
+"""Clusters, teams and the caller: read-only. How clusters are added and changed is in `scheduling.api.clusters`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,22 @@ from jobs.door.endpoint import Detail, Endpoint, Listing, found, refuse_unknown
 from jobs.door.rights import Rule
 from jobs.door.shapes import Field, Shape, moment, number, plain
 from jobs.models import Cluster, Job, Mode, Quota, Scope, Team
+from jobs.rights import Caller
 
 BY_NAME = {"name": pages.Sort(column="name"), "id": pages.ID}
 
 
-class Clusters(Listing):
+SEES_CONNECTION = ("jobs.operate_cluster", "jobs.add_cluster", "jobs.change_cluster")
+
+
+def cluster_row(name: str, caller: Caller) -> Cluster:
+    """As CLUSTER_DETAIL shows it to this caller."""
+    row: Cluster = found(Cluster.objects.all(), "cluster", name=name)
+    row.shows_connection = caller.may(*SEES_CONNECTION)  # type: ignore[attr-defined]
+    return row
+
+
+class ReadClusters(Listing):
     """List clusters."""
 
     tag = "Clusters and teams"
@@ -35,15 +46,15 @@ class Clusters(Listing):
         return Cluster.objects.all()
 
 
-class OneCluster(Detail):
+class ReadCluster(Detail):
     """One cluster."""
 
     tag = "Clusters and teams"
-    shape = shapes.CLUSTER
-    rules = {"GET": Rule(scope=Scope.READ, says="One cluster", answer=shapes.CLUSTER, team=True)}
+    shape = shapes.CLUSTER_DETAIL
+    rules = {"GET": Rule(scope=Scope.READ, says="One cluster", answer=shapes.CLUSTER_DETAIL, team=True)}
 
     def row(self, name: str) -> Cluster:
-        return found(Cluster.objects.all(), "cluster", name=name)
+        return cluster_row(name, self.caller)
 
 
 def _series(says: str) -> Field:

@@ -22,8 +22,9 @@ from jobs.door.shapes import (
     truth,
 )
 from jobs.lifecycle import CODES, Kind, NodeState, State, title
-from jobs.masking import masked, masked_command
+from jobs.masking import masked, masked_text
 from jobs.models import Attempt, Care, DrainMode, Hold, Job, Mode, Role, Scope
+from jobs.models.cluster import DRIVE_MEANS, SubmitAs
 from jobs.spec import HIGHEST_PRIORITY
 
 ID = text("Short public id that sorts by time; an array's task is written ID_INDEX.")
@@ -93,12 +94,14 @@ JOB = Shape(
         "array_limit": number("Tasks of the array that may run at once.", nullable=True),
         "nodelist": text("Of the newest attempt.", get=_latest("nodelist"), needs=()),
         "backend_id": text("The cluster's own id of it.", get=_latest("backend_id"), needs=()),
-        "labels": names(),
-        "comment": text(listed=False),
-        "command": text(get=lambda job: masked_command(job.command), needs=("command",), listed=False),
+        "labels": names("Secrets are masked.", get=lambda job: masked(job.labels), needs=("labels",)),
+        "comment": text(
+            "Secrets are masked.", get=lambda job: masked_text(job.comment), needs=("comment",), listed=False
+        ),
+        "command": text(get=lambda job: masked_text(job.command), needs=("command",), listed=False),
         "workdir": text(listed=False),
         "environment": names(
-            "Values behind names that promise a secret are masked.",
+            "Secrets are masked, by the variable's name or by what its value looks like.",
             get=lambda job: masked(job.environment),
             needs=("environment",),
             listed=False,
@@ -242,7 +245,109 @@ CLUSTER = Shape(
         "gpu_hour_price": measure("In the currency that the server is set to.", nullable=True),
         "product": text(),
         "heard_at": moment("When it last answered.", nullable=True, observed=True),
-        "trouble": text("Why it did not answer since.", observed=True),
+        "trouble": text("Why its last scheduling turn failed; empty when it succeeded.", observed=True),
+        "unreadable_count": number("Rows of its last answer that could not be read.", observed=True),
+        "unreadable_rows": text("Which rows these are, and why. Nothing is concluded about them.", observed=True),
+    },
+)
+
+MODE_SAYS = f"observe: watch; advise: propose starts; drive: decide what runs where. In drive: {DRIVE_MEANS}"
+
+
+SUBMIT_AS_SAYS = (
+    "The user that jobs run as on the cluster. service: the user of Acme's token, for everybody, so that people and"
+    " teams are not isolated there; user_header: the person who submitted, named to a token that may act for others;"
+    " user_tokens: the person who submitted, by a token of their own."
+)
+
+
+def _connection(name: str, says: str) -> Field:
+    """Null for callers who neither operate nor configure clusters; `places.cluster_row` knows which are which."""
+    return text(
+        says, nullable=True, get=lambda row: getattr(row, name) if row.shows_connection else None, needs=(name,)
+    )
+
+
+CLUSTER_DETAIL = Shape(
+    "ClusterDetail",
+    {
+        **CLUSTER.fields,
+        "address": _connection(
+            "address", "Of its slurmrestd. Null, as the next ones, without a permission on clusters."
+        ),
+        "api_user": _connection("api_user", "Sent as X-SLURM-USER-NAME."),
+        "token_file": _connection("token_file", "Path to the file with the JWT; the token itself is never shown."),
+        "submit_as": text(SUBMIT_AS_SAYS, choices=SubmitAs.values),
+        "user_token_directory": _connection("user_token_directory", "For user_tokens: one token file for each user."),
+        "metrics_address": _connection("metrics_address", "GPU telemetry in DCGM exporter format."),
+        "log_root": _connection("log_root", "Shared directory that job logs are written to."),
+        "checkpoint_root": _connection("checkpoint_root", "Shared directory beneath which jobs keep checkpoints."),
+        "checkpoint_signal": text("Asks jobs to save a checkpoint before they are stopped; empty: never."),
+        "burn_in_minutes": number("How long a repaired node is tested before it accepts jobs.", low=0),
+        "is_bundled": truth("Started by Acme itself, which also sets how it is reached."),
+    },
+)
+CLUSTER_CHANGES = {
+    "title": text(required=False),
+    "address": text(
+        "http://host:6820 or unix:///run/slurmrestd.sock. With a new address name token_file again: the token is sent"
+        " there from then on.",
+        required=False,
+    ),
+    "api_user": text("Sent as X-SLURM-USER-NAME.", required=False),
+    "token_file": text(
+        "Path to a file containing the JWT, beneath a directory of ACME_TOKEN_DIRS on the server.", required=False
+    ),
+    "submit_as": text(SUBMIT_AS_SAYS, choices=SubmitAs.values, required=False),
+    "user_token_directory": text(
+        "For user_tokens: a directory beneath ACME_TOKEN_DIRS with one token file for each user, named as the user.",
+        required=False,
+    ),
+    "metrics_address": text("GPU telemetry in DCGM exporter format.", required=False),
+    "log_root": text("Shared directory that job logs are written to, as the server sees it.", required=False),
+    "checkpoint_root": text("Shared directory beneath which jobs keep checkpoints.", required=False),
+    "mode": text(MODE_SAYS, choices=Mode.values, required=False),
+    "checkpoint_signal": text("[B:]USR1[@seconds], as for sbatch --signal; empty: never.", required=False),
+    "burn_in_minutes": number("How long a repaired node is tested.", low=0, high=10_080, required=False),
+    "gpu_hour_price": measure(
+        "In the currency of the server; null: no costs are shown.", nullable=True, required=False
+    ),
+    "reason": text("Kept in the Event.", required=False),
+}
+CLUSTER_CHANGE = Shape("ClusterChange", CLUSTER_CHANGES, example={"mode": "advise"})
+NEW_CLUSTER = Shape(
+    "ClusterRequest",
+    {
+        **CLUSTER_CHANGES,
+        "name": text("Small letters, digits and dashes, at most 40."),
+        "address": text("http://host:6820 or unix:///run/slurmrestd.sock."),
+        "mode": text(f"observe if left out. {MODE_SAYS}", choices=Mode.values, required=False),
+    },
+    example={"name": "seren", "address": "http://127.0.0.1:6820", "mode": "observe"},
+)
+CONNECTION_FIELDS = (
+    *("address", "api_user", "token_file", "submit_as", "user_token_directory"),
+    *("metrics_address", "log_root"),
+)
+CONNECTION = Shape(
+    "ConnectionRequest",
+    {name: NEW_CLUSTER.fields[name] for name in CONNECTION_FIELDS},
+)
+CONNECTION_TEST = Shape(
+    "ConnectionTest",
+    {
+        "works": truth("No step is wrong."),
+        "steps": many(
+            Shape(
+                "ConnectionTestStep",
+                {
+                    "name": text(),
+                    "good": truth("Null where it was not tried, or there was nothing to try.", nullable=True),
+                    "says": text(),
+                    "advice": text("What to do; empty where nothing is wrong."),
+                },
+            )
+        ),
     },
 )
 
@@ -304,7 +409,7 @@ WISH = Shape(
     {
         "command": text("A script or a command line; the cluster runs it, Acme never does."),
         "team": text("Needed by those who submit for several teams.", required=False),
-        "cluster": text("Needed where there are several.", required=False),
+        "cluster": text("Needed where Acme drives several.", required=False),
         "name": text("Otherwise the first word of the command.", required=False),
         "kind": text(choices=Kind, required=False),
         "workdir": text("Absolute path.", required=False),

@@ -17,7 +17,7 @@ from rest_framework.exceptions import PermissionDenied, ValidationError
 
 from jobs import clock, readers, submit_actions, wishes
 from jobs.journal import Author
-from jobs.models import Cluster, Job, Node, Role, Team
+from jobs.models import Cluster, Job, Mode, Node, Role, Team
 from jobs.rights import Caller
 from jobs.spec import BadSpec, JobSpec, Shape, parse, refuse_circle, refuse_priority
 
@@ -249,7 +249,8 @@ class Places:
 
     def cluster_of(self, name: Any) -> Cluster:
         if name is None:
-            return _only("cluster", list(self.clusters.values()), "there are")
+            driven = [cluster for cluster in self.clusters.values() if cluster.mode == Mode.DRIVE]
+            return _only("cluster", driven or list(self.clusters.values()), "there are")
         return _named("cluster", name, self.clusters.values(), "there is no cluster")
 
 

@@ -21,8 +21,6 @@ register_converter(NodeName, "node_name")
 
 urlpatterns = [
     path("me/", places.Me.as_view()),
-    path("clusters/", places.Clusters.as_view()),
-    path("clusters/<slug:name>/", places.OneCluster.as_view()),
     path("clusters/<slug:name>/maintenance/", maintenance.Maintenances.as_view()),
     path("clusters/<slug:name>/maintenance/<int:number>/", maintenance.OneMaintenance.as_view()),
     path("clusters/<slug:name>/maintenance/<int:number>/cancel/", maintenance.CancelMaintenance.as_view()),

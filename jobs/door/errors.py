@@ -54,6 +54,12 @@ class Unavailable(exceptions.APIException):
     wait = AWAY_S
 
 
+class TooSlow(Unavailable):
+    """A statement ran into its timeout."""
+
+    default_detail = "The database took too long and was stopped. Try again, or ask for less at once."
+
+
 class TooLarge(exceptions.APIException):
     status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
     default_detail = "The body of the request is too large."
@@ -79,6 +85,9 @@ def translated(error: Exception) -> Exception:
             return Conflict("Somebody else changed the same rows at the same moment; try again.", RETRY_S)
         case OperationalError() if isinstance(error.__cause__, postgres.DeadlockDetected | postgres.LockNotAvailable):
             return Conflict("Somebody else is changing the same rows; try again.", RETRY_S)
+        case OperationalError() if isinstance(error.__cause__, postgres.QueryCanceled):
+            log.warning("a statement was stopped: %s", error)
+            return TooSlow()
         case OperationalError() | InterfaceError():
             log.warning("the database does not answer: %s", error)
             return Unavailable()

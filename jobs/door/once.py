@@ -149,10 +149,10 @@ def keep(answers: Mapping[Keyed, Any], status: int, headers: Mapping[Keyed, Mapp
 
 
 def _kept(asked: Sequence[Keyed], now: datetime) -> QuerySet[IdempotencyKey]:
-    """What is kept of these; what its users may have forgotten is thrown away on the way."""
-    mine = IdempotencyKey.objects.filter(user__in={one.user_id for one in asked})
+    """What is kept of these. An answer that is too old makes room for a new one; the others go with the sweep."""
+    mine = IdempotencyKey.objects.filter(user__in={one.user_id for one in asked}, key__in=[one.key for one in asked])
     mine.forgotten(now).delete()
-    return mine.filter(key__in=[one.key for one in asked])
+    return mine
 
 
 def lock_number(user_id: int, key: str) -> int:

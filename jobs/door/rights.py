@@ -28,6 +28,7 @@ class Rule:
     many: bool = False
     status: int = 200
     operator: bool = False  # needs the permission to operate clusters, whatever the team
+    permissions: tuple[str, ...] = ()  # needs one of these, whatever the team
     conflicts: bool = False  # may answer 409
     team: bool = False  # rows belong to teams: others get 404
     refused: Shape | None = None  # what a 400 may look like besides the fields that are wrong
@@ -35,6 +36,11 @@ class Rule:
     query: Mapping[str, tuple[Schema, str]] = field(default_factory=dict)  # parameters of its own, and what they mean
     headers: Mapping[str, str] = field(default_factory=dict)  # headers that it reads
     also: Mapping[int, str] = field(default_factory=dict)  # further statuses; from 400 on they are errors in JSON
+
+    @property
+    def permission_words(self) -> str:
+        names = [name.partition(".")[2] for name in self.permissions]
+        return f"the permission {' or '.join(names)}"
 
 
 def caller_with(token: Token) -> Caller:
@@ -65,4 +71,6 @@ class ByRule(BasePermission):
             raise PermissionDenied(f"This needs a token of scope {rule.scope} or above; yours is {caller.scope}.")
         if rule.operator and not caller.operates:
             raise PermissionDenied("This needs the permission to operate clusters.")
+        if rule.permissions and not caller.may(*rule.permissions):
+            raise PermissionDenied(f"This needs {rule.permission_words}.")
         return True

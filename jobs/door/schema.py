@@ -58,7 +58,7 @@ class ByRule(AutoSchema):
         operation: Schema = {
             "operationId": _operation_id(method, type(self.view).__name__),
             "summary": rule.says,
-            "description": f"Scope: {rule.scope}." + (" Needs the permission to operate clusters." * rule.operator),
+            "description": _needs(rule),
             "tags": [self.view.tag],
             "security": [{"run": []}] if self.view.own_credentials else [{"bearer": []}, {"session": []}],
             "parameters": self._parameters(path, method),
@@ -118,6 +118,11 @@ class ByRule(AutoSchema):
         return answers
 
 
+def _needs(rule: Rule) -> str:
+    said = f"Scope: {rule.scope}." + " Needs the permission to operate clusters." * rule.operator
+    return said + (f" Needs {rule.permission_words}." if rule.permissions else "")
+
+
 def _operation_id(method: str, view: str) -> str:
     return f"{method.lower()}_" + re.sub(r"(?<!^)(?=[A-Z])", "_", view).lower()
 
@@ -158,7 +163,7 @@ def _headers(view: Any, method: str, rule: Rule) -> dict[str, Schema]:
     if isinstance(view, Verb) and method == "POST":
         headers["Idempotency-Replayed"] = _answer_header("true: this is the answer to an earlier request.")
     if rule.status == 201:
-        headers["Location"] = _answer_header("Where the new job is.")
+        headers["Location"] = _answer_header("Where the new row is.")
     return headers
 
 

@@ -3,7 +3,9 @@
 from jobs.models.cluster import Care, Cluster, DrainMode, Mode, Node
 from jobs.models.door import IdempotencyKey
 from jobs.models.event import TO_NODES, Deed, DeedKind, Event
+from jobs.models.installation import Installation
 from jobs.models.job import After, Allocation, Attempt, Checkpoint, Dependency, Hold, Job, Verdict
+from jobs.models.login import LoginAttempts
 from jobs.models.maintenance import Maintenance
 from jobs.models.people import Identity, Membership, Quota, Role, Scope, Team, Token
 from jobs.models.progress import PROGRESS_KEPT, Progress, Pulse, RankTimes, Section, Source
@@ -30,7 +32,9 @@ __all__ = [
     "Hold",
     "IdempotencyKey",
     "Identity",
+    "Installation",
     "Job",
+    "LoginAttempts",
     "Maintenance",
     "Membership",
     "Minute",

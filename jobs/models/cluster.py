@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Self
+from typing import Any, Self
+from urllib.parse import urlsplit
 
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
@@ -11,6 +14,8 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
+from jobs import allowed_paths
+from jobs.allowed_paths import PathRefused
 from jobs.lifecycle import CLOSED_NODE_FLAGS, USABLE_NODE, Badge, NodeFlag, NodeState, condition, node_badge, takes_work
 from jobs.models.people import SLUG
 from jobs.notation import BadNotation, parse_signal
@@ -31,12 +36,44 @@ def is_object(value: object) -> None:
         raise ValidationError('It must be an object, as {"order": "sjf"}.')
 
 
+def is_slurm_address(text: str) -> None:
+    if not (text.startswith("unix:///") or _is_web_address(text)):
+        raise ValidationError("address must begin with http://, https:// or unix:///, as http://host:6820.")
+
+
+def is_metrics_address(text: str) -> None:
+    if not _is_web_address(text):
+        raise ValidationError("metrics_address must begin with http:// or https://, as http://host:9400/metrics.")
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the port
+        return False
+
+
 class Mode(models.TextChoices):
     """How far Acme goes on a cluster."""
 
     OBSERVE = "observe", "observe: watch, change nothing"
     ADVISE = "advise", "advise: propose starts, change nothing"
     DRIVE = "drive", "drive: decide what runs where"
+
+
+DRIVE_MEANS = (
+    "Acme will start, stop and requeue jobs, and drain and resume nodes on this cluster. Jobs that others submitted are"
+    " never changed."
+)
+
+
+class SubmitAs(models.TextChoices):
+    """The user that a job runs as on the cluster."""
+
+    SERVICE = "service", "service: every job runs as the user of Acme's token"
+    USER_HEADER = "user_header", "user_header: as the person who submitted it, named to a token that may act for others"
+    USER_TOKENS = "user_tokens", "user_tokens: as the person who submitted it, by a token of their own"
 
 
 class DrainMode(models.TextChoices):
@@ -52,21 +89,71 @@ class ClusterQuerySet(models.QuerySet["Cluster"]):
         """Clusters whose rows are old news: what is shown of them may be wrong."""
         return self.exclude(heard_at__gt=now - SILENT_AFTER)
 
+    def with_tokens_for_another_address(self, tokens: Mapping[str, str], address: str) -> dict[str, Cluster]:
+        """By the fields of `tokens`, whose they are. A token is sent to the address that it was saved with and to no
+        other. Otherwise whoever may test connections could have the token of any cluster, or of any of its users, sent
+        to an address of their own."""
+        ours = {name: os.path.realpath(path) for name, path in tokens.items() if path}
+        owners: dict[str, Cluster] = {}
+        for row in self.exclude(address=address) if ours else ():
+            theirs = [os.path.realpath(path) for path in tokens_of(vars(row)).values() if path]
+            owners |= {name: row for name, path in ours.items() if any(_overlap(path, one) for one in theirs)}
+        return owners
+
+
+TOKENS = ("token_file", "user_token_directory")
+
+
+def tokens_of(columns: Mapping[str, Any]) -> dict[str, str]:
+    return {name: columns.get(name) or "" for name in TOKENS}
+
+
+def _overlap(one: str, other: str) -> bool:
+    """The same file, or one is a directory that the other lies in."""
+    return os.path.commonpath([one, other]) in (one, other)
+
 
 class Cluster(models.Model):
     name = models.CharField(max_length=40, unique=True, validators=[SLUG])
     title = models.CharField(max_length=120, blank=True)
-    address = models.CharField(max_length=300, help_text="slurmrestd: http://host:6820 or unix:///run/slurmrestd.sock")
+    address = models.CharField(
+        max_length=300,
+        validators=[is_slurm_address],
+        help_text="slurmrestd: http://host:6820 or unix:///run/slurmrestd.sock",
+    )
     api_user = models.CharField(max_length=64, blank=True, help_text="Sent as X-SLURM-USER-NAME.")
-    token_file = models.CharField(max_length=300, blank=True, help_text="File with the JWT, never the JWT.")
-    metrics_address = models.CharField(max_length=300, blank=True, help_text="GPU telemetry in DCGM exporter format.")
+    token_file = models.CharField(
+        max_length=300,
+        blank=True,
+        help_text="Path to a file containing the JWT, beneath a directory of ACME_TOKEN_DIRS. Do not paste the token"
+        " itself.",
+    )
+    submit_as = models.CharField(
+        max_length=12,
+        choices=SubmitAs,
+        default=SubmitAs.SERVICE,
+        help_text="With service, jobs of different people and teams are not isolated on the cluster: they share files,"
+        " processes and signals. user_header needs a token of root or of the SlurmUser.",
+    )
+    user_token_directory = models.CharField(
+        max_length=300,
+        blank=True,
+        help_text="For user_tokens: a directory beneath ACME_TOKEN_DIRS with one file for each user, named as the user"
+        " is in Acme. The token inside says who that is on the cluster.",
+    )
+    metrics_address = models.CharField(
+        max_length=300,
+        blank=True,
+        validators=[is_metrics_address],
+        help_text="GPU telemetry in DCGM exporter format.",
+    )
     log_root = models.CharField(max_length=300, blank=True, help_text="Shared directory that job logs are written to.")
     checkpoint_root = models.CharField(
         max_length=300,
         blank=True,
         help_text="Shared directory beneath which jobs keep checkpoints. Empty: only reported ones are known.",
     )
-    mode = models.CharField(max_length=10, choices=Mode, default=Mode.DRIVE)
+    mode = models.CharField(max_length=10, choices=Mode, default=Mode.OBSERVE, help_text=f"In drive: {DRIVE_MEANS}")
     placement = models.CharField(max_length=40, default="consolidate")
     checkpoint_signal = models.CharField(
         max_length=16,
@@ -101,10 +188,20 @@ class Cluster(models.Model):
         help_text='What acme leaves to choose, as {"order": "fifo", "aging_s": 86400, "class_s": 86400,'
         ' "backfill": "easy", "reserve": ["pretrain"]}; other policies have none.',
     )
+    is_bundled = models.BooleanField(
+        default=False, editable=False, help_text="Started by Acme itself, which also sets how it is reached."
+    )
     product = models.CharField(max_length=60, blank=True, editable=False)
     api = models.CharField(max_length=20, blank=True, editable=False)
     heard_at = models.DateTimeField(null=True, editable=False, help_text="When it last answered.")
     trouble = models.TextField(blank=True, editable=False, help_text="Why it did not answer since.")
+    unreadable_count = models.PositiveIntegerField(
+        default=0, db_default=0, editable=False, help_text="Rows of its last answer that could not be read."
+    )
+    unreadable_rows = models.TextField(
+        blank=True, default="", db_default="", editable=False, help_text="Which rows these are, and why."
+    )
+    trouble_since = models.DateTimeField(null=True, editable=False, help_text="When its turns began to fail.")
     wanted_at = models.DateTimeField(null=True, editable=False, help_text="Somebody asked for a turn of its loop.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -117,8 +214,58 @@ class Cluster(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def token_belongs_here(self) -> str:
+        return (
+            f"This token is saved for cluster {self}, so it is only sent to {self.address}. Save the new address before"
+            " testing it, or use another token file."
+        )
+
+    def clean(self) -> None:
+        if not self.is_bundled:
+            _check_paths(self)
+
+    @property
+    def unreadable_text(self) -> str:
+        """Empty where every row of its last answer could be read."""
+        if not self.unreadable_count:
+            return ""
+        rows = "row" if self.unreadable_count == 1 else "rows"
+        return f"{self.unreadable_count} {rows} of its answer cannot be read: {self.unreadable_rows}"
+
+    @property
+    def problem(self) -> str:
+        return self.trouble or self.unreadable_text
+
     def is_silent(self, now: datetime) -> bool:
         return self.heard_at is None or self.heard_at <= now - SILENT_AFTER
+
+    def is_failing(self, now: datetime) -> bool:
+        """It answers, and its scheduling turns fail all the same."""
+        lasts = self.trouble_since is not None and self.trouble_since <= now - SILENT_AFTER
+        return lasts and not self.is_silent(now)
+
+
+def _check_paths(row: Cluster) -> None:
+    allowed = allowed_paths.configured()
+    refusals: dict[str, str] = {}
+    for name, check in (
+        ("token_file", allowed.check_token_path),
+        ("user_token_directory", allowed.check_token_directory),
+        ("log_root", allowed.check_shared_directory),
+        ("checkpoint_root", allowed.check_shared_directory),
+    ):
+        try:
+            if value := getattr(row, name):
+                check(value)
+        except PathRefused as refused:
+            refusals[name] = f"{value} {refused}."
+    if (row.submit_as == SubmitAs.USER_TOKENS) != bool(row.user_token_directory):
+        refusals.setdefault("user_token_directory", "It is needed with user_tokens, and used with nothing else.")
+    if row.submit_as != SubmitAs.SERVICE and not row.token_file:
+        refusals.setdefault("token_file", "A token is needed to submit jobs as other users.")
+    if refusals:
+        raise ValidationError(refusals)
 
 
 class Care(models.TextChoices):

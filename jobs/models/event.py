@@ -57,6 +57,7 @@ class Event(models.Model):
 class DeedKind(models.TextChoices):
     SUBMIT = "submit"
     CANCEL = "cancel"
+    CANCEL_ID = "cancel_id"  # a job of the cluster that is no attempt of ours; `reason` is its id there
     DRAIN = "drain"
     RESUME = "resume"
     SIGNAL = "signal"  # ask for a checkpoint
@@ -95,6 +96,9 @@ class Deed(models.Model):
     created_at = models.DateTimeField(db_default=Now())
     due_at = models.DateTimeField(db_default=Now(), help_text="Not before; moved ahead while a worker is at it.")
     tries = models.PositiveIntegerField(default=0, help_text="Counted before each try, so it is the fencing token too.")
+    tries_without_effect = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="So many tries are known to have started nothing on the cluster."
+    )
     in_hand = models.BooleanField(default=False, db_default=False, help_text="A worker is at it, or died at it.")
     done_at = models.DateTimeField(null=True)
     outcome = models.TextField(blank=True)

@@ -15,11 +15,12 @@ from django.db.models.functions import Coalesce, Greatest, Now
 
 from jobs import lifecycle
 from jobs.ending import TRAINING
-from jobs.lifecycle import FAILURES, FINAL, LIVE, Flag, Kind, State
+from jobs.lifecycle import FAILURES, FINAL, JOB_STATES, LIVE, Flag, Kind, State
 from jobs.models.cluster import Cluster, Node
 from jobs.models.people import Role, Team
 
-STATES = [(state.value, state.value) for state in State]
+STATES = [(state.value, state.value) for state in JOB_STATES]
+ATTEMPT_STATES = [(state.value, state.value) for state in State]
 KINDS = [(kind.value, kind.value) for kind in Kind]
 
 
@@ -64,6 +65,10 @@ class JobQuerySet(models.QuerySet["Job"]):
     def held_back(self) -> Self:
         """The scheduler gave up on them and a person must look."""
         return self.waiting().filter(flags__contains=[Flag.REQUEUE_HOLD])
+
+    def outcome_unknown(self) -> Self:
+        """Their clusters forgot how their last attempts ended, and a person must record it."""
+        return self.waiting().filter(flags__contains=[Flag.OUTCOME_UNKNOWN])
 
     def hanging(self, deeds: models.QuerySet) -> Self:
         """Live jobs whose stop is among these deeds: mostly none, so they are looked up first."""
@@ -163,6 +168,13 @@ class Job(models.Model):
     foreign_user = models.CharField(
         max_length=64, blank=True, editable=False, help_text="Who submitted it to the cluster, where it was not Acme."
     )
+    foreign_key = models.CharField(
+        max_length=48,
+        blank=True,
+        db_default="",
+        editable=False,
+        help_text="Installation and attempt key, where another Acme installation submitted it.",
+    )
 
     objects = JobQuerySet.as_manager()
 
@@ -213,10 +225,15 @@ class Job(models.Model):
                 name="job_held_back",
                 condition=models.Q(state=State.PENDING, flags__contains=[Flag.REQUEUE_HOLD]),
             ),
+            models.Index(
+                fields=["-id"],
+                name="job_outcome_unknown",
+                condition=models.Q(state=State.PENDING, flags__contains=[Flag.OUTCOME_UNKNOWN]),
+            ),
             models.Index(fields=["recover_by"], name="job_recovering", condition=models.Q(recover_by__isnull=False)),
         ]
         constraints = [
-            models.CheckConstraint(condition=models.Q(state__in=list(State)), name="job_state_known"),
+            models.CheckConstraint(condition=models.Q(state__in=list(JOB_STATES)), name="job_state_known"),
             models.CheckConstraint(condition=models.Q(kind__in=list(Kind)), name="job_kind_known"),
             models.CheckConstraint(condition=models.Q(nodes__gte=1), name="job_has_a_node"),
             models.UniqueConstraint(
@@ -239,6 +256,16 @@ class Job(models.Model):
     def is_foreign(self) -> bool:
         """Submitted to the cluster by others: seen and counted, never changed."""
         return bool(self.foreign_id)
+
+    @property
+    def is_adopted(self) -> bool:
+        """Taken over from another Acme installation: its command is not known here, so it cannot start again."""
+        return bool(self.foreign_key) and not self.foreign_id
+
+    @property
+    def installation(self) -> str:
+        """The other Acme installation that submitted it; empty for jobs of this one and of other people."""
+        return self.foreign_key.partition(":")[0] if self.foreign_id else ""
 
     @property
     def owner_name(self) -> str:
@@ -314,11 +341,13 @@ class Attempt(models.Model):
     number = models.PositiveSmallIntegerField()
     key = models.CharField(max_length=32, unique=True, help_text="Our id of it, which the cluster keeps too.")
     backend_id = models.CharField(max_length=40, blank=True, help_text="Slurm's own job id.")
-    state = models.CharField(max_length=14, choices=STATES, default=State.RUNNING)
+    state = models.CharField(max_length=14, choices=ATTEMPT_STATES, default=State.RUNNING)
     nodelist = models.TextField(blank=True)
     log_path = models.CharField(max_length=500, blank=True)
     promised_at = models.DateTimeField(db_default=Now())
-    confirmed_at = models.DateTimeField(null=True, help_text="When the cluster began to run it.")
+    accepted_at = models.DateTimeField(null=True, help_text="When its cluster took it, by our clock.")
+    confirmed_at = models.DateTimeField(null=True, help_text="When the cluster began to run it, by its own clock.")
+    seen_running_at = models.DateTimeField(null=True, help_text="When it was first seen running, by our clock.")
     ended_at = models.DateTimeField(null=True)
     missing_since = models.DateTimeField(null=True, help_text="The cluster answers, but does not know it any more.")
     exit_code = models.IntegerField(null=True)
@@ -351,6 +380,11 @@ class Attempt(models.Model):
         indexes = [
             models.Index(fields=["backend_id"], name="attempt_by_backend_id"),
             models.Index(fields=["id"], name="attempt_live", condition=models.Q(ended_at__isnull=True)),
+            models.Index(
+                fields=["missing_since"],
+                name="attempt_missing",
+                condition=models.Q(ended_at__isnull=True, missing_since__isnull=False),
+            ),
             # Who asks why attempts failed looks every second at those of the last hour
             models.Index(fields=["ended_at"], name="attempt_failed", condition=models.Q(state__in=sorted(FAILURES))),
             # Who held what at a moment that is over, however many came before and after it

@@ -15,7 +15,7 @@ BLANK = frozenset({"", "-", "NA", "N/A", "nan", "NaN", "None", "null", "NULL", "
 _PLAIN_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d(?:\.\d+)?))?$")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)i?B?[nc]?$", re.IGNORECASE)
-_GPU = re.compile(r"gres/gpu(:[^=,]+)?[=:](\d+)")
+_GPU = re.compile(r"gres/gpu(:[^=,:]+)?[=:](\d{1,18})")
 
 Parse = Callable[[str], float]
 

@@ -1,6 +1,7 @@
-from scheduling.api import campaigns, evaluation_rules, explain, ledger, simulations, traces
+from scheduling.api import campaigns, clusters, evaluation_rules, explain, ledger, simulations, traces
 
 urlpatterns = [
+    *clusters.urlpatterns,
     *explain.urlpatterns,
     *simulations.urlpatterns,
     *traces.urlpatterns,

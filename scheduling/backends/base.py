@@ -1,4 +1,4 @@
-"""What the rest of Acme knows of a cluster: a few verbs, the values that cross them, and three ways to fail.
+"""What the rest of Acme knows of a cluster: a few verbs, the values that cross them, and the ways to fail.
 
 Simulated, local and real clusters are reached through the same `Backend`; they differ by the address alone. Nothing in
 here touches a network. A backend never decides; it carries out one deed or says what it sees.
@@ -6,12 +6,14 @@ here touches a network. A backend never decides; it carries out one deed or says
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from jobs.lifecycle import NodeState, State
+
+T = TypeVar("T")
 
 
 class BackendError(Exception):
@@ -24,6 +26,14 @@ class Unreachable(BackendError):
 
 class Doubtful(BackendError):
     """The answer got lost: the deed may have been done. Look before doing it again."""
+
+
+class Unanswered(Doubtful):
+    """The request was sent and the deadline passed without an answer: what comes next would wait as long."""
+
+
+class NoAccounting(BackendError):
+    """The cluster keeps no record of ended jobs beyond its controller's memory."""
 
 
 class Refused(BackendError):
@@ -40,7 +50,7 @@ class Submission:
 
     key: str  # our attempt's id; the cluster keeps it in the comment, and it is looked up before sending again
     name: str
-    user: str
+    user: str  # of Acme, who asked for it; empty for Acme's own tests of nodes
     account: str
     script: str
     workdir: str
@@ -52,11 +62,15 @@ class Submission:
     memory_per_node_mb: int
     time_limit: timedelta | None
     stdout: str
+    installation: str = ""  # which Acme submits it; the cluster keeps it beside the key
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeenJob:
-    """One job as the cluster reports it. `key` is empty for a job that others submitted."""
+    """One job as the cluster reports it. `key` is empty for a job that no Acme submitted.
+
+    `installation` names the Acme that submitted it. It is empty for jobs of versions that did not send it.
+    """
 
     backend_id: str
     key: str
@@ -78,6 +92,7 @@ class SeenJob:
     memory_per_node_mb: int = 0
     time_limit: timedelta | None = None
     stdout: str = ""
+    installation: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +112,42 @@ class SeenNode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnreadableRow:
+    """One row of a cluster's answer that could not be read. Nothing may be concluded about the job or node it is."""
+
+    kind: str  # "job" or "node"
+    name: str = ""  # job id or node name; empty if even that cannot be read
+    key: str = ""
+    installation: str = ""
+    sentence: str
+    comment_read: bool = False  # then an empty key means that the job is not ours
+    last_seen: SeenJob | None = None  # what this connection last read of the job: it still holds those GPUs
+
+    def may_be(self, backend_id: str, key: str) -> bool:
+        """Whether this row may be the job with this backend id (empty: not known) and key (empty: not ours)."""
+        if self.key and key:
+            return self.key == key
+        if self.name and backend_id:
+            return self.name == backend_id
+        return not self.comment_read
+
+
+class Listing(list[T]):
+    """The rows of an answer that could be read, and those that could not."""
+
+    def __init__(self, rows: Iterable[T] = (), unreadable: Iterable[UnreadableRow] = ()) -> None:
+        super().__init__(rows)
+        self.unreadable = tuple(unreadable)
+
+    def hides_job(self, backend_id: str, key: str) -> bool:
+        """Whether an unreadable row may be this job: then its absence from the listing means nothing."""
+        return any(row.may_be(backend_id, key) for row in self.unreadable)
+
+    def hides_node(self, name: str) -> bool:
+        return any(row.name in ("", name) for row in self.unreadable)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Greeting:
     """What a cluster says of itself when it is pinged."""
 
@@ -105,18 +156,31 @@ class Greeting:
 
 
 class Backend(Protocol):
-    """A cluster. Every verb may raise Unreachable, Doubtful (deeds only) or Refused (deeds only)."""
+    """A cluster. Every verb may raise Unreachable, Doubtful (deeds only) or Refused (deeds only).
+
+    Every verb ends within the backend's deadline, however slowly the cluster answers.
+    """
 
     def ping(self) -> Greeting: ...
 
-    def nodes(self) -> Sequence[SeenNode]: ...
+    def nodes(self) -> Listing[SeenNode]: ...
 
-    def jobs(self) -> Sequence[SeenJob]:
+    def jobs(self) -> Listing[SeenJob]:
         """Every job the cluster still knows, ended ones included."""
         ...
 
     def find(self, key: str) -> SeenJob | None:
-        """The newest job with our key, for a submit whose answer got lost."""
+        """The newest job with our key, after a submit without an answer. Unreachable if an unreadable row may be it."""
+        ...
+
+    def accounted(self, backend_id: str) -> Sequence[SeenJob]:
+        """Every job that accounting recorded under this id, oldest first; ids are given out again after a controller
+        lost its state. Empty where accounting does not know it. NoAccounting where there is none. Clusters without
+        AccountingStoreFlags=job_comment record no keys."""
+        ...
+
+    def accounted_since(self, since: datetime) -> Sequence[SeenJob]:
+        """What accounting recorded of jobs submitted since then, oldest first. NoAccounting where there is none."""
         ...
 
     def submit(self, what: Submission) -> str:

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from jobs.hostlist import BadHostlist, expand
-from jobs.lifecycle import FINAL, Flag, NodeFlag, NodeState, State
+from jobs.lifecycle import FINAL, JOB_STATES, Flag, NodeFlag, NodeState, State
 
-from .base import SeenJob, SeenNode, Submission
+from .base import Listing, SeenJob, SeenNode, Submission, UnreadableRow
+
+T = TypeVar("T")
+Standing = tuple[State, frozenset[str]]
 
 PREFIX = "acme:"
 PLAIN_PATH = "/usr/local/bin:/usr/bin:/bin"  # Slurm refuses an empty environment and adds nothing to a given one
 
+NOT_ACCOUNTED = frozenset({2017, 9003})  # "nothing found", with 200 and an empty list
 GONE = frozenset({2017, 2021})  # no such job; already completing or completed: nothing is left to cancel
 # A no about the place as it is now, not about the job: a node died, is drained or reserved, a partition is closed, or a
 # node has less than when it was chosen (2014; also said of what no node ever had, so nobody may ask for ever).
@@ -32,6 +37,13 @@ UNSENT = frozenset({1001, 1800})
 TRANSPORT = (range(1000, 1100), range(1800, 1900), range(5000, 5100), range(7000, 7001))
 
 MOST_MINUTES = 2**31  # more is one of Slurm's words for "none"
+MOST_NAME = 64  # characters of a node's name, as its row in the record has
+MOST_FLAG = 20  # characters of a node's flag, likewise
+MOST_CPUS = 2**31 - 1  # also the largest job id: both are columns of 32 bits or nearly so in Slurm and in the record
+MOST_MEMORY_MB = 2**50
+MOST_SIGNAL = 32_767
+MOST_DIGITS = 9  # of a count or an index; Python refuses to read thousands of them
+MOST_MODEL = 40  # characters, as in a node's row
 MOST_GPUS = 4096  # per node; an index list comes from outside and must not fill the memory
 GPU_COUNT = re.compile(r"(?:^|,)\s*(?:gres[/:])?gpu(?::([^:,()]+))?:(\d+)")
 GPU_INDICES = re.compile(r"(?:^|,)gpu(?::[^,()]*)?\(IDX:([0-9,-]+)\)")
@@ -46,6 +58,8 @@ STATE_BENEATH = {
     Flag.REVOKED: State.CANCELLED,
 }
 NO_REASON = frozenset({"", "None", "(null)"})
+NO_NODES = NO_REASON | {"None assigned"}  # the last one is accounting's
+NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class OddAnswer(ValueError):
@@ -69,6 +83,7 @@ class Dialect:
     drains: bool = True
     lists_states: bool = False  # /jobs/state/: a few words a job, where /jobs has 26 KB
     says_unchanged: bool = False  # a bare 304 for ?update_time; later versions answer 200 with an empty list
+    skips_steps: bool = False  # accounting understands skip_steps; a step is as long as its job
     aims_signals: bool = True  # `flags` say who of a job gets a signal; without them it is everybody
 
 
@@ -86,6 +101,7 @@ OLDEST = Dialect(
     drains=False,
     aims_signals=False,
     says_unchanged=True,
+    skips_steps=True,
 )
 NEWER = ("v0.0.45", "v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41")
 DIALECTS: dict[str, Dialect] = {
@@ -114,11 +130,16 @@ def under_bash(script: str) -> str:
     return text if text.endswith("\n") else f"{text}\n"
 
 
+def comment_of(what: Submission) -> str:
+    """`acme:<installation>:<key>`: which Acme submitted it, and which of its attempts it is."""
+    return f"{PREFIX}{what.installation}:{what.key}" if what.installation else f"{PREFIX}{what.key}"
+
+
 def _plain_wishes(dialect: Dialect, what: Submission) -> dict[str, Any]:
     name_of_requeue, requeue = dialect.no_requeue
     wishes: dict[str, Any] = {
         "name": what.name,
-        "comment": f"{PREFIX}{what.key}",
+        "comment": comment_of(what),
         "current_working_directory": what.workdir,
         "tasks_per_node": 1,
         "cpus_per_task": max(what.cpus_per_node, 1),
@@ -173,6 +194,13 @@ def drain_body(reason: str) -> dict[str, Any]:
 
 def resume_body() -> dict[str, Any]:
     return {"state": ["RESUME"]}
+
+
+def accounted_query(dialect: Dialect, since: datetime) -> str:
+    """Jobs that were alive at some time since then: those submitted since are among them. A plain number is no time to
+    22.05, `uts` is understood by every version."""
+    steps = {"skip_steps": "true"} if dialect.skips_steps else {}
+    return urlencode({"start_time": f"uts{int(since.timestamp())}", **steps})
 
 
 # What comes back: errors
@@ -240,7 +268,7 @@ def job_id(answer: object) -> str:
     number = _number(_mapping(answer, "the answer").get("job_id"), "job_id")
     if not number:
         raise OddAnswer("job_id is missing in the answer to a submission")
-    return str(number)
+    return str(_within(number, "job_id", MOST_CPUS))
 
 
 def release(answer: object) -> str:
@@ -257,22 +285,93 @@ def controller_is_up(answer: object) -> bool:
     return any((ping.get("pinged") or ping.get("ping")) == "UP" or ping.get("responding") is True for ping in pings)
 
 
-def jobs(answer: object) -> list[SeenJob]:
-    return [job(entry) for entry in _list(answer, "jobs")]
+def jobs(answer: object) -> Listing[SeenJob]:
+    """Rows that cannot be read are set aside. OddAnswer if that is more than half of them."""
+    return _mostly_readable("jobs", one_job(answer))
 
 
-def job_states(answer: object) -> dict[str, tuple[State, frozenset[str]]]:
-    """Job id -> its state and flags, of /jobs/state/."""
-    return {_state_id(entry): _job_state(entry.get("state")) for entry in _list(answer, "jobs")}
+def one_job(answer: object) -> Listing[SeenJob]:
+    """The answer to a question for a single job, which may well be unreadable."""
+    return _rows(answer, "jobs", job, unreadable_job)
 
 
-def _state_id(entry: Mapping[str, Any]) -> str:
+def nodes(answer: object) -> Listing[SeenNode]:
+    """Rows that cannot be read are set aside. OddAnswer if that is more than half of them."""
+    return _mostly_readable("nodes", _rows(answer, "nodes", node, unreadable_node))
+
+
+def job_states(answer: object) -> Listing[tuple[str, Standing | str]]:
+    """Job ids with state and flags, of /jobs/state/; a text where the state cannot be read, so the job must be asked
+    for in full. Only rows without a readable id are set aside."""
+    return _mostly_readable("jobs", _rows(answer, "jobs", _state_row, unreadable_job))
+
+
+def _state_row(entry: Mapping[str, Any]) -> tuple[str, Standing | str]:
     value = entry.get("job_id")
-    return value if isinstance(value, str) and value.isdigit() else job_id(entry)
+    name = value if isinstance(value, str) and value.isascii() and value.isdigit() else job_id(entry)
+    try:
+        return name, _job_state(entry.get("state"))
+    except OddAnswer as odd:
+        return name, str(odd)
 
 
-def nodes(answer: object) -> list[SeenNode]:
-    return [node(entry) for entry in _list(answer, "nodes")]
+def _rows(
+    answer: object,
+    field: str,
+    read: Callable[[Mapping[str, Any]], T],
+    set_aside: Callable[[object, OddAnswer], UnreadableRow],
+) -> Listing[T]:
+    readable: list[T] = []
+    unreadable: list[UnreadableRow] = []
+    for entry in _entries_of(answer, field):
+        try:
+            readable.append(read(_mapping(entry, f"an entry of {field}")))
+        except OddAnswer as odd:
+            unreadable.append(set_aside(entry, odd))
+    return Listing(readable, unreadable)
+
+
+def _mostly_readable(what: str, found: Listing[T]) -> Listing[T]:
+    """An answer that is wrong as a whole must not look like a cluster that lost most of its jobs."""
+    bad = len(found.unreadable)
+    if bad > len(found):
+        raise OddAnswer(f"{bad} of {bad + len(found)} {what} cannot be read; the first: {found.unreadable[0].sentence}")
+    return found
+
+
+def unreadable_job(entry: object, odd: OddAnswer) -> UnreadableRow:
+    raw = entry if isinstance(entry, Mapping) else {}
+    name, installation, key, comment_read = _id_as_far_as_readable(raw), "", "", True
+    try:
+        installation, key = _origin(raw)
+    except OddAnswer:
+        comment_read = False
+    return UnreadableRow(
+        kind="job",
+        name=name,
+        key=key,
+        installation=installation,
+        sentence=f"job {name}: {odd}" if name else f"a job without a readable id: {odd}",
+        comment_read=comment_read and isinstance(entry, Mapping) and "comment" in entry,
+    )
+
+
+def _id_as_far_as_readable(raw: Mapping[str, Any]) -> str:
+    value = raw.get("job_id")
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return value[:20]
+    try:
+        return job_id(raw)
+    except OddAnswer:
+        return ""
+
+
+def unreadable_node(entry: object, odd: OddAnswer) -> UnreadableRow:
+    name = entry.get("name") if isinstance(entry, Mapping) else None
+    found = name[:MOST_NAME] if isinstance(name, str) else ""
+    shown = found if found.isprintable() else ascii(found)
+    sentence = f"node {shown}: {odd}" if found else f"a node without a name: {odd}"
+    return UnreadableRow(kind="node", name=found, sentence=sentence)
 
 
 def job(raw: Mapping[str, Any]) -> SeenJob:
@@ -280,9 +379,11 @@ def job(raw: Mapping[str, Any]) -> SeenJob:
     names = _hosts(raw)
     code, signal = _exit(raw.get("exit_code")) if state in FINAL else (None, None)
     begun = None if state == State.PENDING else _time(raw, "start_time")  # Slurm guesses the start of a waiting job
+    installation, key = _origin(raw)
     return SeenJob(
         backend_id=job_id(raw),
-        key=_key(raw.get("comment")),
+        key=key,
+        installation=installation,
         name=_text(raw, "name"),
         user=_text(raw, "user_name"),
         state=state,
@@ -305,26 +406,70 @@ def _asked(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "account": _text(raw, "account"),
         "gpus_per_node": _gpu_count(_text(raw, "tres_per_node"))[1],
-        "cpus": _number(raw.get("cpus"), "cpus") or 0,
-        "memory_per_node_mb": _number(raw.get("memory_per_node"), "memory_per_node") or 0,
+        "cpus": _count_if_any(raw.get("cpus"), "cpus", MOST_CPUS),
+        "memory_per_node_mb": _count_if_any(raw.get("memory_per_node"), "memory_per_node", MOST_MEMORY_MB),
         "time_limit": timedelta(minutes=minutes) if minutes and minutes < MOST_MINUTES else None,
         "stdout": _text(raw, "standard_output"),
     }
+
+
+def accounted_jobs(answer: object) -> Listing[SeenJob]:
+    """Of /slurmdb/, oldest first. Rows that cannot be read are set aside, however many they are."""
+    found = _rows(answer, "jobs", accounted_job, unreadable_job)
+    return Listing(sorted(found, key=lambda job: job.submitted_at or NEVER), found.unreadable)
+
+
+def accounted_job(raw: Mapping[str, Any]) -> SeenJob:
+    """A job in slurmdbd's words. What is not needed to tell how it ended may be missing or odd."""
+    told, times = _mapping(raw.get("state"), "state"), _mapping(raw.get("time"), "time")
+    state, flags = _job_state(told.get("current"))
+    code, signal = _exit(raw.get("exit_code")) if state in FINAL else (None, None)
+    if state == State.FAILED and not code and not signal:
+        code = None  # 22.05 says SUCCESS and 0 of every exit code
+    reason = _text_if_any(told, "reason")
+    installation, key = _origin(raw)
+    return SeenJob(
+        backend_id=job_id(raw),
+        key=key,
+        installation=installation,
+        name=_text_if_any(raw, "name"),
+        user=_text_if_any(raw, "user"),
+        account=_text_if_any(raw, "account"),
+        state=state,
+        flags=flags,
+        reason="" if reason in NO_REASON else reason,
+        nodes=_hosts_if_any(raw),
+        submitted_at=_time(times, "submission"),
+        started_at=None if state == State.PENDING else _time(times, "start"),
+        ended_at=_time(times, "end") if state in FINAL else None,
+        exit_code=code,
+        signal=signal,
+        stdout=_text_if_any(raw, "stdout"),
+    )
+
+
+def server_time(answer: object) -> int | None:
+    """When the controller made this listing, by its own clock; versions before v0.0.40 and the list of states do not
+    tell it."""
+    try:
+        return _number(_mapping(answer, "the answer").get("last_update"), "last_update")
+    except OddAnswer:
+        return None
 
 
 def node(raw: Mapping[str, Any]) -> SeenNode:
     state, flags = _node_state(raw)
     model, gpus = _gpu_count(_text(raw, "gres"))
     name = _text(raw, "name")
-    if not name:
-        raise OddAnswer("name is missing in a node")
+    if not name or len(name) > MOST_NAME:
+        raise OddAnswer(f"name is {len(name)} characters long" if name else "name is missing in a node")
     return SeenNode(
         name=name,
         state=state,
         flags=flags,
         reason=_text(raw, "reason"),
-        cpus=_number(raw.get("cpus"), "cpus") or 0,
-        memory_mb=_number(raw.get("real_memory"), "real_memory") or 0,
+        cpus=_within(raw.get("cpus"), "cpus", MOST_CPUS),
+        memory_mb=_within(raw.get("real_memory"), "real_memory", MOST_MEMORY_MB),
         gpus=gpus,
         gpu_model=model,
         features=tuple(_words(raw.get("features"), "features")),
@@ -338,11 +483,11 @@ def _mapping(value: object, field: str) -> Mapping[str, Any]:
     return value
 
 
-def _list(answer: object, field: str) -> list[Mapping[str, Any]]:
+def _entries_of(answer: object, field: str) -> list[object]:
     entries = _mapping(answer, "the answer").get(field)
     if not isinstance(entries, list):
         raise OddAnswer(f"{field} is {_kind(entries)}, not a list")
-    return [_mapping(entry, f"an entry of {field}") for entry in entries]
+    return entries
 
 
 def _kind(value: object) -> str:
@@ -355,7 +500,20 @@ def _text(raw: Mapping[str, Any], field: str) -> str:
         return ""
     if not isinstance(value, str):
         raise OddAnswer(f"{field} is {_kind(value)}, not a text")
-    return value
+    return _storable(value)
+
+
+def _text_if_any(raw: Mapping[str, Any], field: str) -> str:
+    """Of what nothing depends on: a wrong type counts as missing."""
+    value = raw.get(field)
+    return _storable(value) if isinstance(value, str) else ""
+
+
+def _storable(text: str) -> str:
+    """JSON may contain NUL and half surrogate pairs, which no database takes."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "").encode(errors="replace").decode()
 
 
 def _number(value: object, field: str) -> int | None:
@@ -369,6 +527,19 @@ def _number(value: object, field: str) -> int | None:
     if type(value) is not int:
         raise OddAnswer(f"{field} is {_kind(value)}, not a number")
     return value
+
+
+def _within(value: object, field: str, most: int) -> int:
+    number = _number(value, field) or 0
+    if not 0 <= number <= most:
+        raise OddAnswer(f"{field} is {number}, not a number from 0 to {most}")
+    return number
+
+
+def _count_if_any(value: object, field: str, most: int) -> int:
+    """Slurm also writes "none" as the largest numbers of its types."""
+    number = _number(value, field) or 0
+    return number if 0 <= number <= most else 0
 
 
 def _time(raw: Mapping[str, Any], field: str) -> datetime | None:
@@ -388,12 +559,12 @@ def _words(value: object, field: str) -> list[str]:
     found = value.split(",") if isinstance(value, str) else value
     if not (isinstance(found, list) and all(isinstance(word, str) for word in found)):
         raise OddAnswer(f"{field} is {_kind(value)}, not a list of words")
-    return [word.strip() for word in found if word.strip()]
+    return [_storable(word.strip()) for word in found if word.strip()]
 
 
-def _job_state(value: object) -> tuple[State, frozenset[str]]:
+def _job_state(value: object) -> Standing:
     words = _words(value, "job_state")
-    base = next((State(word) for word in words if word in State.__members__), None)
+    base = next((State(word) for word in words if word in JOB_STATES), None)
     if base is None and words and words[0] in Flag.__members__:
         base = STATE_BENEATH[Flag(words[0])]
     if base is None:
@@ -405,13 +576,24 @@ def _node_state(raw: Mapping[str, Any]) -> tuple[NodeState, frozenset[str]]:
     """A base this code has never heard of (FUTURE, INVALID) is UNKNOWN: nothing will be placed there."""
     words = [w.upper() for w in [*_words(raw.get("state"), "state"), *_words(raw.get("state_flags"), "state_flags")]]
     base = next((NodeState(word) for word in words if word in NodeState.__members__), NodeState.UNKNOWN)
-    return base, frozenset(ODD_NODE_FLAGS.get(word, word) for word in words if word != str(base))
+    flags = (ODD_NODE_FLAGS.get(word, word) for word in words if word != str(base))
+    return base, frozenset(flag[:MOST_FLAG] for flag in flags)
 
 
-def _key(comment: object) -> str:
+def _origin(raw: Mapping[str, Any]) -> tuple[str, str]:
+    """(installation, key) out of a job's comment; both empty for a job that no Acme submitted.
+
+    A comment of a wrong type says nothing: taken for somebody else's job, our own job would be missing.
+    """
+    comment = raw.get("comment")
     if isinstance(comment, Mapping):  # some releases wrap it
         comment = comment.get("job")
-    return comment.removeprefix(PREFIX) if isinstance(comment, str) and comment.startswith(PREFIX) else ""
+    if not (comment is None or isinstance(comment, str)):
+        raise OddAnswer(f"comment is {_kind(comment)}, not a text")
+    if not comment or not comment.startswith(PREFIX):
+        return "", ""
+    installation, _, key = _storable(comment).removeprefix(PREFIX).rpartition(":")
+    return installation, key
 
 
 def _reason(raw: Mapping[str, Any]) -> str:
@@ -422,9 +604,16 @@ def _reason(raw: Mapping[str, Any]) -> str:
 def _hosts(raw: Mapping[str, Any]) -> tuple[str, ...]:
     text = _text(raw, "nodes")
     try:
-        return () if text in NO_REASON else tuple(expand(text))
+        return () if text in NO_NODES else tuple(expand(text))
     except BadHostlist as error:
         raise OddAnswer(f"nodes: {error}") from None
+
+
+def _hosts_if_any(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    try:
+        return _hosts(raw)
+    except OddAnswer:
+        return ()
 
 
 def _exit(value: object) -> tuple[int | None, int | None]:
@@ -438,7 +627,8 @@ def _exit(value: object) -> tuple[int | None, int | None]:
     raw = _mapping(value, "exit_code")
     signal = raw.get("signal")
     number = signal.get("id", signal.get("signal_id")) if isinstance(signal, Mapping) else signal
-    return _number(raw.get("return_code"), "return_code") or 0, _number(number, "exit_code.signal.id") or None
+    code = _within(raw.get("return_code"), "return_code", MOST_CPUS)
+    return code, _within(number, "exit_code.signal.id", MOST_SIGNAL) or None
 
 
 def _gpus(names: Sequence[str], detail: object) -> dict[str, tuple[int, ...]]:
@@ -451,16 +641,27 @@ def _gpus(names: Sequence[str], detail: object) -> dict[str, tuple[int, ...]]:
 
 
 def _indices(text: str) -> Iterator[int]:
+    count = 0
     for listed in GPU_INDICES.findall(text):
         for piece in listed.strip(",").split(","):
             low, _, high = piece.partition("-")
-            if not (low.isdigit() and (high or low).isdigit() and int(high or low) < MOST_GPUS):
-                raise OddAnswer(f"gres_detail has GPU indices {piece!r:.40}")
-            yield from range(int(low), int(high or low) + 1)
+            first, last = _index(low, piece), _index(high or low, piece)
+            count += last - first + 1
+            if count > MOST_GPUS:
+                raise OddAnswer(f"gres_detail has more than {MOST_GPUS} GPU indices")
+            yield from range(first, last + 1)
+
+
+def _index(digits: str, piece: str) -> int:
+    if not (digits.isdigit() and len(digits) <= MOST_DIGITS and int(digits) < MOST_GPUS):
+        raise OddAnswer(f"gres_detail has GPU indices {piece!r:.40}")
+    return int(digits)
 
 
 def _gpu_count(gres: str) -> tuple[str, int]:
     """("a100", 8) of "gpu:a100:8(S:0-1)"; with several models the first one names the node."""
     found = GPU_COUNT.findall(gres)
     model = next((name for name, _ in found if name), "")
-    return model, sum(int(count) for _, count in found)
+    if any(len(count) > MOST_DIGITS for _, count in found):
+        raise OddAnswer(f"gres {gres!r:.60} has too many GPUs")
+    return model[:MOST_MODEL], _within(sum(int(count) for _, count in found), "the number of GPUs", MOST_GPUS)

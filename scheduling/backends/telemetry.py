@@ -15,7 +15,9 @@ from typing import Any
 import httpx
 
 from .base import Unreachable
+from .http_client import read_text
 
+LARGEST_PAGE = 64 << 20
 LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
 LABEL = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 ESCAPES = {"n": "\n", "\\": "\\", '"': '"'}
@@ -168,10 +170,9 @@ def _labels(text: str) -> dict[str, str]:
 
 
 def read(address: str, *, timeout_s: float = 5.0) -> Reading:
-    """One look at an exporter. Not answering says nothing about its GPUs."""
+    """One look at an exporter, within `timeout_s` in total. Not answering says nothing about its GPUs."""
     try:
-        response = httpx.get(address, timeout=timeout_s, trust_env=False)
-        response.raise_for_status()
+        page = read_text(address, timeout_s=timeout_s, largest=LARGEST_PAGE)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Unreachable(f"{address}: {error or type(error).__name__}") from error
-    return parse(response.text)
+    return parse(page)

@@ -28,7 +28,6 @@ from scheduling.drill.values import Beat, Ended, moment
 
 ACT = Policy(modes={(ANY, ANY): Mode.ACT})
 SWEEP_S = 60.0  # between two looks at the telemetry of all nodes
-BEFORE_S = 600.0  # how long before an end a node's bad health still has to do with it
 MEASURED = 0.95  # how sure a detector's finding is, by bench/detectors.py
 ROOT = "/checkpoints"
 SLOW_NODE = "SlowNode"
@@ -231,15 +230,15 @@ class Healing:
         self._carry_out(seen, facts, decide(facts, history, ACT, moment(now)), now)
 
     def _facts(self, seen: Ended, cause: Cause, now: float) -> Facts:
-        unwell = frozenset(reading.node for reading in self.stage.readings(seen.nodes, now) if _is_bad(reading, now))
-        suspects = cause.suspects | (unwell if cause.category is Category.INFRASTRUCTURE else frozenset())
+        faulty = frozenset(one.node for one in self.stage.readings(seen.nodes, now) if nodes.reports_fault(one))
+        suspects = cause.suspects | (faulty if cause.category is Category.INFRASTRUCTURE else frozenset())
         incident, alike = self._joined(seen, cause, suspects)
         return Facts(
             job=seen.job, team=seen.team, cause=cause.label, category=cause.category, at=seen.at,
             confidence=cause.confidence, restart_helps=cause.restart_helps, incident=str(incident), nodes=seen.nodes,
             suspects=suspects, alike=alike, labels=seen.labels, started_from=seen.started_from,
             checkpoints=checkpoints.as_saved(checkpoints.find(seen.shelf), ROOT, cause.spike_at),
-            spike_at=cause.spike_at,
+            spike_at=cause.spike_at, ran=seen.ran,
         )  # fmt: skip
 
     def _joined(self, seen: Ended, cause: Cause, suspects: frozenset[str]) -> tuple[int, int]:

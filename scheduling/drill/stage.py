@@ -32,6 +32,7 @@ MIX_START_S = 60.0
 LINE_EVERY_S = 20.0
 FALSE_FAILURE, MISSED_FAILURE = 0.002, 0.03  # of an all-gather between two nodes
 LATELY_S = 3600.0
+SILENT = frozenset({Breakage.HANG, "nccl_timeout_error"})
 OF_THE_MACHINE = frozenset(
     {Breakage.OFF_BUS, Breakage.ECC, Breakage.NVLINK, Breakage.FABRIC, Breakage.DEATH, Breakage.SLOW}
 )
@@ -120,10 +121,19 @@ class Stage:
         work.base = work.step
         self.answer.started(work.name, now)
         if kind := self.obstacle(work, now):
-            self.agenda.at(now + self.dice("stumble", work.name, work.run).uniform(*STUMBLE_S), self._if(work, kind))
+            self._fail_to_start(work, kind, now)
             return
         start_up = self.plan.restart_s if work.is_gang else MIX_START_S
         self.agenda.at(now + start_up, self.unless_moved(work, self._first))
+
+    def _fail_to_start(self, work: Work, kind: str, now: float) -> None:
+        """A node that does not answer keeps the others waiting in silence until NCCL's watchdog ends the job, as it
+        does to a job that runs. What else is broken is an error at once."""
+        after = self.dice("stumble", work.name, work.run).uniform(*STUMBLE_S)
+        if kind in SILENT:
+            self.agenda.at(now + after + self.plan.watchdog_s, self._if(work, "nccl_timeout_error"))
+        else:
+            self.agenda.at(now + after, self._if(work, kind))
 
     def _if(self, work: Work, kind: str) -> Callable[[float], None]:
         return self.unless_moved(work, lambda one, now: self.die(one, now, kind))
@@ -182,7 +192,7 @@ class Stage:
         return Ended(
             job=work.name, team=work.team, kind=work.kind, at=moment(now), state=state,
             log=log, exit_code=1, nodes=frozenset(nodes), step=self._told_step(work), started_from=work.base or None,
-            shelf=symptoms.shelf_of((one.step, one.at, one.whole) for one in work.saved),
+            shelf=symptoms.shelf_of((one.step, one.at, one.whole) for one in work.saved), ran=work.ran(now),
             news=self._news(work, now) if state == "NODE_FAIL" else (),
         )  # fmt: skip
 

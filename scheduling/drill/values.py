@@ -103,5 +103,6 @@ class Ended:
     step: int | None
     started_from: int | None
     shelf: Listing
+    ran: timedelta  # all of its attempts together
     news: tuple[NodeNews, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from jobs.lifecycle import Kind
 from scheduling.drill.values import Flaw
@@ -87,6 +88,12 @@ class Work:
     @property
     def saves(self) -> bool:
         return self.kind in SAVING
+
+    def ran(self, now: float) -> timedelta:
+        """How long all of its attempts ran, start-up included."""
+        return timedelta(
+            seconds=sum((now if life.ended is None else life.ended) - life.promised for life in self.lives)
+        )
 
     def newest(self, step: int | None) -> Checkpoint | None:
         """The checkpoint of a step, or of the newest that is whole."""

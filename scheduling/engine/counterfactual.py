@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import islice
 
+from jobs.lifecycle import OUTCOME_UNKNOWN
 from scheduling.engine.blockers import BlockerKind, Sees, gates
 from scheduling.engine.changes import Change, Who, change, job_of, with_job
 from scheduling.engine.cluster import Picture, WaitingJob
@@ -61,6 +62,8 @@ def _lifted(picture: Picture, job_id: int) -> Change | None:
 def _lift(job: WaitingJob, kind: BlockerKind) -> Change:
     if kind == BlockerKind.HOLD:
         by = Who.OPERATOR if job.hold == "admin" else Who.OWNER
+        if job.reason == OUTCOME_UNKNOWN:
+            return change("run-again", by, 0.0, "somebody let it run again", with_job(job.id, hold=""))
         return change("release", by, 0.0, "it were released", with_job(job.id, hold=""))
     if kind == BlockerKind.BEGIN:
         return change("begin", Who.OWNER, 0.0, "it might begin at once", with_job(job.id, begin_at=None))

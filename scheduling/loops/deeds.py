@@ -59,11 +59,22 @@ def settle_all(outcomes: Mapping[Deed, str], now: datetime) -> int:
     return settled
 
 
-def put_off(deed: Deed, now: datetime, outcome: str, wait: timedelta | None = None) -> None:
+def put_off(
+    deed: Deed, now: datetime, outcome: str, wait: timedelta | None = None, *, sent_nothing: bool = False
+) -> None:
+    """`sent_nothing`: the cluster has surely not heard of this try."""
     wait = wait or timedelta(seconds=min(2 ** min(deed.tries, 10), SLOWEST_RETRY_S))
-    Deed.objects.open().filter(pk=deed.pk, tries=deed.tries).update(due_at=now + wait, in_hand=False, outcome=outcome)
+    without = deed.tries if sent_nothing and not may_have_been_sent(deed) else deed.tries_without_effect
+    Deed.objects.open().filter(pk=deed.pk, tries=deed.tries).update(
+        due_at=now + wait, in_hand=False, outcome=outcome, tries_without_effect=without
+    )
+
+
+def may_have_been_sent(deed: Deed) -> bool:
+    """Before the try at hand, which is counted already."""
+    return deed.tries - deed.tries_without_effect > 1
 
 
 def put_off_all(deeds: Sequence[Deed], now: datetime, outcome: str) -> None:
     for deed in deeds:
-        put_off(deed, now, outcome)
+        put_off(deed, now, outcome, sent_nothing=True)

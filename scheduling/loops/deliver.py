@@ -5,7 +5,7 @@ What a turn does  submits (many at once), then signals, asks for stacks, cancels
                   saved a checkpoint since he was asked is not kept waiting for the end of his grace; notes the
                   outcome, or when to try again.
 Failure story     The try is counted before it is made. Killed between the deed and the note that it is done: the next
-                  claim sees a second try and looks the attempt up by its key instead of submitting again. An answer
+                  claim sees a second try and finds out what became of the first one before it submits again. An answer
                   that got lost is treated the same. What a killed worker had claimed is free again as soon as the
                   next one has its cluster's lease (`deeds.free`). A worker that slept past its claim cannot note an
                   outcome: the number of tries is the fencing token.
@@ -34,8 +34,8 @@ CANCEL_AGAIN = timedelta(seconds=30)
 STACKS_ARE_LATE = timedelta(seconds=30)
 
 
-def deliver_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
-    """Carry out due deeds, oldest first. Return how many were settled."""
+def deliver_once(cluster: Cluster, backend: Backend, now: datetime, looked_at: datetime | None = None) -> int:
+    """Carry out due deeds, oldest first. Return how many were settled. `looked_at`: see `submitting`."""
     if cluster.mode != Mode.DRIVE:
         return 0
     settled = 0
@@ -43,7 +43,7 @@ def deliver_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
     for _ in range(MOST_CLAIMS):
         if not (deeds := claim(cluster, now)):
             break
-        settled += submit_all([deed for deed in deeds if deed.kind == DeedKind.SUBMIT], backend, now)
+        settled += submit_all([deed for deed in deeds if deed.kind == DeedKind.SUBMIT], backend, now, looked_at)
         settled += sum(_one(deed, backend, now) for deed in deeds if deed.kind != DeedKind.SUBMIT)
     return settled
 
@@ -71,6 +71,8 @@ def _deliver(deed: Deed, backend: Backend, now: datetime) -> bool:
     match deed.kind:
         case DeedKind.CANCEL:
             return _cancel(deed, backend, now)
+        case DeedKind.CANCEL_ID:
+            backend.cancel(deed.reason)
         case DeedKind.SIGNAL:
             return _signal(deed, backend, now)
         case DeedKind.STACKS:

@@ -27,7 +27,7 @@ from django.db.models import Q
 from jobs import actions, logs
 from jobs.actions import JobError
 from jobs.lifecycle import FINAL, Flag, State
-from jobs.logs import NoLog
+from jobs.logs import NoLog, StorageSilent
 from jobs.models import Attempt, Job, Mode, Node
 from jobs.wishes import want_turn
 from scheduling import campaigns, staging_actions
@@ -136,7 +136,10 @@ def _follow(campaign: Campaign, trial: Trial, now: datetime) -> None:
     elif job.state == State.PENDING:
         _look_after_waiting(campaign, trial, now)
     elif ended or trial.heard_at is None or now - trial.heard_at >= LISTEN_EVERY:
-        said = said_by(job, trial.nonce, AT_THE_END if ended else WHILE_RUNNING)
+        try:
+            said = said_by(job, trial.nonce, AT_THE_END if ended else WHILE_RUNNING)
+        except StorageSilent:
+            return  # nothing is known of it; the next turn looks again
         verbs.hear(campaign, trial, said.parts, now) if campaign.state in OPEN else None
         if ended:
             _end(campaign, trial, said, now)
@@ -172,6 +175,8 @@ def said_by(job: Job, nonce: str, most: int) -> Told:
         return Told()
     try:
         tail = logs.tail(job.cluster.log_root, attempt.log_path, most)
+    except StorageSilent:
+        raise
     except NoLog as none:
         return Told(failed=str(none) if job.state == State.COMPLETED else "")
     return told.hear(tail.text.split("\n"), nonce)

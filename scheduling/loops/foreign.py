@@ -1,7 +1,8 @@
 """Foreign: follow the jobs that others submitted to a cluster.
 
-Who is eligible   every job without a key of ours that the cluster reports, oldest first, `MOST_NEW` new ones a turn;
-                  every foreign job of the record that has not ended.
+Who is eligible   every job that the cluster reports and this installation did not submit, oldest first, `MOST_NEW` new
+                  ones a turn; every foreign job of the record that has not ended. Jobs of another Acme installation,
+                  and those of this one that its database does not know, are among them.
 What a turn does  takes new ones over as they stand; follows the others through their states. It never tells the
                   cluster anything.
 Failure story     It compares the whole with the record each time. New ones are one transaction, which the database
@@ -21,18 +22,19 @@ from jobs.foreign_actions import Stranger
 from jobs.journal import SYNC
 from jobs.lifecycle import FINAL, LIVE, State
 from jobs.models import Attempt, Cluster, Job
-from scheduling.backends.base import SeenJob
+from scheduling.backends.base import Listing, SeenJob
 from scheduling.loops.news import KNOWN, apply_news, facts
 from scheduling.loops.rows import one_row
 from scheduling.observing import AttemptFacts, anything_new
 
 MOST_NEW = 500
+LONGEST_KEY = 32
 
 
-def follow_once(cluster: Cluster, jobs: Iterable[SeenJob], now: datetime) -> int:
+def follow_once(cluster: Cluster, jobs: Listing[SeenJob], now: datetime) -> int:
     """Return how many were new or moved."""
-    seen = {identity(job): job for job in jobs if not job.key}
-    known = _known(cluster)
+    seen = {identity(job): job for job in jobs}
+    known = {name: attempt for name, attempt in _known(cluster).items() if name in seen or not _hidden(jobs, name)}
     told = {name for name, attempt in known.items() if _moved(attempt, seen.get(name), now)}
     rows = {job.foreign_id: job for job in _unfinished(cluster, told)}
     live = Attempt.objects.live().filter(job__in=rows.values()).select_related("job")
@@ -48,12 +50,16 @@ def identity(job: SeenJob) -> str:
     return f"{job.backend_id}@{int(job.submitted_at.timestamp()) if job.submitted_at else 0}"
 
 
+def _hidden(jobs: Listing[SeenJob], name: str) -> bool:
+    return jobs.hides_job(name.partition("@")[0], "")
+
+
 def _known(cluster: Cluster) -> dict[str, AttemptFacts | None]:
     """Who has not ended, and what is known of his attempt. Thousands, on a cluster that is only watched: as columns."""
     live = FilteredRelation("attempts", condition=Q(attempts__ended_at__isnull=True))
     unfinished = Job.objects.filter(cluster=cluster).exclude(foreign_id="").unfinished().annotate(live=live)
     rows = unfinished.order_by("id").values_list("foreign_id", "live", *(f"live__{column}" for column in KNOWN))
-    return {name: facts(*known, sent=True) if attempt else None for name, attempt, *known in rows}
+    return {name: facts(*known, sent=True, has_record=False) if attempt else None for name, attempt, *known in rows}
 
 
 def _moved(attempt: AttemptFacts | None, seen: SeenJob | None, now: datetime) -> bool:
@@ -123,4 +129,11 @@ def stranger_of(seen: SeenJob) -> Stranger:
         exit_code=seen.exit_code,
         signal=seen.signal,
         log_path=seen.stdout,
+        key=_foreign_key(seen),
     )
+
+
+def _foreign_key(seen: SeenJob) -> str:
+    """Anybody can write a comment like ours, so one that is too long for a key is none."""
+    key = f"{seen.installation or 'unknown'}:{seen.key}" if seen.key else ""
+    return key if len(key) <= LONGEST_KEY else ""

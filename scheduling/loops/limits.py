@@ -1,6 +1,7 @@
 """Limits: end what runs longer than it may, where its cluster does not, and what waits for recovery for too long.
 
-Who is eligible   running attempts of ours, past their time limit by more than `SLACK`; nobody who is being stopped.
+Who is eligible   running attempts of ours, past their time limit by more than `SLACK`, by the cluster's clock and by
+                  ours; none that is being stopped already.
                   Jobs whose wait for recovery is over: its loop is away, or came to no end.
 What a turn does  each is asked to end as TIMEOUT, by a deed. A cluster that keeps limits itself has long done so.
                   A job that waited too long becomes what its end says, as if there were no recovery.
@@ -12,6 +13,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django.db.models import F
+from django.db.models.functions import Coalesce
 
 from jobs import recovery_actions, stop_actions
 from jobs.journal import SCHEDULER
@@ -31,6 +33,9 @@ def limits_once(cluster: Cluster, now: datetime) -> int:
     # Who is over is asked of one table: a join of all who run may be planned badly, and nearly always finds nobody
     over = Job.objects.live().filter(cluster=cluster, foreign_id="", started_at__lt=now - F("time_limit") - SLACK)
     running = Attempt.objects.filter(job__in=list(over), ended_at__isnull=True, confirmed_at__isnull=False, stop_as="")
+    # The cluster's clock may be wrong, so the time since we first saw it running must be over as well
+    seen = running.alias(since=Coalesce("seen_running_at", "confirmed_at"))
+    running = seen.filter(since__lt=now - F("job__time_limit") - SLACK)
     for attempt in running.select_related("job__cluster").order_by("id"):
         with one_row(attempt):
             why = f"It reached its time limit of {format_duration(attempt.job.time_limit)}."

@@ -18,6 +18,7 @@ from django.db.models import F, Sum
 from jobs.glances import Glance, glances
 from jobs.measures import interval
 from jobs.models import MINUTES_KEPT, Job, Minute, Resolution
+from jobs.retention import delete_all
 
 MINUTE = timedelta(minutes=1)
 
@@ -69,4 +70,4 @@ def _wanted() -> dict[int, int]:
 
 
 def forget_once(now: datetime) -> int:
-    return Minute.objects.filter(at__lt=now - MINUTES_KEPT).delete()[0]
+    return delete_all(Minute.objects.filter(at__lt=now - MINUTES_KEPT))

@@ -1,5 +1,7 @@
 """Nodes: take over what a cluster reports of its nodes; a part of sync.
 
+A node whose row cannot be read keeps its last known state and takes no new work.
+
 A room of a thousand nodes looks every second as it looked a second ago. So every report is compared with plain columns,
 and only the rows that differ are locked, made into objects and written.
 """
@@ -14,9 +16,10 @@ from django.db import transaction
 
 from jobs import node_actions
 from jobs.journal import SYNC
+from jobs.lifecycle import NodeFlag
 from jobs.models import TO_NODES, Cluster, Deed, Node
 from scheduling import observing
-from scheduling.backends.base import SeenNode
+from scheduling.backends.base import Listing, SeenNode
 
 # What a report may change, and what decides whether it may
 COMPARED = (
@@ -26,7 +29,7 @@ COMPARED = (
 
 
 def sync_nodes(
-    cluster: Cluster, seen: Sequence[SeenNode], foreign: Mapping[str, Collection[int]], now: datetime
+    cluster: Cluster, seen: Listing[SeenNode], foreign: Mapping[str, Collection[int]], now: datetime
 ) -> None:
     # In one transaction, so that nobody takes a cluster that was half written down for the whole of it
     with transaction.atomic():
@@ -48,11 +51,16 @@ def _differs(row: Any, fields: Mapping[str, object]) -> bool:
     return any(getattr(row, name) != value for name, value in fields.items())
 
 
+def _unreadable(node: Any) -> dict[str, object]:
+    return {"flags": sorted({*node.flags, NodeFlag.UNREADABLE})}
+
+
 class _Report:
     """What one look at a cluster says of a node, as columns of its row."""
 
-    def __init__(self, cluster: Cluster, seen: Sequence[SeenNode], foreign: Mapping[str, Collection[int]]) -> None:
+    def __init__(self, cluster: Cluster, seen: Listing[SeenNode], foreign: Mapping[str, Collection[int]]) -> None:
         self._by = f"cluster {cluster}"
+        self._listing = seen
         self._seen = {report.name: report for report in seen}
         self._foreign = foreign
         told = Deed.objects.open().filter(node__cluster=cluster, kind__in=TO_NODES)
@@ -60,7 +68,7 @@ class _Report:
 
     def fields(self, node: Any) -> dict[str, object]:
         if (report := self._seen.get(node.name)) is None:
-            return observing.ABSENT_NODE
+            return _unreadable(node) if self._listing.hides_node(node.name) else observing.ABSENT_NODE
         held = sorted(self._foreign.get(node.name, ()))
         return {**observing.node_fields(report), "foreign_gpus": held, **self._reason(node, report.reason)}
 

@@ -2,7 +2,7 @@
 
 Who is eligible   clusters with a metrics address; nodes the record knows.
 What a turn does  `sample_once` writes one row a node; `sweep_once` folds finished intervals into coarser rows and
-                  deletes what is older than its keeping.
+                  deletes what is older than its keeping, batch by batch, as far as it comes.
 Failure story     A row that is there already (two workers, a repeated turn) is left as it is. A rollup that was cut off
                   is made again: it looks for intervals without a row, not for a mark of its own. Missing telemetry
                   leaves a gap, never a zero.
@@ -10,17 +10,49 @@ Failure story     A row that is there already (two workers, a repeated turn) is 
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 
+from jobs import clock
 from jobs.measures import FOLDS, fold, interval
 from jobs.models import KEPT, PROGRESS_KEPT, Cluster, Node, Progress, Resolution, Sample
+from jobs.retention import delete_all
+from scheduling import circuit_breaker
+from scheduling.backends.base import Unreachable
 from scheduling.backends.telemetry import GpuReading, Reading
+from scheduling.circuit_breaker import LATE_S, PROBE_S, Admission
+from scheduling.models import Endpoint
 
+log = logging.getLogger(__name__)
+
+READ_S = 5.0
 COARSER: dict[int, int] = {Resolution.RAW: Resolution.FIVE_MINUTES, Resolution.FIVE_MINUTES: Resolution.HOUR}
 LOOK_BACK: dict[int, timedelta] = {Resolution.RAW: timedelta(hours=1), Resolution.FIVE_MINUTES: timedelta(hours=6)}
+
+
+Read = Callable[..., Reading]
+
+
+def measure_once(cluster: Cluster, read: Read, monotonic: Callable[[], float] = time.monotonic) -> int:
+    """Ask its exporter, unless that did not answer in time of late. Return how many nodes were measured."""
+    admission = circuit_breaker.admission(cluster, Endpoint.TELEMETRY)
+    if admission == Admission.WAIT:
+        return 0
+    began = monotonic()
+    try:
+        reading = read(cluster.metrics_address, timeout_s=PROBE_S if admission == Admission.TRY else READ_S)
+    except Unreachable as error:
+        log.warning("no telemetry of cluster %s: %s", cluster, error)
+        if monotonic() - began > LATE_S:
+            circuit_breaker.note_timeout(cluster, Endpoint.TELEMETRY, str(error))
+        return 0
+    if admission == Admission.TRY:
+        circuit_breaker.note_answer(cluster, Endpoint.TELEMETRY)
+    return sample_once(cluster, reading, clock.now())
 
 
 def sample_once(cluster: Cluster, reading: Reading, now: datetime) -> int:
@@ -84,8 +116,8 @@ def sweep_once(now: datetime) -> int:
     for fine, coarse in COARSER.items():
         written += _roll_up(fine, coarse, now)
     for resolution, kept in KEPT.items():
-        Sample.objects.filter(resolution=resolution, at__lt=now - kept).delete()
-    Progress.objects.filter(at__lt=now - PROGRESS_KEPT).delete()
+        delete_all(Sample.objects.filter(resolution=resolution, at__lt=now - kept))
+    delete_all(Progress.objects.filter(at__lt=now - PROGRESS_KEPT))
     return written
 
 

@@ -24,6 +24,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django.db.models import Max
 
 from jobs.models import Node
+from jobs.retention import delete_batch
 from jobs.traces.trace import Trace
 from scheduling import simulation_actions as actions
 from scheduling import trace_actions
@@ -146,11 +147,14 @@ class _Watch:
         self._told = time.monotonic()
 
 
+MOST_FORGOTTEN = 200  # at once: each holds megabytes
+
+
 def forget_once(now: datetime) -> int:
     """Ended ones are kept for a quarter of a year, and traces for as long after they were used."""
     trace_actions.forget_once(now)
     ended = Simulation.objects.exclude(state__in=UNFINISHED)
-    return ended.filter(ended_at__lt=now - KEPT).delete()[0]
+    return delete_batch(ended.filter(ended_at__lt=now - KEPT), MOST_FORGOTTEN)
 
 
 def wanted(now: datetime) -> bool:

@@ -14,7 +14,6 @@ A turn looks at the size of one file for each request; what came is read once, a
 
 from __future__ import annotations
 
-from contextlib import closing
 from datetime import datetime
 
 from failures import stack_actions
@@ -41,11 +40,11 @@ def stacks_once(now: datetime) -> int:
 def _looked_at(dump: StackDump, now: datetime) -> bool:
     late = now >= dump.until or dump.attempt.ended_at is not None
     try:
-        with closing(Stream(dump.attempt.job.cluster.log_root, dump.attempt.log_path)) as log:
-            if not late and (log.size == dump.log_from or log.size != dump.log_size):
-                stack_actions.look(dump, log.size)
-                return False
-            raw = log.bytes_of(dump.log_from, min(log.size, dump.log_from + MOST_READ))
+        log = Stream(dump.attempt.job.cluster.log_root, dump.attempt.log_path)
+        if not late and (log.size == dump.log_from or log.size != dump.log_size):
+            stack_actions.look(dump, log.size)
+            return False
+        raw = log.bytes_of(dump.log_from, min(log.size, dump.log_from + MOST_READ))
     except NoLog as nothing:
         return late and _close_empty(dump, str(nothing), now)
     found = stacks.read(text := clean(raw))

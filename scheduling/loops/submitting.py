@@ -1,42 +1,56 @@
 """Handing many promised attempts to their cluster at once: over several connections, and noted in one transaction.
 
-An earlier try may have got through although nobody heard of it; so from the second try on an attempt is looked up by
-its key, in one look for all of them. Killed between the calls and the note, the next claim is such a second try.
+An earlier try may have been accepted although the answer was lost, and the cluster may have run the job and forgotten
+it since. So an attempt that was promised before this turn looked at the cluster is first looked up there by its key, in
+one look for all of them. If it is not there and it may have been sent before, it is left to the loop `outcomes`, which
+asks accounting and the attempt record, and then lets it be sent again or closes it. Killed between the calls and the
+note, the next claim is such a later try.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
 
-from jobs import actions, progress, stack_actions
+from jobs import actions, progress, stack_actions, stop_actions
 from jobs.journal import SCHEDULER, SYNC
-from jobs.models import Allocation, Attempt, Deed
+from jobs.models import Allocation, Attempt, Deed, Installation
 from jobs.resuming import TEMPLATE, resuming
-from scheduling.backends.base import Backend, BackendError, Doubtful, Misplaced, Refused, Submission
-from scheduling.loops.deeds import put_off, put_off_all, settle, settle_all
+from scheduling.backends.base import Backend, BackendError, Doubtful, Misplaced, Refused, SeenJob, Submission
+from scheduling.batch_script import RECORD_VARIABLE, batch_script, record_directory
+from scheduling.loops.deeds import may_have_been_sent, put_off, put_off_all, settle, settle_all
 from scheduling.loops.rows import one_row
+from scheduling.observing import pick
 
+LOOKED_UP_WITHIN = timedelta(seconds=30)  # then the same is asked again; the lookup itself makes the deed due earlier
 ANYWHERE = "/tmp"  # Slurm wants a directory, and this one is on every node  # noqa: S108
 
 
-def submit_all(deeds: Sequence[Deed], backend: Backend, now: datetime) -> int:
-    """Return how many were settled. Raises Unreachable once all that is known is noted."""
+def submit_all(deeds: Sequence[Deed], backend: Backend, now: datetime, looked_at: datetime | None = None) -> int:
+    """Return how many were settled. Raises Unreachable once all that is known is noted.
+
+    `looked_at` is when this turn last compared the record with the cluster: what was promised since then is new.
+    """
     settled, accepted, to_send = 0, {}, []
-    known = _known(deeds, backend, now)
+    known, hidden = _known(deeds, backend, now, looked_at)
     for deed in deeds:
         attempt = deed.attempt
         if attempt.ended_at:
             settled += settle(deed, now, "not needed any more")
         elif attempt.key in known:
             accepted[deed] = known[attempt.key]
+        elif attempt.key in hidden:
+            put_off(deed, now, "a row of the cluster that cannot be read may be this job")
         elif attempt.stop_as:
             with one_row(deed):
                 settled += _withdraw(deed, now)
+        elif may_have_been_sent(deed):
+            with one_row(deed):
+                _leave_in_doubt(deed, now)
         else:
             to_send.append(deed)
     answers = backend.submit_all(_submissions([deed.attempt for deed in to_send]))
@@ -61,17 +75,31 @@ def _raise_if_away(errors: Sequence[BackendError]) -> None:
             raise error
 
 
-def _known(deeds: Sequence[Deed], backend: Backend, now: datetime) -> Mapping[str, str]:
-    """Key -> the cluster's id, of those that were tried before; the newest where there are several."""
-    again = {deed.attempt.key for deed in deeds if deed.tries > 1}
-    if not again:
-        return {}
+def _leave_in_doubt(deed: Deed, now: datetime) -> None:
+    actions.missing(deed.attempt, deed.attempt.missing_since or now)
+    put_off(deed, now, "in doubt: looking up what became of an earlier try", LOOKED_UP_WITHIN)
+
+
+def _known(
+    deeds: Sequence[Deed], backend: Backend, now: datetime, looked_at: datetime | None
+) -> tuple[Mapping[str, str], set[str]]:
+    """Key -> the cluster's id, of the job that really ran or runs where there are several; and the keys that an
+    unreadable row may carry."""
+    asked = {deed.attempt.key for deed in deeds if deed.tries > 1 or not looked_at or deed.created_at < looked_at}
+    if not asked:
+        return {}, set()
+    installation = Installation.current_id()
     try:
-        seen = [job for job in backend.jobs() if job.key in again]
+        jobs = backend.jobs()
     except BackendError as error:
         put_off_all(deeds, now, str(error))
         raise
-    return {job.key: job.backend_id for job in sorted(seen, key=lambda job: int(job.backend_id))}
+    ours: dict[str, list[SeenJob]] = defaultdict(list)
+    for job in jobs:
+        if job.key in asked and job.installation in ("", installation):
+            ours[job.key].append(job)
+    chosen = [pick(seen, "")[0] for seen in ours.values()]
+    return {job.key: job.backend_id for job in chosen if job}, {key for key in asked if jobs.hides_job("", key)}
 
 
 def _withdraw(deed: Deed, now: datetime) -> bool:
@@ -92,7 +120,8 @@ def _note_failed(deed: Deed, error: BackendError, now: datetime) -> bool:
             about_place = isinstance(error, Misplaced)
             actions.refuse(deed.attempt, str(error), about_place=about_place, now=now, author=SYNC)
             return settle(deed, now, f"refused: {error}")
-    put_off(deed, now, f"in doubt: {error}" if isinstance(error, Doubtful) else str(error))
+    in_doubt = isinstance(error, Doubtful)
+    put_off(deed, now, f"in doubt: {error}" if in_doubt else str(error), sent_nothing=not in_doubt)
     return False
 
 
@@ -101,20 +130,22 @@ def _submissions(attempts: Sequence[Attempt]) -> list[Submission]:
     rows = Allocation.objects.filter(attempt__in=attempts).order_by("node__name")
     for attempt, node, model in rows.values_list("attempt_id", "node__name", "node__gpu_model"):
         placed[attempt][node] = model
-    return [_submission(attempt, placed[attempt.pk]) for attempt in attempts]
+    installation = Installation.current_id() if attempts else ""
+    return [_submission(attempt, placed[attempt.pk], installation) for attempt in attempts]
 
 
-def _submission(attempt: Attempt, nodes: Mapping[str, str]) -> Submission:
+def _submission(attempt: Attempt, nodes: Mapping[str, str], installation: str) -> Submission:
     """`nodes` has the GPU model of each."""
     job = attempt.job
+    record = record_directory(attempt.log_path)
     return Submission(
         key=attempt.key,
         name=job.name,
         user=job.user.get_username(),
         account=job.team.name,
-        script=job.command,
+        script=batch_script(job.command, record=record, forward=_signals_for_the_shell(attempt)),
         workdir=job.workdir or ANYWHERE,
-        environment={**job.environment, **_about(attempt)},
+        environment={**job.environment, **_about(attempt), **({RECORD_VARIABLE: record} if record else {})},
         nodes=tuple(nodes),
         gpus_per_node=job.gpus_per_node,
         gpu_model=job.gpu_model or next(iter(nodes.values()), ""),
@@ -122,7 +153,14 @@ def _submission(attempt: Attempt, nodes: Mapping[str, str]) -> Submission:
         memory_per_node_mb=job.memory_per_node_mb,
         time_limit=job.time_limit,
         stdout=attempt.log_path,
+        installation=installation,
     )
+
+
+def _signals_for_the_shell(attempt: Attempt) -> list[str]:
+    """Signals that Acme may send to the batch shell alone: the job's own script must get them from it."""
+    asks = (stop_actions.ask_of(attempt.job), stack_actions.signal_of(attempt))
+    return [ask.signal for ask in asks if ask and ask.shell]
 
 
 def _about(attempt: Attempt) -> dict[str, str]:

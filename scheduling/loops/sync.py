@@ -2,104 +2,204 @@
 
 Who is eligible   every node of the cluster; every live attempt, oldest first.
 What a turn does  node rows follow the report; attempts are accepted, confirmed, suspended, ended; GPU indices are
-                  corrected to those the cluster gave; jobs of ours that run once too often are cancelled; jobs that
-                  others submitted are followed (`foreign`).
+                  corrected to those the cluster gave; jobs of ours that run once too often are cancelled; attempts
+                  that our database has lost are written down again (`restore`); jobs that others submitted, another
+                  Acme among them, are followed (`foreign`).
 Failure story     It only compares and takes over, each row guarded by the state it expects: killed anywhere or run
                   twice, the next look finds what is left to do. A cluster that cannot be reached says nothing about
-                  its jobs, so nothing is changed.
+                  its jobs, so nothing is changed; nor does a row that cannot be read.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from acmeweb import live
+from django.db.models import Q, QuerySet
+
 from jobs import actions
 from jobs.actions import Correction
-from jobs.lifecycle import FINAL
-from jobs.models import Allocation, Attempt, Cluster, Deed, DeedKind, Mode, Node
+from jobs.lifecycle import FINAL, State
+from jobs.models import Allocation, Attempt, Cluster, Deed, DeedKind, Installation, Mode, Node
+from jobs.verbs import lacks_outcome
 from jobs.wishes import want_diagnoses
 from scheduling import observing
-from scheduling.backends.base import Backend, SeenJob
+from scheduling.backends.base import Backend, Listing, SeenJob
 from scheduling.loops.foreign import follow_once
-from scheduling.loops.news import KNOWN, apply_news, facts
+from scheduling.loops.news import KNOWN, apply_news, facts, settle_reappeared
+from scheduling.loops.node_test_keys import is_node_test
 from scheduling.loops.nodes import sync_nodes
+from scheduling.loops.restore import restorable_jobs, restore_attempt
 from scheduling.loops.rows import one_row
+from scheduling.loops.unreadable import note_unreadable
 
 log = logging.getLogger(__name__)
+
+LONGEST_S = 10.0  # a third of the lease: some news need a look at log storage, which may be slow
 
 
 def sync_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
     """Take over what the cluster reports. Return how many attempts moved."""
-    asked_at = now
     nodes, jobs = backend.nodes(), backend.jobs()
-    sync_nodes(cluster, nodes, _foreign_gpus(jobs), now)
-    moved = _sync_attempts(cluster, backend, jobs, asked_at)
-    moved += follow_once(cluster, jobs, now)
+    installation = Installation.current_id()
+    by_name, live = _by_name(jobs, installation), _live_attempts(cluster)
+    note_unreadable(cluster, [*nodes.unreadable, *jobs.unreadable])
+    sync_nodes(cluster, nodes, _gpus_of_others(jobs, live, installation), now)
+    moved = _sync_attempts(cluster, backend, jobs, by_name, live, now)
+    left = {name: seen for name, seen in by_name.items() if name not in live and not is_node_test(name)}
+    others = _settle_unknown_names(cluster, backend, left, now)
+    strangers = Listing([*(job for job in jobs if not job.key), *others], jobs.unreadable)
+    moved += follow_once(cluster, strangers, now)
     if moved:
         want_diagnoses()
     greeting = backend.ping() if not cluster.product else None
     fields = {"product": greeting.product, "api": greeting.api} if greeting else {}
-    Cluster.objects.filter(pk=cluster.pk).update(heard_at=now, trouble="", **fields)
-    if cluster.trouble:
-        live.changed("nodes")
+    Cluster.objects.filter(pk=cluster.pk).update(heard_at=now, **fields)
     return moved
 
 
-def _foreign_gpus(jobs: Iterable[SeenJob]) -> dict[str, list[int]]:
-    """Node name -> GPUs held by jobs that are not ours."""
-    held: dict[str, list[int]] = defaultdict(list)
+@dataclass(frozen=True, kw_only=True)
+class LiveAttempt:
+    pk: int
+    has_record: bool
+    has_gpus: bool  # its allocations name GPUs, or it needs none
+    known: tuple[Any, ...]  # the columns `KNOWN`
+
+
+def _live_attempts(cluster: Cluster) -> dict[str, LiveAttempt]:
+    """Key -> attempt. Thousands, so they are read as columns."""
+    ours = Attempt.objects.live().filter(job__cluster=cluster, job__foreign_id="").order_by("id")
+    lacking = _without_gpus(ours)
+    return {
+        key: LiveAttempt(pk=pk, has_record=bool(log_path), has_gpus=pk not in lacking, known=tuple(known))
+        for key, pk, log_path, *known in ours.values_list("key", "pk", "log_path", *KNOWN)
+    }
+
+
+def _without_gpus(ours: QuerySet[Attempt]) -> set[int]:
+    """Attempts that were adopted, or restored before they ran, and hold no GPUs here yet although they ask for some."""
+    taken_over = ours.filter(Q(nodelist="") | ~Q(job__foreign_key=""), job__gpus_per_node__gt=0)
+    ids = set(taken_over.values_list("pk", flat=True))
+    if not ids:
+        return ids
+    return ids - set(
+        Allocation.objects.live().filter(attempt__in=ids, gpu__isnull=False).values_list("attempt_id", flat=True)
+    )
+
+
+def _name(job: SeenJob, installation: str) -> str:
+    """The key that the attempt of this job has in our database; empty for a job that no Acme submitted."""
+    here = job.installation in ("", installation)  # older versions sent no installation
+    return job.key if here or not job.key else f"{job.installation}:{job.key}"
+
+
+def _by_name(jobs: Iterable[SeenJob], installation: str) -> dict[str, list[SeenJob]]:
+    by_name: dict[str, list[SeenJob]] = defaultdict(list)
     for job in jobs:
-        if not job.key and job.state not in FINAL:
+        if job.key:
+            by_name[_name(job, installation)].append(job)
+    return by_name
+
+
+def _gpus_of_others(jobs: Listing[SeenJob], live: Mapping[str, LiveAttempt], installation: str) -> dict[str, list[int]]:
+    """Node name -> GPUs held by jobs for which no allocation of ours stands, as they were last seen where their rows
+    cannot be read."""
+    held: dict[str, list[int]] = defaultdict(list)
+    for job in [*jobs, *(row.last_seen for row in jobs.unreadable if row.last_seen)]:
+        name = _name(job, installation)
+        ours = is_node_test(name) or (name in live and live[name].has_gpus)
+        if not ours and job.state not in FINAL:
             for node, gpus in job.gpus.items():
                 held[node].extend(gpus)
     return held
 
 
-def _sync_attempts(cluster: Cluster, backend: Backend, jobs: Sequence[SeenJob], now: datetime) -> int:
-    by_key: dict[str, list[SeenJob]] = defaultdict(list)
-    for job in jobs:
-        if job.key:
-            by_key[job.key].append(job)
-    ours = Attempt.objects.live().filter(job__cluster=cluster, job__foreign_id="").order_by("id")
-    standing = list(ours.values_list("key", "pk", *KNOWN))
-    sent = _sent([pk for key, pk, *_ in standing if key not in by_key], now)
-    told: dict[int, SeenJob | None] = {}
-    for key, pk, *known in standing:
-        chosen, spare = observing.pick(by_key.pop(key, []), known[0])
-        if observing.anything_new(facts(*known, sent=pk in sent), chosen, now):
-            told[pk] = chosen
+def _sync_attempts(
+    cluster: Cluster,
+    backend: Backend,
+    jobs: Listing[SeenJob],
+    by_name: Mapping[str, list[SeenJob]],
+    live: Mapping[str, LiveAttempt],
+    now: datetime,
+) -> int:
+    sent = _sent([attempt.pk for key, attempt in live.items() if key not in by_name], now)
+    news: dict[int, SeenJob | None] = {}
+    for key, attempt in live.items():
+        seen, backend_id = by_name.get(key, []), attempt.known[0]
+        if jobs.hides_job(backend_id, key) and all(job.backend_id != backend_id for job in seen):
+            continue
+        chosen, spare = observing.pick(seen, backend_id)
+        facts_now = facts(*attempt.known, sent=attempt.pk in sent, has_record=attempt.has_record)
+        if observing.anything_new(facts_now, chosen, now):
+            news[attempt.pk] = chosen
         _cancel_all(cluster, backend, spare)
-    moved = _take_over(told, sent, now)
-    _cancel_all(cluster, backend, _zombies(by_key))
-    _correct_gpus(cluster, jobs, {pk: key for key, pk, *_ in standing})
+    moved = _take_over(news, sent, now)
+    _correct_gpus(cluster, by_name, {attempt.pk: key for key, attempt in live.items()})
+    _fill_in_gpus(cluster, by_name, live)
     return moved
 
 
 def _sent(attempt_ids: Sequence[int], now: datetime) -> set[int]:
-    """Which of those that the cluster does not show it had said yes to, before it was looked at."""
-    said_yes = Deed.objects.filter(attempt__in=attempt_ids, kind=DeedKind.SUBMIT, done_at__lt=now)
-    return set(said_yes.values_list("attempt_id", flat=True))
+    """Which of those that the cluster does not show it had accepted before it was looked at. Attempts that were adopted
+    or restored were not submitted by us, so the cluster has had them already."""
+    submits = Deed.objects.filter(attempt__in=attempt_ids, kind=DeedKind.SUBMIT)
+    done = dict(submits.values_list("attempt_id", "done_at"))
+    return {pk for pk in attempt_ids if pk not in done or (done[pk] and done[pk] < now)}
 
 
 def _take_over(told: Mapping[int, SeenJob | None], sent: set[int], now: datetime) -> int:
     """Rows are made into objects only here: nearly all attempts stand as they stood a second ago."""
     moved = 0
     rows = Attempt.objects.live().filter(pk__in=told).select_related("job").defer("job__command", "job__environment")
+    began = time.monotonic()
     for attempt in rows.order_by("id"):
+        if time.monotonic() - began > LONGEST_S:
+            log.warning("taking over the news of attempts is slow; the rest is left to the next turn")
+            break
         with one_row(attempt):
             moved += apply_news(attempt, told[attempt.pk], attempt.pk in sent, now)
     return moved
 
 
-def _zombies(by_key: dict[str, list[SeenJob]]) -> list[SeenJob]:
-    """Jobs of ours that still run although the record says that they ended. A key we never gave is not ours."""
-    running = {key: job for key, seen in by_key.items() for job in seen if job.state not in FINAL}
-    over = Attempt.objects.filter(key__in=running, ended_at__isnull=False).values_list("key", flat=True)
-    return [running[key] for key in over]
+def _settle_unknown_names(
+    cluster: Cluster, backend: Backend, left: Mapping[str, list[SeenJob]], now: datetime
+) -> list[SeenJob]:
+    """Jobs of some Acme that are no live attempt here. Return those that are followed like other people's jobs.
+
+    One whose attempt has ended here runs once too often and is cancelled, unless nobody knows how that attempt ended:
+    then it may be this one, and it settles the question when it ends. An attempt that the database has lost, after a
+    restore or a failover, is written down again. Everything else belongs to another installation.
+    """
+    ended = dict(Attempt.objects.filter(key__in=left, ended_at__isnull=False).values_list("key", "state"))
+    unknown = _without_outcome([name for name, state in ended.items() if state == State.UNKNOWN])
+    others: list[SeenJob] = []
+    restorable = restorable_jobs(cluster, [name for name in left if name not in ended])
+    for name, seen in left.items():
+        if name in ended:
+            if name in unknown:
+                with one_row(unknown[name]):
+                    settle_reappeared(unknown[name], seen)
+            else:
+                _cancel_all(cluster, backend, [job for job in seen if job.state not in FINAL])
+        elif name in restorable:
+            with one_row(restorable[name]):
+                restore_attempt(restorable[name], name, seen, now)
+        else:
+            others += seen
+    return others
+
+
+def _without_outcome(keys: Sequence[str]) -> dict[str, Attempt]:
+    """Attempts whose jobs wait for somebody to say how they ended."""
+    if not keys:
+        return {}
+    rows = Attempt.objects.filter(key__in=keys).select_related("job").defer("job__command", "job__environment")
+    return {attempt.key: attempt for attempt in rows if lacks_outcome(attempt.job)}
 
 
 def _cancel_all(cluster: Cluster, backend: Backend, jobs: Iterable[SeenJob]) -> None:
@@ -110,9 +210,9 @@ def _cancel_all(cluster: Cluster, backend: Backend, jobs: Iterable[SeenJob]) -> 
             backend.cancel(job.backend_id)
 
 
-def _correct_gpus(cluster: Cluster, jobs: Iterable[SeenJob], keys: Mapping[int, str]) -> None:
+def _correct_gpus(cluster: Cluster, by_name: Mapping[str, list[SeenJob]], keys: Mapping[int, str]) -> None:
     """Take over the GPU indices that the cluster gave, where they are not the ones we promised."""
-    given = {(job.key, node): gpus for job in jobs if job.key for node, gpus in job.gpus.items()}
+    given = {(key, node): gpus for key, jobs in by_name.items() for job in jobs for node, gpus in job.gpus.items()}
     if not given:
         return
     nodes = dict(Node.objects.filter(cluster=cluster).order_by().values_list("pk", "name"))
@@ -124,6 +224,15 @@ def _correct_gpus(cluster: Cluster, jobs: Iterable[SeenJob], keys: Mapping[int, 
     ]
     with one_row("the GPU indices"):
         actions.correct_gpus(corrections)
+
+
+def _fill_in_gpus(cluster: Cluster, by_name: Mapping[str, list[SeenJob]], live: Mapping[str, LiveAttempt]) -> None:
+    """Which GPUs attempts hold that were adopted, or restored before they ran."""
+    for key, attempt in live.items():
+        given = next((job.gpus for job in by_name.get(key, []) if job.gpus), None)
+        if given and not attempt.has_gpus:
+            with one_row(f"the GPUs of {key}"):
+                actions.fill_in_gpus(attempt.pk, cluster, given)
 
 
 def _swaps(held: Sequence[int], given: Sequence[int]) -> list[tuple[int, int]]:

@@ -17,10 +17,11 @@ from pathlib import Path
 from django.conf import settings
 
 from jobs.lifecycle import FINAL, Flag, State
-from jobs.models import Deed, Node
+from jobs.models import Deed, Installation, Node
 from jobs.node_actions import Outcome
 from scheduling.backends.base import Backend, Refused, SeenJob, Submission
 from scheduling.checks import node as default_check
+from scheduling.loops.node_test_keys import NODE_TEST
 
 TIME_LIMIT = timedelta(minutes=10)
 MUST_START = timedelta(minutes=10)
@@ -38,7 +39,7 @@ class Probe:
 
 
 def key_of(deed: Deed) -> str:
-    return f"test.{deed.pk}.{int(deed.created_at.timestamp())}"
+    return f"{NODE_TEST}{deed.pk}.{int(deed.created_at.timestamp())}"
 
 
 def step(deed: Deed, backend: Backend, now: datetime) -> Outcome | str:
@@ -98,7 +99,7 @@ def submission(deed: Deed) -> Submission:
     return Submission(
         key=key,
         name=f"test-{node.name}",
-        user="acme",
+        user="",
         account="",
         script=cluster.test_command or default_script(),
         workdir=ANYWHERE,
@@ -114,6 +115,7 @@ def submission(deed: Deed) -> Submission:
         memory_per_node_mb=0,
         time_limit=TIME_LIMIT,
         stdout=f"{cluster.log_root}/{key}.log" if cluster.log_root else "/dev/null",
+        installation=Installation.current_id(),
     )
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -202,8 +202,7 @@ def _say(attempt: Attempt, label: str, finding: Finding, now: datetime) -> bool:
 def _log_size(attempt: Attempt) -> int:
     """What stands in the log by now is no answer to what is asked now."""
     try:
-        with closing(Stream(attempt.job.cluster.log_root, attempt.log_path)) as log:
-            return log.size
+        return Stream(attempt.job.cluster.log_root, attempt.log_path).size
     except NoLog:
         return 0
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from failures.models import Course
 from jobs.lifecycle import FINAL
-from jobs.models import Cluster, Mode, Node
+from jobs.models import Cluster, Installation, Mode, Node
 from jobs.node_actions import Outcome
 from scheduling import nodetest_actions
 from scheduling.backends.base import Backend, Submission
@@ -74,7 +74,7 @@ def submission(test: NodeTest, world: TestWorld, nodes: list[Node]) -> Submissio
     return Submission(
         key=world.key,
         name=f"test-{'-'.join(world.nodes)}"[:60],
-        user="acme",
+        user="",
         account="",
         script=script(len(nodes), LOWEST_PORT + world.pk % PORTS),
         workdir=testing.ANYWHERE,
@@ -86,6 +86,7 @@ def submission(test: NodeTest, world: TestWorld, nodes: list[Node]) -> Submissio
         memory_per_node_mb=0,
         time_limit=testing.TIME_LIMIT,
         stdout=f"{cluster.log_root}/{world.key}.log" if cluster.log_root else "/dev/null",
+        installation=Installation.current_id(),
     )
 
 

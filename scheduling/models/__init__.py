@@ -1,3 +1,4 @@
+from .breaker import Endpoint, OpenCircuit
 from .estimate import LEAD_UNTIL, Estimate, EstimateError, EstimateOutcome, Forecast, Lead
 from .evaluation import (
     OPEN,
@@ -28,6 +29,7 @@ __all__ = [
     "UPLOAD",
     "Campaign",
     "CampaignState",
+    "Endpoint",
     "Estimate",
     "EstimateError",
     "EstimateOutcome",
@@ -38,6 +40,7 @@ __all__ = [
     "Lead",
     "Lease",
     "NodeTest",
+    "OpenCircuit",
     "RuleSighting",
     "Shard",
     "ShardState",

@@ -1,18 +1,82 @@
-"""slurmrestd's accounting, /slurmdb, version v0.0.42: the same jobs in slurmdbd's words. Pure.
+"""slurmrestd's accounting, /slurmdb, version v0.0.42: jobs in slurmdbd's words. Pure.
 
-Clients that draw one job, as Slurm-web's agent does, ask here first. There is no database behind it: jobs are told of
-as long as the controller tells of them, and who may use the cluster is whoever has a job in it.
+Jobs that the controller has forgotten are still reported here, from the store's second table. Who may use the cluster
+is whoever has a job that the controller remembers. A cluster without accounting storage has no /slurmdb at all: 404,
+as slurmrestd answers where Slurm has no slurmdbd.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from jobs.hostlist import compress
 
 from .values import Job
-from .wire import PARTITION, QOS, Cluster, Plain, exit_code, number, priority, time_limit
+from .wire import (
+    EMPTY_QUERY,
+    PARTITION,
+    QOS,
+    BadBody,
+    Cluster,
+    Plain,
+    exit_code,
+    number,
+    priority,
+    time_limit,
+)
+
+UNIX_TIME = re.compile(r"(?:uts)?([0-9]{1,12})", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """Which jobs are asked for, by moments of the cluster's clock and by names; an empty set means all."""
+
+    start_time: float = 0.0
+    end_time: float = float("inf")
+    users: frozenset[str] = frozenset()
+    accounts: frozenset[str] = frozenset()
+    job_names: frozenset[str] = frozenset()
+
+    def matches(self, job: Job) -> bool:
+        """By time as slurmdbd does: jobs that waited or ran at any moment of the period."""
+        asked = job.request
+        in_period = job.submit_time <= self.end_time and (not job.ended_at or job.end_time >= self.start_time)
+        wanted = ((asked.user, self.users), (asked.account, self.accounts), (asked.name, self.job_names))
+        return in_period and all(not names or name in names for name, names in wanted)
+
+
+def query_of(given: Mapping[str, str]) -> Query:
+    return Query(
+        start_time=_time(given, "start_time", Query.start_time),
+        end_time=_time(given, "end_time", Query.end_time),
+        users=_names(given, "users"),
+        accounts=_names(given, "account"),
+        job_names=_names(given, "job_name"),
+    )
+
+
+def _names(given: Mapping[str, str], field: str) -> frozenset[str]:
+    return frozenset(filter(None, given.get(field, "").split(",")))
+
+
+def _time(given: Mapping[str, str], field: str, default: float) -> float:
+    """Unix seconds (plain or as Slurm's uts1700000000), or a date and time; without a zone it is the machine's own."""
+    text = given.get(field, "")
+    if not text:
+        return default
+    if seconds := UNIX_TIME.fullmatch(text):
+        return float(seconds[1])
+    try:
+        if text[4:5] != "-":  # a compact date looks like unix seconds
+            raise ValueError
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise BadBody(EMPTY_QUERY, f"{field}: {text!r:.40} is no time", f"#/{field}/") from None
 
 
 def jobs(cluster: Cluster, seen: Iterable[Job], now: float) -> Plain:
@@ -60,12 +124,12 @@ def _times(seen: Job, now: float) -> Plain:
     until = seen.ended_at or now
     return {
         "elapsed": max(int(until - seen.started_at), 0) if seen.started_at else 0,
-        "eligible": int(seen.submitted_at),
-        "end": int(seen.ended_at),
+        "eligible": int(seen.submit_time),
+        "end": int(seen.end_time),
         "limit": time_limit(seen.request),
         "planned": number(max((seen.started_at or until) - seen.submitted_at, 0)),
-        "start": int(seen.started_at),
-        "submission": int(seen.submitted_at),
+        "start": int(seen.start_time),
+        "submission": int(seen.submit_time),
         "suspended": 0,
         "system": none,
         "total": none,

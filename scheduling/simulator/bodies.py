@@ -111,6 +111,18 @@ def breakage_of(body: object) -> tuple[Breakage, str, int]:
     return Breakage(kind), _text(asked, "node"), -1 if gpu is None else gpu
 
 
+MOST_OFFSET_S = 86_400
+
+
+def clock_offset_of(body: object) -> float:
+    """`{"offset_s": 300}`: five minutes ahead of the true time; a negative number is behind it."""
+    offset: Any = _object(body, "#/").get("offset_s")
+    if type(offset) not in (int, float) or not -MOST_OFFSET_S <= offset <= MOST_OFFSET_S:
+        words = f"offset_s: {offset!r:.40} is not a number of seconds from -{MOST_OFFSET_S} to {MOST_OFFSET_S}"
+        raise BadBody(EMPTY_QUERY, words, "#/offset_s/")
+    return float(offset)
+
+
 def signal_of(text: str) -> int:
     """9, KILL or SIGKILL."""
     name = text.upper().removeprefix("SIG")

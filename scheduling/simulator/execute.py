@@ -4,63 +4,52 @@ Each job has a directory with its script, its spec and, written by its shim, the
 module knows can be read again from those directories, so a server that was killed adopts what still runs. The lock
 of a directory is taken here and handed to the shim: it is free again when the shim is gone, however it went.
 
-A server that root started gives its jobs another user, because a job is whatever somebody submitted: as root it could
-read every secret of the instance. An ordinary user's server cannot do that, and its jobs are that user's.
+A server that root started runs the jobs of each team as a user of that team's own (accounts.py). A server of an
+ordinary user cannot do that: its jobs run as that user.
+
+No user but the server's own can write beneath the log root, so a job of another user cannot make its attempt record
+there. The server writes it instead (`attempt_records` says why), and refuses, for every job, to start an attempt that
+has a record or is running.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
-import pwd
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jobs.lifecycle import State
 
 from . import stepd
-from .logs import FRESH, BadPath, open_log, output_path
-from .play import BAD_OUTPUT
-from .values import KILL, Aim, Ended, Exit, Job
+from .accounts import Account, Accounts, NoAccount, SharedAccount
+from .attempt_records import REFUSAL, AttemptRecords, record_path
+from .log_paths import APPEND, FRESH, BadPath, open_log, output_path
+from .play import BAD_OUTPUT, REFUSED
+from .values import KILL, Aim, Effects, Ended, Exit, Job, NoEffects
 
 SHIM = Path(stepd.__file__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Account:
-    """As whom jobs run. Without `ids` they run as whoever runs the server."""
-
-    name: str
-    home: str
-    ids: tuple[int, int] | None = None
-
-
-def ourselves() -> Account:
-    me = pwd.getpwuid(os.geteuid())
-    return Account(name=me.pw_name, home=me.pw_dir)
-
-
-def account_for(name: str) -> Account:
-    """The account of this name where we are root, and our own where we are not. KeyError: there is none."""
-    if os.geteuid() != 0:
-        return ourselves()
-    found = pwd.getpwnam(name)
-    return Account(name=name, home="/tmp", ids=(found.pw_uid, found.pw_gid))  # noqa: S108 - nobody has no home
+DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/[0-9]+")
+log = logging.getLogger(__name__)
 
 
 class ExecuteHands:
     """Jobs as processes. `ids` of jobs name their directories beneath `state`."""
 
-    def __init__(self, *, state: Path, log_root: Path, account: Account | None = None) -> None:
-        self._state, self._log_root, self._account = state, log_root, account or ourselves()
+    def __init__(
+        self, *, state: Path, log_root: Path, accounts: Accounts | None = None, effects: Effects | None = None
+    ) -> None:
+        self._state, self._log_root, self._accounts = state, log_root, accounts or SharedAccount()
+        self._effects, self._records = effects or NoEffects(), AttemptRecords(log_root)
         self._running: dict[int, Job] = {}
         self._cpus: dict[int, list[int]] = {}
         self._ended: list[Ended] = []
@@ -75,9 +64,13 @@ class ExecuteHands:
         if lock is not None:
             try:
                 if not _began(directory):
+                    if self._started_before(job):
+                        self._refuse(job, now)
+                        return
                     self._launch(job, directory, lock)
-            except BadPath:
-                self._ended.append(_refused(job, now))
+            except (BadPath, NoAccount) as refused:
+                log.warning("job %s does not start: %s", job.id, refused)
+                self._ended.append(_failed(job, now, BAD_OUTPUT, "JobLaunchFailure"))
                 return
             finally:
                 os.close(lock)
@@ -131,22 +124,38 @@ class ExecuteHands:
     def _directory(self, job_id: int) -> Path:
         return self._state / f"job-{job_id}"
 
+    def _started_before(self, job: Job) -> bool:
+        """Whether the attempt has a record of another job, or runs as another job that has none yet."""
+        path = record_path(job, self._log_root)
+        running = (record_path(one, self._log_root) for one in self._running.values())
+        return bool(path) and (path in running or self._records.is_taken(job))
+
+    def _refuse(self, job: Job, now: float) -> None:
+        output = open_log(self._log_root, output_path(job, self._log_root), APPEND)
+        try:
+            os.write(output, f"{REFUSAL}\n".encode())
+        finally:
+            os.close(output)
+        self._ended.append(_failed(job, now, REFUSED, "NonZeroExitCode"))
+
     def _launch(self, job: Job, directory: Path, lock: int) -> None:
+        account = self._accounts.of(job)
         output = open_log(self._log_root, output_path(job, self._log_root), FRESH)
         try:
+            self._effects.started(job, job.began_at)
             script = directory / "script"
             script.unlink(missing_ok=True)  # a start that was cut off left one that may not be written to
             script.write_text(job.request.script)
             script.chmod(0o500)
-            if self._account.ids:
-                os.chown(script, *self._account.ids)
-                os.fchown(output, *self._account.ids)  # so that /dev/stdout opens for the job
+            if account.ids:
+                os.chown(script, *account.ids)
+                os.fchown(output, account.ids[0], -1)  # so that /dev/stdout opens for the job; readers are the group
             spec = {
                 "script": str(script),
                 "interpreter": _interpreter(job.request.script),
-                "user": self._account.name,
-                "ids": self._account.ids,
-                "environment": _environment(job, self._account),
+                "user": account.name,
+                "ids": account.ids,
+                "environment": _environment(job, account),
                 "workdir": job.request.workdir,
                 "cpus": self._free_cpus(job.request.cpus_per_node),
             }
@@ -163,14 +172,26 @@ class ExecuteHands:
         """The end of a job, once its record is there or its shim is not."""
         directory = self._directory(job.id)
         if record := _read(directory / "exit.json"):
-            return _end_of(job, record)
+            return self._record_end(job, _end_of(job, record))
         lock = _take_lock(directory)
         if lock is None:
             return None
         os.close(lock)
         if record := _read(directory / "exit.json"):  # it was written between the two looks
-            return _end_of(job, record)
-        return self._orphaned(job, now)
+            return self._record_end(job, _end_of(job, record))
+        began = _began(directory)
+        ended = self._orphaned(job, now)
+        return self._record_end(job, ended) if began else ended
+
+    def _record_end(self, job: Job, ended: Ended) -> Ended:
+        """Write the end into the attempt record and the effects file, and pass it on."""
+        killed = ended.state == State.NODE_FAIL
+        seen = Exit(signal=KILL) if killed else ended.exit
+        if self._accounts.separate:
+            code = None if seen.signal == KILL else 128 + seen.signal if seen.signal else seen.code
+            self._records.add(job, began_at=job.began_at, ended_at=ended.at, code=code)
+        self._effects.ended(job, ended.at, seen)
+        return ended
 
     def _orphaned(self, job: Job, now: float) -> Ended:
         """Its shim is gone without a word: the machine went down, or somebody killed it. What is left of it must go."""
@@ -192,8 +213,8 @@ def _shim(directory: Path, lock: int, output: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _refused(job: Job, now: float) -> Ended:
-    return Ended(job_id=job.id, at=now, state=State.FAILED, exit=BAD_OUTPUT, reason="JobLaunchFailure")
+def _failed(job: Job, now: float, ended: Exit, reason: str) -> Ended:
+    return Ended(job_id=job.id, at=now, state=State.FAILED, exit=ended, reason=reason)
 
 
 def _interpreter(script: str) -> list[str]:
@@ -253,14 +274,17 @@ def _is_alive(record: Mapping[str, Any]) -> bool:
 
 
 def _send(leader: int, number: int, aim: Aim) -> None:
-    """The script's own process leads the session of everything that it started."""
+    """The leader is the first process of the job's session: the batch shell, or Acme's wrapper around it.
+
+    The wrapper passes on what is meant for the batch shell, and runs the job's own script as a process beneath it.
+    """
     with suppress(ProcessLookupError):
         if aim == Aim.ALL:
             os.killpg(leader, number)
         elif aim == Aim.SHELL:
             os.kill(leader, number)
     for pid in stepd.pids() if aim == Aim.STEPS else ():
-        if pid != leader and _session_of(pid) == leader:
+        if _session_of(pid) == leader and not _is_batch_shell(pid, leader):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -270,6 +294,26 @@ def _session_of(pid: int) -> int | None:
         return int(stepd.stat_fields(pid)[3])
     except (OSError, IndexError):
         return None
+
+
+def _is_batch_shell(pid: int, leader: int) -> bool:
+    """Whether it is the leader, or runs, directly beneath it, another script that was handed over by descriptor.
+
+    A subshell of the leader has the leader's own arguments, so it counts as what the script has started.
+    """
+    if pid == leader:
+        return True
+    try:
+        parent, script = int(stepd.stat_fields(pid)[1]), _script_of(pid)
+    except (OSError, IndexError):
+        return False  # it is gone
+    return parent == leader and bool(script) and script != _script_of(leader)
+
+
+def _script_of(pid: int) -> str:
+    """The first of its arguments that names a descriptor."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    return next(filter(DESCRIPTOR.fullmatch, words), "")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -24,10 +24,13 @@ class KernelLine:
     text: str
 
 
-def log_of(node: Node, troubles: Iterable[Trouble], *, now: float) -> list[str]:
-    """Everything that the node's kernel has said up to now, with its time and host in front."""
+def log_of(node: Node, troubles: Iterable[Trouble], *, now: float, offset_s: float = 0.0) -> list[str]:
+    """Everything that the node's kernel has said up to now, with its time and host in front.
+
+    The kernel counts from its boot, so the time of every line follows the node's clock as it is set now.
+    """
     said = sorted(line for trouble in troubles for line in _lines(node, trouble) if line.at <= now)
-    return [f"{_stamp(line.at)} {node.name} kernel: {line.text}" for line in said]
+    return [f"{_stamp(line.at + offset_s)} {node.name} kernel: {line.text}" for line in said]
 
 
 def speaks(trouble: Trouble, since: float, until: float) -> bool:

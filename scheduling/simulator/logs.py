@@ -1,7 +1,5 @@
-"""Job logs on disk: beneath one directory only, and never through a symlink.
+"""Job logs on disk, beneath one directory (`log_paths`).
 
-A job names its own output path, so the path is hostile until proven otherwise: every directory on the way is opened
-by its parent, without following links, and a path that leaves the root is refused as Slurm refuses a bad output path.
 `LogBook` writes what played jobs say. It keeps no file open: two thousand jobs would be two thousand descriptors.
 """
 
@@ -10,70 +8,24 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from . import kernellog, stackwords
+from .attempt_records import REFUSAL, AttemptRecords
+from .log_paths import APPEND, FRESH, BadPath, open_log, output_path
 from .logtext import Script, lines, next_due_s, script_of
-from .play import Play
+from .play import Opening, Play
 from .troubles import Trouble
 from .values import Job, Node
 
 log = logging.getLogger(__name__)
 
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-FRESH = APPEND | os.O_TRUNC
 KERNEL_EVERY_S = 1.0
 BATCH = 1_000  # jobs written in one turn; the rest is late by a turn, not lost
-
-
-class BadPath(Exception):
-    """An output path that may not be written to."""
-
-
-def output_path(job: Job, root: Path) -> str:
-    """Slurm's rule: %j and %x are filled in, a relative path is relative to the working directory."""
-    asked = job.request.stdout or str(root / "slurm-%j.out")
-    filled = asked.replace("%j", str(job.id)).replace("%x", job.request.name.replace("/", "_"))
-    return os.path.join(job.request.workdir, filled)
-
-
-def beneath(root: Path, path: str) -> tuple[str, ...]:
-    """The parts of the path below the root; `..` and every path outside are refused."""
-    wanted = PurePosixPath(path)
-    for known in (root, Path(os.path.realpath(root))):
-        if wanted.is_relative_to(known):
-            parts = wanted.relative_to(known).parts
-            if parts and ".." not in parts and "\0" not in path:
-                return parts
-    raise BadPath(f"{path!r:.200} is not beneath {root}")
-
-
-def open_log(root: Path, path: str, flags: int) -> int:
-    """A descriptor of the log; directories on the way are made where they are missing."""
-    *directories, name = beneath(root, path)
-    at = os.open(os.path.realpath(root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for directory in directories:
-            at = _step_into(at, directory)
-        return os.open(name, flags, 0o644, dir_fd=at)
-    except OSError as error:
-        raise BadPath(f"{path!r:.200}: {error.strerror}") from error
-    finally:
-        os.close(at)
-
-
-def _step_into(at: int, directory: str) -> int:
-    """The child's descriptor in exchange for the parent's, which is closed once the child is open."""
-    with suppress(FileExistsError):
-        os.mkdir(directory, 0o755, dir_fd=at)
-    child = os.open(directory, DIRECTORY, dir_fd=at)
-    os.close(at)
-    return child
 
 
 @dataclass(kw_only=True)
@@ -88,20 +40,27 @@ class _Open:
 class LogBook:
     """The stage of a simulated cluster: every running job's next lines, written when they are due."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, records: AttemptRecords | None = None) -> None:
+        self._root, self._records = root, records or AttemptRecords(root)
         self._open: dict[int, _Open] = {}
         self._due: list[tuple[float, int]] = []
 
-    def open(self, job: Job, play: Play) -> bool:
+    def open(self, job: Job, play: Play) -> Opening:
         entry = _Open(script=script_of(job, play), path=output_path(job, self._root))
+        if self._records.is_taken(job):
+            self._append(entry, [REFUSAL])
+            return Opening.STARTED_BEFORE
         try:
             os.close(open_log(self._root, entry.path, FRESH))
         except BadPath as refused:
             log.info("job %s: %s", job.id, refused)
-            return False
+            return Opening.BAD_PATH
+        self._records.begin(job, job.began_at)
         self._follow(job.id, entry)
-        return True
+        return Opening.READY
+
+    def record_exit(self, job: Job, at: float, code: int) -> None:
+        self._records.finish(job, at, code)
 
     def reopen(self, job: Job, play: Play) -> None:
         """Go on after the last whole line; half a line, cut off by a crash, is taken back."""
@@ -186,7 +145,7 @@ class KernelBook:
         self._root = root
         self._written_at = 0.0
 
-    def write(self, nodes: Iterable[Node], troubles: Sequence[Trouble], now: float) -> int:
+    def write(self, nodes: Iterable[Node], troubles: Sequence[Trouble], now: float, offset_s: float = 0.0) -> int:
         """Write what has become due, and say how many files were written."""
         if now - self._written_at < KERNEL_EVERY_S:
             return 0
@@ -196,11 +155,11 @@ class KernelBook:
         names = {trouble.node for trouble in fresh}
         chosen = [node for node in nodes if everywhere or node.name in names] if fresh else []
         for node in chosen:
-            self._write(node, troubles, now)
+            self._write(node, kernellog.log_of(node, troubles, now=now, offset_s=offset_s))
         return len(chosen)
 
-    def _write(self, node: Node, troubles: Sequence[Trouble], now: float) -> None:
-        text = "".join(f"{line}\n" for line in kernellog.log_of(node, troubles, now=now))
+    def _write(self, node: Node, said: Sequence[str]) -> None:
+        text = "".join(f"{line}\n" for line in said)
         try:
             with _descriptor(self._root, str(self._root / "kernel" / f"{node.name}.log"), FRESH) as fd:
                 os.write(fd, text.encode())

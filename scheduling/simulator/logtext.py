@@ -50,6 +50,7 @@ class Script:
     nodes: tuple[str, ...]
     gpus_per_node: int
     began_at: float
+    clock_offset_s: float = 0.0  # of the clock by which its lines are stamped
     gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -75,6 +76,7 @@ def script_of(job: Job, play: Play) -> Script:
         nodes=job.nodes,
         gpus_per_node=job.request.gpus_per_node,
         began_at=job.began_at,
+        clock_offset_s=job.start_offset_s,
         gpus=job.gpus,
     )
 
@@ -118,7 +120,7 @@ def _lines(script: Script, first: int, until_s: float) -> Iterator[str]:
     index = first
     while (at := _moment_s(script, index)) <= until_s and at < script.ends_s:
         text = start_up[index] if index < len(start_up) else _progress(script, index - len(start_up), at)
-        yield f"[{_stamp(script.began_at + at)}] {text}"
+        yield f"[{_stamp(script, at)}] {text}"
         index += 1
     if until_s >= script.play.duration_s:
         ending = _tail(script)
@@ -136,8 +138,8 @@ def _body_length(script: Script) -> int:
     return low
 
 
-def _stamp(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+def _stamp(script: Script, at_s: float) -> str:
+    return datetime.fromtimestamp(script.began_at + script.clock_offset_s + at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _start_up(script: Script) -> list[str]:
@@ -234,7 +236,7 @@ def _evaluation_line(script: Script, number: int) -> str:
 def _tail(script: Script) -> list[str]:
     play = script.play
     if play.state == State.COMPLETED:
-        return [f"[{_stamp(script.began_at + play.duration_s)}] all done"]
+        return [f"[{_stamp(script, play.duration_s)}] all done"]
     return last_words(
         Scene(
             job=script.job_id,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .execute import Account, account_for
+from .accounts import DEFAULT_UIDS, Accounts, SharedAccount, TeamAccounts
 
 
 class BadStart(SystemExit):
@@ -27,10 +28,12 @@ class Options:
     trial_speed: float = 1.0
     faults: float = 0.0
     configure_s: float = 1.0
+    min_job_age_s: int = 300
+    accounting: bool = True
     token: str = ""
     execute: bool = False
     log_root: Path = Path()
-    account: Account | None = None  # as whom jobs run; nobody's where they are played
+    accounts: Accounts | None = None  # the users that jobs run as; none where jobs are played
 
 
 def options_of(arguments: list[str]) -> Options:
@@ -49,9 +52,15 @@ def options_of(arguments: list[str]) -> Options:
     parser.add_argument("--trial-speed", type=float, default=1.0, help="divides what jobs of campaigns take")
     parser.add_argument("--faults", type=float, default=0.0, help="what breaks per node and day, before --speed")
     parser.add_argument("--configure-s", type=float, default=1.0, help="from allocation to the start of the command")
+    parser.add_argument("--min-job-age", default="300", help="seconds after which an ended job is forgotten")
+    parser.add_argument("--no-accounting", action="store_true", help="answer /slurmdb with 404, as without slurmdbd")
     parser.add_argument("--token-file", type=Path, help="only who sends what it holds is answered; needed to --execute")
     parser.add_argument("--execute", action="store_true", help="run jobs on this machine")
-    parser.add_argument("--job-user", default="nobody", help="as whom jobs run when root runs the server")
+    parser.add_argument(
+        "--job-uids",
+        default=f"{DEFAULT_UIDS[0]}-{DEFAULT_UIDS[-1]}",
+        help="FIRST-LAST: unused user ids, of which each team gets one when root runs the server",
+    )
     parser.add_argument("--log-root", type=Path, help="jobs may write their output beneath it (default STATE/logs)")
     given = parser.parse_args(arguments)
     if given.execute and given.token_file is None:
@@ -70,9 +79,11 @@ def options_of(arguments: list[str]) -> Options:
         trial_speed=_positive("--trial-speed", given.trial_speed),
         faults=given.faults,
         configure_s=given.configure_s,
+        min_job_age_s=_seconds("--min-job-age", given.min_job_age, 1, 86_400),
+        accounting=not given.no_accounting,
         token=_token(given.token_file),
         execute=given.execute,
-        account=_account(given.job_user) if given.execute else None,
+        accounts=_accounts(state, given.job_uids) if given.execute else None,
         log_root=(given.log_root or state / "logs").absolute(),
     )
 
@@ -81,6 +92,12 @@ def _positive(name: str, value: float) -> float:
     if not value > 0:
         raise BadStart(f"{name}: {value} is not above 0")
     return value
+
+
+def _seconds(name: str, text: str, low: int, high: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high):
+        raise BadStart(f"{name}: {text!r:.40} is not a whole number of seconds from {low} to {high}")
+    return int(text)
 
 
 def _token(path: Path | None) -> str:
@@ -96,8 +113,10 @@ def _token(path: Path | None) -> str:
     return token
 
 
-def _account(name: str) -> Account:
-    try:
-        return account_for(name)
-    except KeyError:
-        raise BadStart(f"--job-user: this machine has no user {name}") from None
+def _accounts(state: Path, uids: str) -> Accounts:
+    if os.geteuid() != 0:
+        return SharedAccount()
+    first, _, last = uids.partition("-")
+    if not (first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
+        raise BadStart(f"--job-uids: {uids!r} is not FIRST-LAST with FIRST above 0")
+    return TeamAccounts(state / "accounts.json", range(int(first), int(last) + 1))

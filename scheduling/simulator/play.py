@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from heapq import heappop, heappush
 from math import inf, log
 from random import Random
@@ -22,10 +23,11 @@ from jobs.lifecycle import Kind, State
 from .reasons import HOST_OOM, NAMES, REASONS, after_s, draw
 from .trials import Said, course, gives_way_s
 from .troubles import REASON_OF, SLOWDOWN, XID_OF, Blow, Breakage
-from .values import KILL, TERM, Aim, Ended, Exit, Job
+from .values import KILL, TERM, Aim, Effects, Ended, Exit, Job, NoEffects
 
 GRACE_S = 0.3  # how long a played job takes to obey TERM
 BAD_OUTPUT = Exit(signal=53)  # what Slurm gives a job whose output file cannot be opened
+REFUSED = Exit(code=97)  # what a batch script of Acme exits with if its attempt was started before
 SHORTEST_S = 0.2
 TEST, TEST_S = "ACME_TEST_NODE", 5.0  # a test of nodes, and how long it takes
 
@@ -49,6 +51,7 @@ HABITS = {
 }
 
 CAUSE_OF_END = {State.OUT_OF_MEMORY: HOST_OOM, State.NODE_FAIL: ""}
+KILLED_STATES = (State.OUT_OF_MEMORY, State.NODE_FAIL)
 EXIT_OF_END = {State.OUT_OF_MEMORY: Exit(signal=125), State.NODE_FAIL: Exit(), State.COMPLETED: Exit()}
 
 
@@ -209,11 +212,19 @@ def _end(text: str) -> tuple[State, Exit, str]:
     raise BadHint(f"SIM_END: {text!r:.40} is no end; FAILED:1, FAILED:1:{next(iter(REASONS))} and COMPLETED are")
 
 
+class Opening(StrEnum):
+    """Whether a played job may begin."""
+
+    READY = "ready"
+    BAD_PATH = "bad path"  # its log is not where we may write to
+    STARTED_BEFORE = "started before"  # another job has started the same attempt
+
+
 class Stage(Protocol):
     """Where a played job's words go."""
 
-    def open(self, job: Job, play: Play) -> bool:
-        """Begin its log. False where its path is not one we may write to."""
+    def open(self, job: Job, play: Play) -> Opening:
+        """Begin its log and its attempt record."""
         ...
 
     def reopen(self, job: Job, play: Play) -> None: ...
@@ -228,12 +239,16 @@ class Stage(Protocol):
 
     def close(self, job_id: int, until: float, last_words: str = "") -> None: ...
 
+    def record_exit(self, job: Job, at: float, code: int) -> None:
+        """The last action of its batch script."""
+        ...
+
 
 class NoStage:
     """For worlds that nobody reads."""
 
-    def open(self, job: Job, play: Play) -> bool:
-        return True
+    def open(self, job: Job, play: Play) -> Opening:
+        return Opening.READY
 
     def reopen(self, job: Job, play: Play) -> None:
         return
@@ -247,32 +262,58 @@ class NoStage:
     def close(self, job_id: int, until: float, last_words: str = "") -> None:
         return
 
+    def record_exit(self, job: Job, at: float, code: int) -> None:
+        return
+
 
 class PlayHands:
     """The hands of a simulated cluster: they know every end beforehand."""
 
     def __init__(
-        self, *, seed: int = 0, speed: float = 1.0, trial_speed: float = 1.0, stage: Stage | None = None
+        self,
+        *,
+        seed: int = 0,
+        speed: float = 1.0,
+        trial_speed: float = 1.0,
+        stage: Stage | None = None,
+        effects: Effects | None = None,
     ) -> None:
         self._seed, self._speed, self._trial_speed = seed, speed, trial_speed
-        self._stage = stage or NoStage()
+        self._stage, self._effects = stage or NoStage(), effects or NoEffects()
         self._ends: list[tuple[float, int]] = []
         self._due: dict[int, Ended] = {}
+        self._begun: dict[int, Job] = {}  # jobs whose command began and whose end was not polled yet
 
     def start(self, job: Job, now: float) -> None:
         play = self.play(job)
-        if self._stage.open(job, play):
-            self._expect_end(job, play)
-        else:
-            self._expect(Ended(job_id=job.id, at=now, state=State.FAILED, exit=BAD_OUTPUT, reason="JobLaunchFailure"))
+        match self._stage.open(job, play):
+            case Opening.READY:
+                self._effects.started(job, job.began_at)
+                self._begun[job.id] = job
+                self._expect_end(job, play)
+            case Opening.BAD_PATH:
+                self._expect(_failed(job, now, BAD_OUTPUT, "JobLaunchFailure"))
+            case Opening.STARTED_BEFORE:
+                self._expect(_failed(job, now, REFUSED, "NonZeroExitCode"))
 
     def adopt(self, job: Job, now: float) -> None:
-        if job.completing:
-            self._expect(Ended(job_id=job.id, at=job.ended_at + GRACE_S, state=job.state, exit=job.exit))
-            return
         play = self.play(job)
+        if job.completing:
+            self._adopt_completing(job, play)
+            return
+        self._begun[job.id] = job
         self._stage.reopen(job, play)
         self._expect_end(job, play)
+
+    def _adopt_completing(self, job: Job, play: Play) -> None:
+        """One that ended, or was being stopped, when the server was killed: it ends as it would have ended."""
+        if job.began_at and job.began_at + play.duration_s <= job.ended_at + _grace_s(job.exit.signal):
+            self._begun[job.id] = job
+            self._expect(replace(_end_of(job, play), lost_node="", broke=None))  # the node was lost before
+            return
+        if job.began_at and job.exit not in (BAD_OUTPUT, REFUSED):
+            self._begun[job.id] = job
+        self._expect(Ended(job_id=job.id, at=job.ended_at + GRACE_S, state=job.state, exit=job.exit))
 
     def signal(self, job: Job, number: int, now: float, aim: Aim = Aim.ALL) -> None:
         """TERM and KILL end a played job. One that hangs says where its ranks stand, at the signal that its program
@@ -284,7 +325,7 @@ class PlayHands:
         if number == SIGUSR1 and known is not None and (ends_s := self._gives_way_s(job, now)) is not None:
             self._expect(replace(known, at=min(job.began_at + ends_s + SHORTEST_S, known.at)))
             return
-        if number not in (TERM, KILL) or known is None or known.at <= now + GRACE_S:
+        if number not in (TERM, KILL) or known is None or known.at <= now + _grace_s(number):
             return
         self._stage.close(job.id, now, _last_words(job))
         self._expect(Ended(job_id=job.id, at=now + GRACE_S, state=job.state, exit=Exit(signal=number)))
@@ -310,7 +351,15 @@ class PlayHands:
             if known is not None and known.at == at:  # otherwise a later word, say a signal, took its place
                 self._stage.close(job_id, at)
                 ended.append(self._due.pop(job_id))
+                self._tell_end(ended[-1])
         return ended
+
+    def _tell_end(self, ended: Ended) -> None:
+        if job := self._begun.pop(ended.job_id, None):
+            code = _recorded_code(ended)
+            if code is not None:
+                self._stage.record_exit(job, ended.at, code)
+            self._effects.ended(job, ended.at, _exit_of_processes(ended))
 
     def play(self, job: Job) -> Play:
         """A job's play; one whose hints are nonsense plays as if it had none."""
@@ -327,15 +376,46 @@ class PlayHands:
         if play.duration_s == inf:
             self._due[job.id] = Ended(job_id=job.id, at=inf, state=play.state)
             return
-        lost = job.nodes[0] if play.state == State.NODE_FAIL and job.nodes else ""
-        reason = "NonZeroExitCode" if play.exit.code else str(_REASONS.get(play.state, "None"))
-        at = job.began_at + play.duration_s
-        ended = Ended(job_id=job.id, at=at, state=play.state, exit=play.exit, reason=reason, lost_node=lost)
-        self._expect(replace(ended, broke=_broke(play, at)))
+        self._expect(_end_of(job, play))
 
     def _expect(self, ended: Ended) -> None:
         self._due[ended.job_id] = ended
         heappush(self._ends, (ended.at, ended.job_id))
+
+
+def _end_of(job: Job, play: Play) -> Ended:
+    """How it ends by itself."""
+    lost = job.nodes[0] if play.state == State.NODE_FAIL and job.nodes else ""
+    reason = "NonZeroExitCode" if play.exit.code else str(_REASONS.get(play.state, "None"))
+    at = job.began_at + play.duration_s
+    ended = Ended(job_id=job.id, at=at, state=play.state, exit=play.exit, reason=reason, lost_node=lost)
+    return replace(ended, broke=_broke(play, at))
+
+
+def _grace_s(number: int) -> float:
+    """How long after a signal the job may still come to an end by itself."""
+    return 0.0 if number == KILL else GRACE_S
+
+
+def _failed(job: Job, at: float, ended: Exit, reason: str) -> Ended:
+    return Ended(job_id=job.id, at=at, state=State.FAILED, exit=ended, reason=reason)
+
+
+def _exit_of_processes(ended: Ended) -> Exit:
+    """What the kernel saw of it. The controller's exit says less: nothing of a lost node, and 125 of lost memory."""
+    if ended.state in KILLED_STATES and ended.exit == EXIT_OF_END[ended.state]:
+        return Exit(signal=KILL)
+    return ended.exit
+
+
+def _recorded_code(ended: Ended) -> int | None:
+    """What its batch script would write down; None where KILL or the loss of its node leaves it no time for that."""
+    if ended.state == State.OUT_OF_MEMORY:
+        return 128 + KILL  # the command alone was killed
+    seen = _exit_of_processes(ended)
+    if seen.signal:
+        return None if seen.signal == KILL else 128 + seen.signal
+    return seen.code
 
 
 def _broke(play: Play, at: float) -> Blow | None:

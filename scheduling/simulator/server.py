@@ -38,8 +38,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from . import accounting, bodies, door, exporter, host, kernellog, wire
+from .attempt_records import AttemptRecords
 from .commits import Commits
 from .door import Handler
+from .effects import EffectsFile
 from .execute import ExecuteHands
 from .logs import KernelBook, LogBook
 from .options import BadStart, Options, options_of
@@ -63,20 +65,28 @@ class Server:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._cluster = Cluster(name=options.name, execute=options.execute)
-        self._store = Store(options.state / "cluster.sqlite3")
+        self._cluster = Cluster(name=options.name, execute=options.execute, accounting=options.accounting)
+        self._store = Store(options.state / "cluster.sqlite3", accounting=options.accounting)
         self._seed = int(self._store.setting("seed", str(options.seed)))
-        self._book = LogBook(options.log_root)
+        self._effects = EffectsFile(options.state)
+        records = AttemptRecords(options.log_root, clock_offset_s=lambda: self._world.clock_offset_s)
+        self._book = LogBook(options.log_root, records)
         self._kernels = KernelBook(options.log_root)
         self._players = PlayHands(
-            seed=self._seed, speed=options.speed, trial_speed=options.trial_speed, stage=self._book
+            seed=self._seed,
+            speed=options.speed,
+            trial_speed=options.trial_speed,
+            stage=self._book,
+            effects=self._effects,
         )
         jobs = options.state / "jobs"
-        self._runners = ExecuteHands(state=jobs, log_root=options.log_root, account=options.account)
+        self._runners = ExecuteHands(
+            state=jobs, log_root=options.log_root, accounts=options.accounts, effects=self._effects
+        )
         hands = self._runners if options.execute else self._players
         now = time.time()
         faults = Faults(per_node_day=options.faults, seed=self._seed, speed=options.speed)
-        timing = Timing(configure_s=options.configure_s)
+        timing = Timing(configure_s=options.configure_s, min_job_age_s=options.min_job_age_s)
         self._world = World(self._picture(now), hands, now, faults=faults, timing=timing)
         self._world.advance(now)  # what was due while nobody was here
         self._commits = Commits(self._world, self._store, self._forget)
@@ -108,18 +118,21 @@ class Server:
             ("POST", f"{slurm}/node/{{name}}", self.update_node),
         ]
         slurmdb = f"/slurmdb/{API}"
-        paths += [
-            ("GET", f"{slurmdb}/jobs", self.accounted_jobs),
-            ("GET", f"{slurmdb}/job/{{id}}", self.accounted_job),
-            ("GET", f"{slurmdb}/accounts", self.accounts),
-            ("GET", f"{slurmdb}/associations", self.associations),
-            ("GET", f"{slurmdb}/qos", self.qos),
-        ]
+        if self._options.accounting:
+            paths += [
+                ("GET", f"{slurmdb}/jobs", self.accounted_jobs),
+                ("GET", f"{slurmdb}/job/{{id}}", self.accounted_job),
+                ("GET", f"{slurmdb}/accounts", self.accounts),
+                ("GET", f"{slurmdb}/associations", self.associations),
+                ("GET", f"{slurmdb}/qos", self.qos),
+            ]
         if not self._options.execute:
             paths += [
                 ("GET", "/kernel/{name}", self.kernel_log),
                 ("GET", "/troubles", self.troubles),
                 ("POST", "/troubles", self.break_something),
+                ("GET", "/clock", self.clock),
+                ("POST", "/clock", self.set_clock),
             ]
         routes = [
             Route(path, door.guarded(handler, self._options.token, self._answer), methods=[method])
@@ -145,7 +158,7 @@ class Server:
     async def jobs(self, request: Request) -> Response:
         """All of them, or with ?update_time none at all when nothing moved since: Slurm's rule."""
         since = door.since(request)
-        if since is not None and self._world.last_job_change < since:
+        if since is not None and self._last_job_change() < since:
             warning = {"description": f"No job changes since update_time[{since}]", "source": "op_handler_jobs"}
             head = {"jobs": [], "last_backfill": wire.number(0), "last_update": wire.number(0)}
             return self._answer(head, warnings=[warning])
@@ -158,12 +171,24 @@ class Server:
         return door.json_answer(self._jobs_text([self._world.job(door.job_id(request))]))
 
     async def accounted_jobs(self, request: Request) -> Response:
-        return self._accounted(accounting.jobs(self._cluster, self._world.jobs.values(), time.time()))
+        """Those that the controller remembers, and those that it has forgotten."""
+        query = accounting.query_of(request.query_params)
+        remembered = dict(self._world.jobs)
+        await self._commits.flush()  # so that a job which was forgotten before is in the store by now
+        return await run_in_threadpool(self._accounted_text, query, remembered)
+
+    def _accounted_text(self, query: accounting.Query, remembered: Mapping[int, Job]) -> Response:
+        forgotten = {job.id: job for job in self._store.accounted_since(query.start_time)}
+        found = sorted({**forgotten, **remembered}.values(), key=lambda job: job.id)
+        return self._accounted(accounting.jobs(self._cluster, filter(query.matches, found), time.time()))
 
     async def accounted_job(self, request: Request) -> Response:
-        """Whom nobody knows is an empty answer here, and an error only at the controller: Slurm's rule."""
-        known = self._world.jobs.get(door.job_id(request))
-        return self._accounted(accounting.jobs(self._cluster, [known] if known else [], time.time()))
+        """A job that nobody knows is an empty answer here, and an error only at the controller: Slurm's rule."""
+        job_id = door.job_id(request)
+        known = self._world.jobs.get(job_id)
+        await self._commits.flush()
+        found = [known] if known else await run_in_threadpool(self._store.accounted, job_id)
+        return self._accounted(accounting.jobs(self._cluster, found, time.time()))
 
     async def accounts(self, request: Request) -> Response:
         return self._accounted(accounting.accounts(self._world.jobs.values()))
@@ -244,7 +269,7 @@ class Server:
     async def kernel_log(self, request: Request) -> Response:
         """What `journalctl -k` on the node would print; the same lines lie in kernel/NODE.log beneath the log root."""
         node = self._world.node(request.path_params["name"])
-        said = kernellog.log_of(node, self._world.troubles, now=time.time())
+        said = kernellog.log_of(node, self._world.troubles, now=time.time(), offset_s=self._world.clock_offset_s)
         return PlainTextResponse("".join(f"{line}\n" for line in said))
 
     async def troubles(self, request: Request) -> Response:
@@ -257,6 +282,15 @@ class Server:
         await self._commits.flush()
         return self._answer({"trouble": wire.trouble(begun)})
 
+    async def clock(self, request: Request) -> Response:
+        return self._answer({"offset_s": self._world.clock_offset_s})
+
+    async def set_clock(self, request: Request) -> Response:
+        """Set the wall clock of the whole cluster ahead or back, as an administrator or a bad time server might."""
+        self._world.set_clock_offset(bodies.clock_offset_of(await door.body(request)))
+        await self._commits.flush()
+        return self._answer({"offset_s": self._world.clock_offset_s})
+
     # Between requests
 
     async def _live(self) -> None:
@@ -266,7 +300,8 @@ class Server:
             now = time.time()
             self._world.advance(now)
             self._book.write(now)
-            self._kernels.write(self._world.nodes.values(), self._world.troubles, now)
+            world = self._world
+            self._kernels.write(world.nodes.values(), world.troubles, now, world.clock_offset_s)
             await self._commits.flush()
             await asyncio.sleep(TICK_S)
 
@@ -282,6 +317,7 @@ class Server:
         await asyncio.gather(life, return_exceptions=True)
         await self._commits.flush()
         self._store.close()
+        self._effects.close()
 
     async def _end_jobs(self, life: asyncio.Task[None]) -> None:
         """A clean stop leaves no process: without us nobody would keep a job's limit or be able to cancel it.
@@ -294,8 +330,8 @@ class Server:
             await asyncio.sleep(TICK_S / 2)
 
     def _forget(self, changes: Changes) -> None:
-        for job_id in changes.forgotten:
-            self._texts.pop(job_id, None)
+        for job in changes.forgotten:
+            self._texts.pop(job.id, None)
         if changes.forgotten and self._options.execute:
             self._runners.prune(self._world.jobs.keys())
 
@@ -308,16 +344,18 @@ class Server:
         if stored is None:
             self._store.begin(fresh)
             return fresh
-        if not self._options.execute:
-            return stored
-        return _on_this_machine(stored, fresh)
+        _same_cluster(stored, fresh)
+        return _on_this_machine(stored, fresh) if self._options.execute else stored
 
     def _jobs_text(self, jobs: Iterable[Job]) -> bytes:
         """Jobs are many and move seldom: each one's text is made once per move."""
         entries = b",".join(self._text_of(job) for job in jobs)
-        head = {"last_backfill": wire.number(0), "last_update": wire.number(self._world.last_job_change)}
+        head = {"last_backfill": wire.number(0), "last_update": wire.number(self._last_job_change())}
         rest = json.dumps(wire.envelope(self._cluster, head)).encode()
         return b'{"jobs":[' + entries + b"]," + rest[1:]
+
+    def _last_job_change(self) -> float:
+        return self._world.last_job_change + self._world.clock_offset_s
 
     def _text_of(self, job: Job) -> bytes:
         known = self._texts.get(job.id)
@@ -374,11 +412,16 @@ def _nodes(options: Options, now: float) -> Iterable[Any]:
     return plan_nodes(names, gpus=options.gpus_per_node, gpu_model=options.gpu_model, now=now)
 
 
+def _same_cluster(stored: Picture, fresh: Picture) -> None:
+    """`make up` with and without the demo, or on another machine, needs a state directory for each."""
+    before, now = ({node.name for node in picture.nodes} for picture in (stored, fresh))
+    if not before & now:
+        raise BadStart(f"--state: it belongs to the cluster of {min(before)}, and this is the cluster of {min(now)}")
+
+
 def _on_this_machine(stored: Picture, fresh: Picture) -> Picture:
     """What an operator said of the node stays; what the machine has is looked at again."""
     (was,), (found,) = stored.nodes, fresh.nodes
-    if was.name != found.name:
-        raise BadStart(f"--state: it belongs to {was.name}, and this machine is {found.name}")
     kept = replace(
         found, drained=was.drained, down=was.down, reason=was.reason, reason_by=was.reason_by, reason_at=was.reason_at
     )

@@ -13,11 +13,18 @@ import ctypes
 import json
 import os
 import signal
+import struct
 import sys
 import time
 from typing import Any
 
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+CAPABILITY_VERSION_3 = 0x20080522
+PR_CAPBSET_DROP = 24
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+LAST_CAPABILITY = 63  # the kernel knows fewer, and refuses the rest
 CANNOT_START = 126
 
 
@@ -77,10 +84,22 @@ def become(spec: dict[str, Any]) -> None:
 
 
 def change_user(uid: int, gid: int) -> None:
-    """For good, and with no group but that user's own."""
+    """For good: with no group but that user's own, no capability, and no setuid program that could bring one back."""
+    for capability in range(LAST_CAPABILITY + 1):
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
+    drop_capabilities()
+
+
+def drop_capabilities() -> None:
+    """The change of user does this too, unless whoever started the server had switched that off (securebits)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, nothing = struct.pack("=Ii", CAPABILITY_VERSION_3, 0), struct.pack("=IIIIII", *[0] * 6)
+    libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    if libc.capset(header, nothing) != 0 or libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "the job's capabilities cannot be dropped")
 
 
 def enter(workdir: str, user: str) -> None:

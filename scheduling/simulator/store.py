@@ -2,14 +2,19 @@
 
 What is answered was written first, so kill -9 and a power cut lose nothing that anybody was told. Rows are whole
 values; writing one twice is harmless, and a restart reads them back into the same `Picture`.
+
+A job that the controller forgets moves to a second table, in the same transaction: that is the accounting storage. It
+keeps jobs for `ACCOUNTED_S` after their end, at most `MOST_ACCOUNTED` of them, without script and environment (as
+slurmdbd does unless it is told to store them).
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +24,23 @@ from .sickbay import MOST_KEPT
 from .troubles import Blow, Breakage, Trouble
 from .values import Changes, Clock, Exit, Job, Node, Picture, Request
 
+ACCOUNTED_S = 30 * 86_400.0
+MOST_ACCOUNTED = 100_000
+
 TABLES = """
 create table if not exists job (id integer primary key, body text not null);
 create table if not exists node (name text primary key, place integer not null, body text not null);
 create table if not exists trouble (number integer primary key, body text not null);
 create table if not exists clock (one integer primary key check (one = 1), body text not null);
+create table if not exists accounted (id integer primary key, end_time real not null, body text not null);
+create index if not exists accounted_end_time on accounted (end_time);
 create table if not exists setting (name text primary key, value text not null);
 """
 
 
 class Store:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, accounting: bool = True, most_accounted: int = MOST_ACCOUNTED) -> None:
+        self._path, self._accounting, self._most_accounted = path, accounting, most_accounted
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
@@ -65,6 +76,18 @@ class Store:
         with _transaction(self._db):
             self._put(changes)
 
+    def accounted(self, job_id: int) -> list[Job]:
+        """The forgotten job of this id. May be called from any thread, as `accounted_since` may."""
+        return self._read_accounted("select body from accounted where id = ?", (job_id,))
+
+    def accounted_since(self, end_time: float) -> list[Job]:
+        """The forgotten jobs that ended at this moment of the cluster's clock or later."""
+        return self._read_accounted("select body from accounted where end_time >= ? order by id", (end_time,))
+
+    def _read_accounted(self, query: str, values: Sequence[float]) -> list[Job]:
+        with closing(sqlite3.connect(self._path)) as db:  # of its own: the other one may be in a transaction
+            return [_job(json.loads(body)) for (body,) in db.execute(query, values)]
+
     def setting(self, name: str, value: str) -> str:
         """What was first stored under the name: a world cannot change its seed by a restart."""
         self._db.execute("insert or ignore into setting values (?, ?)", (name, value))
@@ -73,13 +96,30 @@ class Store:
     def _put(self, changes: Changes) -> None:
         rows = [(job.id, _text(job)) for job in changes.jobs]
         self._db.executemany("insert into job values (?, ?) on conflict do update set body = excluded.body", rows)
-        self._db.executemany("delete from job where id = ?", [(job_id,) for job_id in changes.forgotten])
+        if changes.forgotten:
+            self._forget(changes.forgotten)
         updates = [(_text(node), node.name) for node in changes.nodes]
         self._db.executemany("update node set body = ? where name = ?", updates)
         broken = [(trouble.number, _text(trouble)) for trouble in changes.troubles]
         self._db.executemany("insert or replace into trouble values (?, ?)", broken)
         if changes.clock:
             self._db.execute("insert or replace into clock values (1, ?)", (_text(changes.clock),))
+
+    def _forget(self, jobs: Sequence[Job]) -> None:
+        self._db.executemany("delete from job where id = ?", [(job.id,) for job in jobs])
+        if self._accounting:
+            rows = [(job.id, job.end_time, _text(_without_script(job))) for job in jobs]
+            self._db.executemany("insert or replace into accounted values (?, ?, ?)", rows)
+            self._prune(max(job.end_time for job in jobs), max(job.id for job in jobs))
+
+    def _prune(self, end_time: float, job_id: int) -> None:
+        """Ids only grow, so as many ids as rows are allowed bound the table without counting it."""
+        self._db.execute("delete from accounted where end_time < ?", (end_time - ACCOUNTED_S,))
+        self._db.execute("delete from accounted where id <= ?", (job_id - self._most_accounted,))
+
+
+def _without_script(job: Job) -> Job:
+    return replace(job, request=replace(job.request, script="", environment={}))
 
 
 class _transaction:

@@ -36,7 +36,7 @@ class Timing:
     configure_s: float = 1.0
     complete_s: float = 0.5  # the epilog: the GPUs are held a moment longer than the job runs
     kill_wait_s: float = 5.0
-    min_job_age_s: float = 3600.0  # how long an ended job is still told of
+    min_job_age_s: float = 300.0  # how long an ended job is remembered; the default is that of Slurm's MinJobAge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,11 @@ class Exit:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job as it stands. `nodes` and `gpus` stay after its end; whether they are held is `holds`."""
+    """One job as it stands. `nodes` and `gpus` stay after its end; whether they are held is `holds`.
+
+    The moments are true ones, by which the controller plans. Beside each lies the offset that the cluster's wall clock
+    had then: what the cluster reports is the sum, and setting its clock does not change what was stamped before.
+    """
 
     id: int
     request: Request
@@ -85,6 +89,21 @@ class Job:
     ended_at: float = 0.0
     exit: Exit = Exit()
     blows: tuple[Blow, ...] = ()
+    submit_offset_s: float = 0.0
+    start_offset_s: float = 0.0
+    end_offset_s: float = 0.0
+
+    @property
+    def submit_time(self) -> float:
+        return self.submitted_at + self.submit_offset_s
+
+    @property
+    def start_time(self) -> float:
+        return self.started_at + self.start_offset_s if self.started_at else 0.0
+
+    @property
+    def end_time(self) -> float:
+        return self.ended_at + self.end_offset_s if self.ended_at else 0.0
 
     @property
     def configuring(self) -> bool:
@@ -131,6 +150,7 @@ class Clock:
     next_id: int = 1
     faults: int = 0
     next_fault_at: float = 0.0
+    offset_s: float = 0.0  # how far the wall clock that the cluster reports by is ahead of the true time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +169,7 @@ class Changes:
 
     jobs: tuple[Job, ...] = ()
     nodes: tuple[Node, ...] = ()
-    forgotten: tuple[int, ...] = ()
+    forgotten: tuple[Job, ...] = ()  # as they stood at last
     troubles: tuple[Trouble, ...] = ()
     clock: Clock | None = None
 
@@ -168,6 +188,24 @@ class Ended:
     reason: str = "None"
     lost_node: str = ""  # the node that went down with it
     broke: Blow | None = None  # what of the machine had broken under it, where it was that
+
+
+class Effects(Protocol):
+    """What is told when a command really begins and when its processes are gone."""
+
+    def started(self, job: Job, at: float) -> None: ...
+
+    def ended(self, job: Job, at: float, ended: Exit) -> None: ...
+
+
+class NoEffects:
+    """For worlds that nobody judges."""
+
+    def started(self, job: Job, at: float) -> None:
+        return
+
+    def ended(self, job: Job, at: float, ended: Exit) -> None:
+        return
 
 
 class Aim(StrEnum):

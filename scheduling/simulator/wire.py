@@ -37,6 +37,7 @@ class Cluster:
 
     name: str
     execute: bool = False
+    accounting: bool = True
 
 
 class BadBody(Exception):
@@ -61,7 +62,12 @@ def envelope(
 ) -> Plain:
     major, minor, micro = RELEASE.split(".")
     meta = {
-        "plugin": {"type": f"openapi/{plugin}", "name": f"Slurm OpenAPI {plugin}", "data_parser": f"data_parser/{API}"},
+        "plugin": {
+            "type": f"openapi/{plugin}",
+            "name": f"Slurm OpenAPI {plugin}",
+            "data_parser": f"data_parser/{API}",
+            "accounting_storage": "accounting_storage/slurmdbd" if cluster.accounting else "",
+        },
         "client": {"source": "", "user": "", "group": ""},
         "command": [],
         "slurm": {
@@ -178,12 +184,13 @@ def _signal_name(signal: int) -> str:
 
 def _when(seen: Job) -> Plain:
     projected = seen.ends_by if seen.state == State.RUNNING else None
+    projected = projected and projected + seen.start_offset_s
     return {
-        "submit_time": number(seen.submitted_at),
-        "eligible_time": number(seen.submitted_at),
-        "accrue_time": number(seen.submitted_at),
-        "start_time": number(seen.started_at),
-        "end_time": number(seen.ended_at or projected or 0),
+        "submit_time": number(seen.submit_time),
+        "eligible_time": number(seen.submit_time),
+        "accrue_time": number(seen.submit_time),
+        "start_time": number(seen.start_time),
+        "end_time": number(seen.end_time or projected or 0),
         "suspend_time": number(0),
     }
 
@@ -229,7 +236,11 @@ def job_states(seen: Iterable[Job]) -> Plain:
 
 
 def nodes(world: World, cluster: Cluster, chosen: Iterable[Node]) -> Plain:
-    return {"nodes": [node(world, cluster, one) for one in chosen], "last_update": number(world.last_node_change)}
+    return {"nodes": [node(world, cluster, one) for one in chosen], "last_update": last_node_update(world)}
+
+
+def last_node_update(world: World) -> Plain:
+    return number(world.last_node_change + world.clock_offset_s)
 
 
 def node(world: World, cluster: Cluster, one: Node) -> Plain:
@@ -245,7 +256,7 @@ def node(world: World, cluster: Cluster, one: Node) -> Plain:
         "alloc_memory": one.memory_mb - free_mb,
         "architecture": "x86_64",
         "boards": 1,
-        "boot_time": number(one.boot_at),
+        "boot_time": number(one.boot_at + world.clock_offset_s),
         "cluster_name": cluster.name,
         "cores": max(one.cpus // 2, 1),
         "cpus": one.cpus,
@@ -256,7 +267,7 @@ def node(world: World, cluster: Cluster, one: Node) -> Plain:
         "gres_drained": "N/A",
         "gres_used": f"{kind}:{len(used)}(IDX:{ranges(used) or 'N/A'})" if one.gpus else "",
         "hostname": one.name,
-        "last_busy": number(world.last_node_change),
+        "last_busy": last_node_update(world),
         "name": one.name,
         "operating_system": "Linux",
         "partitions": [PARTITION],
@@ -264,7 +275,7 @@ def node(world: World, cluster: Cluster, one: Node) -> Plain:
         "reason": one.reason,
         "reason_changed_at": number(one.reason_at),
         "reason_set_by_user": one.reason_by,
-        "slurmd_start_time": number(one.boot_at),
+        "slurmd_start_time": number(one.boot_at + world.clock_offset_s),
         "sockets": 2,
         "state": [str(state), *sorted(str(flag) for flag in flags)],
         "threads": 1,
@@ -279,18 +290,18 @@ def partitions(world: World) -> Plain:
     whole = {"nodes": {"configured": compress(names), "total": len(names)}, "cpus": {"total": total}}
     limits = {"maximums": {"time": number(None, infinite=True)}, "defaults": {"time": number(None)}}
     only = {"name": PARTITION, "partition": {"state": ["UP"]}, **whole, **limits}
-    return {"partitions": [only], "last_update": number(world.last_node_change)}
+    return {"partitions": [only], "last_update": last_node_update(world)}
 
 
 def reservations(world: World) -> Plain:
     """None are ever made here; whoever draws them asks all the same."""
-    return {"reservations": [], "last_update": number(world.last_node_change)}
+    return {"reservations": [], "last_update": last_node_update(world)}
 
 
 def diag(world: World, now: float) -> Plain:
     states = [seen.state for seen in world.jobs.values()]
     statistics = {
-        "req_time": number(now),
+        "req_time": number(now + world.clock_offset_s),
         "server_thread_count": 1,
         "agent_count": 0,
         "agent_queue_size": 0,

@@ -79,7 +79,7 @@ class World:
         self.last_job_change = self.last_node_change = now
         self._changed_jobs: dict[int, None] = {}
         self._changed_nodes: dict[str, None] = {}
-        self._forgotten: list[int] = []
+        self._forgotten: list[Job] = []
         self._clock_changed = False
         self._resume_all(now)
 
@@ -100,6 +100,11 @@ class World:
             troubles=self.troubles,
             clock=self._clock,
         )
+
+    @property
+    def clock_offset_s(self) -> float:
+        """How far the cluster's wall clock is ahead of the true time."""
+        return self._clock.offset_s
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:
@@ -147,7 +152,13 @@ class World:
     def submit(self, request: Request, now: float) -> Job:
         """Take it in, or say why it can never run. It starts with the next `advance`."""
         self._check_possible(request)
-        job = Job(id=self._clock.next_id, request=request, submitted_at=now, reason=_first_reason(request))
+        job = Job(
+            id=self._clock.next_id,
+            request=request,
+            submitted_at=now,
+            submit_offset_s=self.clock_offset_s,
+            reason=_first_reason(request),
+        )
         self._set_clock(replace(self._clock, next_id=job.id + 1))
         self._set_job(job, now)
         self._waiting[job.id] = None
@@ -188,10 +199,15 @@ class World:
         self._set_job(job, now)
         self._plan_limit(job)
 
+    def set_clock_offset(self, offset_s: float) -> None:
+        """Set the wall clock that the cluster reports by. What is planned happens at the same true moments."""
+        self._set_clock(replace(self._clock, offset_s=offset_s))
+
     def drain(self, name: str, reason: str, by: str, now: float) -> None:
         """No new work; what runs there ends in its own time."""
         node = self.node(name)
-        self._set_node(replace(node, drained=True, reason=reason, reason_by=by, reason_at=now), now)
+        reason_at = now + self.clock_offset_s
+        self._set_node(replace(node, drained=True, reason=reason, reason_by=by, reason_at=reason_at), now)
         self._unsettled = True
 
     def resume(self, name: str, now: float) -> None:
@@ -204,8 +220,8 @@ class World:
 
     def set_down(self, name: str, reason: str, by: str, now: float, *, repair_at: float = 0.0) -> None:
         """The node is gone, and every job that touches it with it."""
-        node = replace(self.node(name), down=True, reason=reason, reason_by=by, reason_at=now, repair_at=repair_at)
-        self._set_node(node, now)
+        node = replace(self.node(name), down=True, reason=reason, reason_by=by, repair_at=repair_at)
+        self._set_node(replace(node, reason_at=now + self.clock_offset_s), now)
         if repair_at:
             self._plan(repair_at, Happening.REPAIR, name)
         for job in self.jobs_on(name):
@@ -348,7 +364,8 @@ class World:
     def _begin(self, job: Job, nodes: tuple[str, ...], now: float) -> None:
         gpus = self._rooms.lowest_gpus(nodes, job.request.gpus_per_node)
         flags = frozenset({Flag.CONFIGURING})
-        started = replace(job, state=State.RUNNING, flags=flags, reason="None", nodes=nodes, gpus=gpus, started_at=now)
+        started = replace(job, state=State.RUNNING, flags=flags, reason="None", nodes=nodes, gpus=gpus)
+        started = replace(started, started_at=now, start_offset_s=self.clock_offset_s)
         del self._waiting[job.id]
         self._rooms.take(started)
         self._set_job(started, now)
@@ -357,10 +374,15 @@ class World:
         self.counts["started"] += 1
 
     def _ended(self, ended: Ended, now: float) -> None:
-        """The processes are gone. A job that was being stopped keeps the state it was stopped with."""
+        """The processes are gone. A job that was being stopped keeps the state it was stopped with.
+
+        Its exit is that of its processes: one that was asked to end may have come to a good end by itself.
+        """
         job = self._jobs.get(ended.job_id)
         if job is None or not job.holds:
             return
+        if job.state != State.RUNNING and ended.state in (State.COMPLETED, State.FAILED) and ended.exit != job.exit:
+            self._set_job(replace(job, exit=ended.exit), now)
         if job.state == State.RUNNING:
             job = replace(
                 job,
@@ -369,6 +391,7 @@ class World:
                 exit=ended.exit,
                 reason=ended.reason,
                 ended_at=max(ended.at, job.started_at),
+                end_offset_s=self.clock_offset_s,
             )
             self.counts[str(ended.state).lower()] += 1
             self._set_job(job, now)
@@ -381,7 +404,8 @@ class World:
     def _stop(self, job: Job, state: State, number: int, now: float, *, reason: str = "None") -> None:
         """End it from outside: it is called by its end at once, and holds its GPUs until its processes are gone."""
         flags, ended = frozenset({Flag.COMPLETING}), Exit(signal=number)
-        stopped = replace(job, state=state, flags=flags, reason=reason, ended_at=now, exit=ended)
+        stopped = replace(job, state=state, flags=flags, reason=reason, exit=ended)
+        stopped = replace(stopped, ended_at=now, end_offset_s=self.clock_offset_s)
         self._set_job(stopped, now)
         if job.configuring:
             self._plan(now + self._timing.complete_s, Happening.RELEASED, job.id)
@@ -391,7 +415,8 @@ class World:
 
     def _end_waiting(self, job: Job, now: float) -> None:
         del self._waiting[job.id]
-        self._set_job(replace(job, state=State.CANCELLED, reason="None", ended_at=now), now)
+        cancelled = replace(job, state=State.CANCELLED, reason="None")
+        self._set_job(replace(cancelled, ended_at=now, end_offset_s=self.clock_offset_s), now)
         self._plan(now + self._timing.min_job_age_s, Happening.FORGET, job.id)
         self._unsettled = True
 
@@ -403,7 +428,7 @@ class World:
 
     def _forget(self, job: Job) -> None:
         del self._jobs[job.id]
-        self._forgotten.append(job.id)
+        self._forgotten.append(job)
 
     # Faults
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from acmeweb.env import ROOT
-from acmeweb.services import keys, ports, postgres, preflight
+from acmeweb.services import keys, ports, postgres, preflight, users
 from acmeweb.services.place import Place
 from tests.acceptance.instance import Instance
 from tests.patience import PATIENCE_S, until
@@ -26,9 +26,9 @@ def prepared(tmp_path_factory):
     """What the first start of all spends most of its time on: a database with its schema, and the static files."""
     place = Place(tmp_path_factory.mktemp("prepared") / "var")
     preflight.make_directories(place)
-    password, port = keys.keep(place.secrets / "postgres"), ports.pick()
-    postgres.prepare(place.postgres, password, place.log / "initdb.log")
-    words = postgres.leashed(postgres.server(place.postgres, port, postgres.THROW_AWAY), place.postgres)
+    password, port, user = keys.keep(place.secrets / "postgres"), ports.pick(), users.default().postgres
+    postgres.prepare(place.postgres, password, place.log / "initdb.log", user)
+    words = postgres.leashed(postgres.server(place.postgres, port, postgres.THROW_AWAY), place.postgres, user=user)
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         until(lambda: postgres.answer_and_create(password, port), what="the database does not answer")
         own = {"DATABASE_URL": postgres.url(password, port), "DJANGO_SETTINGS_MODULE": "acmeweb.settings"}

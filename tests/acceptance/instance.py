@@ -11,10 +11,11 @@ import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import psycopg
 
 from acmeweb.env import ROOT, read_file
-from acmeweb.services import locks, ports
+from acmeweb.services import leash, locks, ports, programs
 from acmeweb.services.place import Place
 from acmeweb.services.supervisor import Runner, Silent
 from tests.patience import PATIENCE_S, until
@@ -22,6 +23,7 @@ from tests.patience import PATIENCE_S, until
 READY = re.compile(
     r"Acme is ready: (http://127\.0\.0\.1:\d+/)  user admin  (password: as you set it|password \w{20})  "
     r"\(Ctrl-C stops everything\)\n"
+    r"(?:Not isolated: .+\n)?"  # by an ordinary user with DEMO=0
 )
 OURS = ("DATABASE_URL", "VALKEY_URL", "REDIS_URL", "SECRET_KEY", "ACME_TESTING", "ACME_VAR")
 
@@ -49,10 +51,13 @@ class Instance:
         self.environment = {**inherited, "ACME_VAR": str(var), "ACME_PORT": str(self.port)}
         self.out = var.parent / "up.out"
 
-    def start(self, **environment):
+    def start(self, user="", **environment):
+        words = [sys.executable, "manage.py", "up"]
+        if user:
+            words = leash.command(words, user=user, reach=programs.SOURCES, home=self.place.var.parent)
         with self.out.open("w") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "manage.py", "up"],
+                words,
                 cwd=ROOT,
                 env=self.environment | environment,
                 stdin=subprocess.DEVNULL,
@@ -64,10 +69,15 @@ class Instance:
 
     def ready(self):
         """Wait for the line; its password part."""
-        until(lambda: self.said().endswith("\n") or self.process.poll() is not None, what="it said nothing")
-        match = READY.fullmatch(self.said())
+        until(lambda: self._lines() or self.process.poll() is not None, what="it said nothing")
+        match = READY.fullmatch("".join(self._lines()))
         assert match, self.said()
         return match[2]
+
+    def _lines(self):
+        """What it said, but that the preparation of the database takes its time on a slow machine."""
+        lines = self.said().splitlines(keepends=True)
+        return [line for line in lines if line.endswith("\n") and not line.startswith("The database is still being")]
 
     def said(self):
         return self.out.read_text()
@@ -89,6 +99,26 @@ class Instance:
     def gone(self):
         return locks.all_gone(self.place.alive) and self.status() == 0
 
+    def job(self, script):
+        """What a job of this machine's cluster prints, which ends with a line END."""
+        seen = "SELECT c.address, n.name FROM jobs_cluster c, jobs_node n"
+        address, node = until(lambda: self.sql(seen).fetchone(), what="the workers never saw the node")
+        log = self.place.cluster_logs / "job.log"
+        job = {
+            "name": "job",
+            "account": "vision",
+            "script": f"#!/bin/bash\n{script}\n",
+            "environment": ["PATH=/bin"],
+            "current_working_directory": "/tmp",
+            "required_nodes": [node],
+            "standard_output": str(log),
+        }
+        token = {"X-SLURM-USER-TOKEN": self.place.cluster_token.read_text().strip()}
+        with httpx.Client(base_url=f"{address}/slurm/v0.0.42", trust_env=False) as client:
+            client.post("/job/submit", json={"job": job}, headers=token).raise_for_status()
+        until(lambda: log.exists() and log.read_text().endswith("END\n"), what=script)
+        return log.read_text()
+
     def pids(self):
         with suppress(Silent), self._runner() as runner:
             return {seen.name: seen.pid for seen in runner.programs() if seen.state == "RUNNING"}
@@ -99,9 +129,40 @@ class Instance:
         return {**self.environment, **read_file(self.place.env)}
 
     def halt(self, name):
-        """Stop one program for good; the runner does not start it again."""
+        """Stop one program; the runner does not start it again by itself."""
         with self._runner() as runner:
             runner.stop(name)
+
+    @contextmanager
+    def without(self, name):
+        """One program is stopped inside the block and starts again afterwards."""
+        self.halt(name)
+        try:
+            yield
+        finally:
+            self.launch(name)
+
+    def launch(self, name):
+        """Start a program that was stopped."""
+        with self._runner() as runner:
+            runner.start(name)
+
+    def cluster_url(self):
+        """The bundled cluster itself, whatever address the record has for it."""
+        return read_file(self.place.env)["SIMULATED_CLUSTER_URL"]
+
+    def command(self, *words):
+        """What a management command of this instance prints."""
+        done = subprocess.run(
+            [sys.executable, "manage.py", *words],
+            cwd=ROOT,
+            env=self.surroundings(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stderr[-2000:]}"
+        return done.stdout.strip()
 
     def end(self):
         """However it stands: nothing of it runs any more."""

@@ -22,7 +22,7 @@ def ended(running: Instance) -> dict[str, str]:
     return dict(running.sql(finals).fetchall())
 
 
-@pytest.mark.parametrize("victim", ["worker", "beat", "web", "valkey", "postgres", "cluster"])
+@pytest.mark.parametrize("victim", ["workers", "beat", "web", "valkey", "postgres", "cluster"])
 def test_no_job_is_lost_and_no_gpu_held_twice(instance, victim):
     instance.start().ready()
     until(lambda: len(ended(instance)) >= 3, what="no job came to an end")

@@ -6,10 +6,10 @@ import logging
 from io import StringIO
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, transaction
 from django.db.utils import ConnectionHandler
 
-from acmeweb import views
+from acmeweb import broken, views
 from acmeweb.requests import Line
 from jobs.door.errors import AWAY_S, Unavailable, translated
 from tests.jobs import api_make as make
@@ -109,3 +109,29 @@ def test_a_pool_whose_connections_are_all_busy_is_what_we_take_for_overload():
     finally:
         first.close()
         first.close_pool()
+
+
+def stopped(statement="SELECT pg_sleep(60)"):
+    """What Django raises when PostgreSQL stops a statement."""
+    with pytest.raises(OperationalError) as caught, transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL statement_timeout = 1")
+        cursor.execute(statement)
+    return caught.value
+
+
+def test_a_statement_that_was_stopped_is_told_apart_from_a_database_that_is_away():
+    refusal = translated(stopped())
+
+    assert (refusal.status_code, refusal.wait) == (503, AWAY_S)
+    assert str(refusal.detail).startswith("The database took too long")
+
+
+@pytest.mark.parametrize("path", ["/jobs/", "/api/v1/jobs/"])
+def test_a_page_says_that_its_statement_was_stopped(rf, path):
+    try:
+        raise stopped()
+    except OperationalError:
+        response = broken.answer(rf.get(path))
+
+    assert response.status_code == 503 and response["Retry-After"] == str(AWAY_S)
+    assert "The database took too long and was stopped." in response.content.decode()

@@ -16,7 +16,7 @@ from typing import Protocol
 import pytest
 
 from jobs.lifecycle import FINAL, NodeState, State
-from scheduling.backends.base import Backend, Refused, SeenJob, Submission, Unreachable
+from scheduling.backends.base import Backend, NoAccounting, Refused, SeenJob, Submission, Unreachable
 from scheduling.backends.opening import open_backend
 from tests.patience import PATIENCE_S, until
 
@@ -52,6 +52,7 @@ class Site:
     gpus_per_node: int = 0
     gpu_model: str = ""
     drains: bool = True
+    accounting: bool = False  # remembers ended jobs with their keys
     submit_elsewhere: Callable[[], str] | None = None  # a job that is not ours, by other means than the adapter
     hazards: Hazards | None = None
     limited: Submission | None = None  # was sent when the site came up, so that nobody waits a whole minute for its end
@@ -185,6 +186,29 @@ class BackendContract:
         assert site.backend.find(asked.key).backend_id == second
         assert site.backend.find(f"{asked.key}-unknown") is None
         site.until_final(asked)
+
+    def test_accounting_tells_how_a_job_ended_or_that_there_is_none(self, site: Site):
+        asked = site.work(exit_code=3)
+        backend_id = site.backend.submit(asked)
+        ended = site.until_final(asked)
+        questions = (
+            lambda: site.backend.accounted(backend_id),
+            lambda: site.backend.accounted_since(ended.submitted_at),
+        )
+        if not site.accounting:
+            for question in questions:
+                with pytest.raises(NoAccounting):
+                    question()
+            return
+
+        for question in questions:
+            (recorded,) = [job for job in question() if job.key == asked.key]
+            assert (recorded.backend_id, recorded.state, recorded.exit_code) == (backend_id, State.FAILED, 3)
+            assert recorded.submitted_at == ended.submitted_at
+        assert site.backend.accounted("99999999") == []
+
+    def test_every_row_of_a_healthy_cluster_can_be_read(self, site: Site):
+        assert (site.backend.nodes().unreadable, site.backend.jobs().unreadable) == ((), ())
 
     def test_cancelling_what_nobody_knows_is_no_error(self, site: Site):
         site.backend.cancel("99999999")

@@ -37,11 +37,11 @@ def missing_programs() -> str:
 
 
 @contextmanager
-def started_or_skipped() -> Iterator[RealSlurm]:
+def started_or_skipped(**settings: int) -> Iterator[RealSlurm]:
     """For tests: without its programs they have nothing to run on."""
     if missing := missing_programs():
         pytest.skip(f"Slurm is not installed ({missing})")
-    with RealSlurm() as slurm:
+    with RealSlurm(**settings) as slurm:
         yield slurm
 
 
@@ -57,7 +57,8 @@ def free_ports(count: int) -> list[int]:
 
 
 class RealSlurm:
-    def __init__(self) -> None:
+    def __init__(self, min_job_age_s: int = 300) -> None:
+        self._min_job_age_s = min_job_age_s
         self.home = Path(tempfile.mkdtemp(prefix="acme-slurm-"))
         self.home.chmod(0o755)  # munged refuses a socket that not everyone can reach
         self.user, self.host = getpass.getuser(), socket.gethostname().partition(".")[0]
@@ -95,8 +96,8 @@ class RealSlurm:
         command = ["sbatch", "--parsable", "--output=/dev/null", "--wrap=true"]
         return self._said(command).split(";")[0]
 
-    def token(self) -> str:
-        return self._said(["scontrol", "token", f"username={self.user}"]).partition("=")[2]
+    def token(self, user: str = "") -> str:
+        return self._said(["scontrol", "token", f"username={user or self.user}"]).partition("=")[2]
 
     # What the contract does to it (Hazards)
 
@@ -252,6 +253,7 @@ class RealSlurm:
             "MailProg": "/bin/true",
             "ReturnToService": 2,
             "KillWait": 3,
+            "MinJobAge": self._min_job_age_s,
             "SlurmdTimeout": 15,  # a test has no five minutes for a node that does not answer
             "SelectType": "select/cons_tres",
             "SelectTypeParameters": "CR_Core_Memory",

@@ -1,7 +1,9 @@
 """Record what a real slurmrestd of one version answers, for `test_dialect`; the scenario is the same for each version.
 
     python -m tests.backends.record ADDRESS VERSION > tests/backends/answers/VERSION.json
+    python -m tests.backends.record ADDRESS VERSION accounting > tests/backends/answers/accounting-VERSION.json
 
+The second form needs a slurmdbd with AccountingStoreFlags=job_comment, and a slurmrestd with its plugin.
 For a cluster of nothing else: node1 to node4, eight GPUs each, every node idle but node4, which an operator drained
 with the reason "bad fan" (one version cannot drain). Jobs go in through our own adapter, so that what is sent is shown
 to be understood too. Names of people and machines are replaced by made-up ones before anything is written.
@@ -13,6 +15,7 @@ import getpass
 import json
 import socket
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -26,6 +29,7 @@ from scheduling.backends.slurm import SlurmBackend
 from tests.patience import until
 
 UNKNOWN_JOB = 999_999
+STARTED_AT = int(time.time())
 
 
 def wish(name: str, script: str, nodes: tuple[str, ...] = ("node1",), gpus: int = 1, **changed: Any) -> Submission:
@@ -98,6 +102,22 @@ def answers(client: httpx.Client, version: str) -> dict[str, object]:
     return {name: answer.json() for name, answer in heard.items()}
 
 
+def accounting_answers(client: httpx.Client, version: str) -> dict[str, object]:
+    door = f"/slurmdb/{version}"
+    listed = until(lambda: _recorded_in_full(client, door), 60, "accounting")
+    last = max(row["job_id"] for row in listed["jobs"])
+    heard = {"accounted": client.get(f"{door}/job/{last}"), "unknown": client.get(f"{door}/job/{UNKNOWN_JOB}")}
+    return {"accounted_since": listed} | {name: answer.json() for name, answer in heard.items()}
+
+
+def _recorded_in_full(client: httpx.Client, door: str) -> dict[str, Any] | None:
+    """slurmctld tells slurmdbd of ends a moment later."""
+    answer: dict[str, Any] = client.get(f"{door}/jobs?start_time=uts{STARTED_AT}&skip_steps=true").json()
+    states = {row["name"]: row["state"]["current"] for row in answer["jobs"]}
+    running = [name for name, state in states.items() if state in ("RUNNING", ["RUNNING"])]
+    return answer if len(states) == len(WISHES) and set(running) <= set(STAYS) else None
+
+
 def without_names(said: Any) -> Any:
     match said:
         case dict():
@@ -116,7 +136,7 @@ def _made_up(text: str) -> str:
     return known.get(text, text)
 
 
-def main(address: str, version: str) -> int:
+def main(address: str, version: str, what: str = "") -> int:
     backend = SlurmBackend(address, api=version)
     transport = httpx.HTTPTransport(uds=address.removeprefix("unix://"))
     with httpx.Client(base_url="http://slurm", transport=transport, timeout=20) as client:
@@ -125,7 +145,7 @@ def main(address: str, version: str) -> int:
         except Refused as no:
             print(no, file=sys.stderr)
         play(backend)
-        heard = without_names(answers(client, version))
+        heard = without_names(accounting_answers(client, version) if what else answers(client, version))
     print(json.dumps(heard))
     backend.close()
     return 0

@@ -73,6 +73,7 @@ def simulated(tmp_path_factory):
             output=cluster.log_root,
             gpus_per_node=8,
             gpu_model="a100",
+            accounting=True,
             submit_elsewhere=lambda: foreign_job(cluster),
             hazards=PlayedHazards(cluster),
         )
@@ -91,6 +92,7 @@ def executing(tmp_path_factory):
             output=cluster.log_root,
             gpus_per_node=node.gpus,
             gpu_model=node.gpu_model,
+            accounting=True,
             submit_elsewhere=lambda: foreign_job(cluster),
         )
         backend.close()

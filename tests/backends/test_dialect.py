@@ -119,7 +119,7 @@ def test_every_version_tells_the_same_story(version):
 
 @pytest.mark.parametrize("version", [api for api, spoken in DIALECTS.items() if spoken.lists_states])
 def test_the_short_list_of_states_says_the_same_as_the_long_one(version):
-    states = dialect.job_states(recorded(version)["states"])
+    states = dict(dialect.job_states(recorded(version)["states"]))
 
     assert states == {job.backend_id: (job.state, job.flags) for job in jobs_by_name(version).values()}
 
@@ -200,7 +200,40 @@ def test_an_odd_job_is_an_odd_answer_that_names_the_field(changed, field):
         dialect.job(raw_job(**changed))
 
 
-@pytest.mark.parametrize("comment", ["acme", "acme-7", "xacme:7", " acme:7", None, 7])
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"comment": 7}, "comment"),
+        ({"comment": {"job": ["acme:a1"]}}, "comment"),
+        ({"job_id": -7}, "job_id"),
+        ({"job_id": 2**40}, "job_id"),
+        ({"nodes": "gpu[" + "9" * 5000 + "]"}, "nodes"),
+        ({"nodes": "gpu" + "[1]" * 3000}, "nodes"),
+        ({"nodes": "x" * 60_000 + "[1-100000]"}, "nodes"),
+        ({"gres_detail": ["gpu:8(IDX:" + "9" * 5000 + ")"]}, "gres_detail"),
+        ({"gres_detail": ["gpu:8(IDX:" + "0-4000," * 5000 + "1)"]}, "gres_detail"),
+        ({"tres_per_node": "gres/gpu:" + "9" * 5000}, "gres"),
+        ({"job_state": "FAILED", "exit_code": {"return_code": 2**70}}, "return_code"),
+    ],
+)
+def test_a_value_that_no_column_can_hold_is_an_odd_answer(changed, field):
+    with pytest.raises(OddAnswer, match=field):
+        dialect.job(raw_job(**changed))
+
+
+def test_a_text_without_a_place_in_a_database_is_cleaned():
+    seen = dialect.job(raw_job(name="tra\0in", user_name="ad\ud800a"))
+
+    assert (seen.name, seen.user) == ("train", "ad?a")
+
+
+def test_an_unknown_flag_of_a_node_is_kept_as_far_as_its_column_is_wide():
+    seen = dialect.node({"name": "n", "state": ["IDLE", "WAITING_FOR_SOMETHING_NEW"]})
+
+    assert (seen.state, seen.flags) == (NodeState.IDLE, {"WAITING_FOR_SOMETHIN"})
+
+
+@pytest.mark.parametrize("comment", ["acme", "acme-7", "xacme:7", " acme:7", None])
 def test_only_our_exact_prefix_is_ours(comment):
     assert dialect.job(raw_job(comment=comment)).key == ""
 
@@ -226,13 +259,17 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = ("job_id", "job_state", "nodes", "gres_detail", "exit_code", "start_time", "comment", "state", "name", "gres")
+ACCOUNTED = ("time", "current", "submission", "end", "return_code", "number", "signal")
+JOB = ("job_id", "job_state", "nodes", "gres_detail", "exit_code", "start_time", "comment")
+FIELDS = (*ACCOUNTED, *JOB, "jobs", "state", "name", "gres")
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # the machine may be busy
 @given(st.dictionaries(st.sampled_from(FIELDS), anything))
 def test_whatever_comes_only_odd_answer_is_raised(raw):
-    for read in (dialect.job, dialect.node, dialect.jobs, dialect.nodes, dialect.job_id):
+    rows = (dialect.job, dialect.node, dialect.accounted_job, dialect.job_id)
+    listings = (dialect.jobs, dialect.nodes, dialect.job_states, dialect.accounted_jobs)
+    for read in (*rows, *listings):
         try:
             read(raw)
         except OddAnswer:

@@ -11,6 +11,7 @@ import pytest
 
 from scheduling.backends.base import Doubtful, Misplaced, Refused, Unreachable
 from scheduling.backends.opening import open_backend
+from scheduling.backends.senders import HeaderSenders
 from tests.backends.test_dialect import recorded, submission
 from tests.patience import PATIENCE_S
 
@@ -19,14 +20,15 @@ HANG_UP, HANG = object(), object()
 
 @contextmanager
 def slurmrestd(answers, api="v0.0.42"):
-    """`answers` maps "METHOD /what" to (status, body), HANG_UP or HANG; other versions than `api` are 404."""
+    """`answers` maps "METHOD /what" (accounting: "METHOD /slurmdb/what") to (status, body), HANG_UP or HANG; other
+    versions than `api` are 404."""
     heard, hanging = [], threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self):
             length = int(self.headers.get("Content-Length", 0))
             heard.append((self.command, self.path, self.rfile.read(length), dict(self.headers)))
-            what = self.path.partition(f"/slurm/{api}")[2].partition("?")[0]
+            what = _what(self.path, api)
             said = answers.get(f"{self.command} {what}", (404, "not here")) if what else (404, "no such version")
             if said is HANG_UP:
                 return
@@ -53,6 +55,12 @@ def slurmrestd(answers, api="v0.0.42"):
         hanging.set()
         server.shutdown()
         server.server_close()
+
+
+def _what(path, api):
+    """Empty for a version that is not spoken here."""
+    controller, accounting = path.partition(f"/slurm/{api}")[2], path.partition(f"/slurmdb/{api}")[2]
+    return (controller or (f"/slurmdb{accounting}" if accounting else "")).partition("?")[0]
 
 
 UP = {"GET /ping": (200, {"pings": [{"pinged": "UP"}], "errors": []})}
@@ -251,3 +259,61 @@ def test_a_node_name_cannot_leave_its_path():
 def test_an_address_of_no_kind_is_refused_with_a_sentence(address):
     with pytest.raises(ValueError, match="address"):
         open_backend(address)
+
+
+def seen_as(user):
+    return (200, {"jobs": [{"job_id": 7, "user_name": user, "job_state": ["PENDING"], "comment": "acme:a1"}]})
+
+
+def submitting(user_seen, **more):
+    return talking(
+        {"POST /job/submit": (200, {"job_id": 7}), "GET /job/7": seen_as(user_seen), "DELETE /job/7": (200, {})},
+        user="acme",
+        token="t",
+        senders=HeaderSenders(service_user="acme", token="t"),
+        api="v0.0.42",
+        **more,
+    )
+
+
+def names_sent(heard):
+    return [(method, headers["X-SLURM-USER-NAME"]) for method, _, _, headers in heard]
+
+
+def test_submission_names_its_user_and_everything_else_the_service():
+    with submitting("ada") as (backend, heard):
+        backend.submit(submission(user="ada"))
+        backend.cancel("7")
+
+    assert names_sent(heard) == [("POST", "ada"), ("GET", "acme"), ("DELETE", "acme")]
+
+
+def test_first_job_of_a_user_is_read_back_and_later_ones_are_not():
+    with submitting("ada") as (backend, heard):
+        for _ in range(3):
+            assert backend.submit(submission(user="ada")) == "7"
+
+    assert [method for method, *_ in heard] == ["POST", "GET", "POST", "POST"]
+
+
+@pytest.mark.parametrize("other", ["", "nobody"])
+def test_job_that_slurm_gave_to_another_user_is_cancelled_and_refused(other):
+    with submitting(other) as (backend, heard), pytest.raises(Refused, match="the cluster knows no user ada"):
+        backend.submit(submission(user="ada"))
+
+    assert names_sent(heard)[-1] == ("DELETE", "acme")
+
+
+def test_tests_of_nodes_are_submitted_as_the_service():
+    with submitting("acme") as (backend, heard):
+        backend.submit(submission(user=""))
+
+    assert names_sent(heard) == [("POST", "acme")]
+
+
+def test_user_without_a_sender_is_refused_before_anything_is_sent():
+    with submitting("root") as (backend, heard):
+        answers = backend.submit_all([submission(user="root"), submission(user="ada", key="b")])
+
+    assert isinstance(answers[0], Refused)
+    assert ("POST", "root") not in names_sent(heard)

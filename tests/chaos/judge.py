@@ -1,25 +1,30 @@
-"""What must hold of a record whatever happened to the programs that wrote it. Pure: rows in, sentences out.
+"""What must be true after a storm, whatever happened to the programs. Pure: rows in, one sentence per violation out.
 
-The Events are the witness: they cannot be edited, so the whole history of states and of GPUs is told again from them
-and compared with the rows. An empty list is an acquittal.
+There are two witnesses. The cluster's own file of effects (`effects.py`) says which commands really began and ended.
+The Events of the record cannot be edited, so the history of states and of GPUs is rebuilt from them and compared with
+the rows. An empty list means that nothing was violated.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 from jobs.lifecycle import FINAL, LIVE, MOVES, State
+from tests.chaos.effects import Effect
 
 Gpu = tuple[str, int]
 RECOVERY = "recovery"
+# How old the picture may be from which a loop decides: a stale answer, and a worker that was frozen after reading it
+OLDEST_PICTURE = timedelta(seconds=40)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """One Event of a job. `group` is the transaction it was written in: what it tells became true at once."""
+class JobEvent:
+    """One Event of a job. `group` is the transaction that wrote it: everything in it became true at once."""
 
     id: int
     group: object
@@ -29,10 +34,11 @@ class Told:
     source: str = ""
     target: str = ""
     gpus: frozenset[Gpu] | None = None
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Closing:
+class NodeEvent:
     """One Event of a node: who drained or resumed it."""
 
     id: int
@@ -42,8 +48,8 @@ class Closing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
-    """One step of a decision of recovery, that was really made."""
+class RecoveryStep:
+    """One step of a recovery decision that was carried out."""
 
     decision: int
     kind: str
@@ -51,8 +57,8 @@ class Done:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
-    """A job's row, and how many attempts of it there are."""
+class JobRow:
+    """A job's row, and how many attempts it has."""
 
     job: str
     state: str
@@ -61,41 +67,67 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
-    """A job as the cluster itself remembers it."""
+class EndedAttempt:
+    """An attempt that ended, and whether its own installation asked for the end."""
 
     key: str
     state: str
-    started: bool
+    stop_requested: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """A GPU of a job, from the moment its installation knew that the job runs until the GPU was released."""
+
+    job: str
+    gpu: Gpu
+    since: datetime
+    until: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    accepted: Mapping[str, str] = field(default_factory=dict)  # id -> name, of every job that was answered with 201
-    final_once: Mapping[str, str] = field(default_factory=dict)  # id -> the final state somebody has seen
+    accepted: Mapping[str, str] = field(default_factory=dict)  # id -> name of every job whose submission was answered
+    withdrawn: Collection[str] = ()  # jobs that a person asked to cancel
+    final_once: Mapping[str, str] = field(default_factory=dict)  # id -> the final state that was seen during the storm
     names: Sequence[str] = ()  # of all jobs in the record
-    rows: Sequence[Kept] = ()
-    told: Sequence[Told] = ()
-    ran: Sequence[Ran] = ()
-    closings: Sequence[Closing] = ()
-    done: Sequence[Done] = ()
+    rows: Sequence[JobRow] = ()
+    events: Sequence[JobEvent] = ()
+    effects: Sequence[Effect] = ()
+    ended_attempts: Sequence[EndedAttempt] = ()
+    holdings: Sequence[Holding] = ()
+    node_events: Sequence[NodeEvent] = ()
+    steps: Sequence[RecoveryStep] = ()
 
 
 def violations(evidence: Evidence) -> list[str]:
+    states = {row.job: row.state for row in evidence.rows}
     return [
-        *lost(evidence.accepted, {row.job: row.state for row in evidence.rows}),
-        *run_twice(evidence.ran, evidence.names),
-        *held_twice(evidence.told),
-        *moved_after_the_end(evidence.final_once, evidence.rows, evidence.told),
-        *untold(evidence.rows, evidence.told),
-        *carried_out_twice(evidence.done, evidence.told),
-        *cordoned_twice(evidence.closings),
-        *restarted_alive(evidence.told),
+        *lost(evidence.accepted, states),
+        *recorded_twice(evidence.names),
+        *side_effects(evidence.effects),
+        *success_without_effect(states, evidence.accepted, evidence.effects),
+        *success_not_recorded(states, _recorded(evidence), evidence.withdrawn),
+        *timed_out(states, evidence.accepted),
+        *cancelled_by_nobody(evidence.ended_attempts),
+        *held_twice(evidence.events),
+        *moved_after_the_end(evidence.final_once, evidence.rows, evidence.events),
+        *unexplained(evidence.rows, evidence.events),
+        *carried_out_twice(evidence.steps, evidence.events),
+        *cordoned_twice(evidence.node_events),
+        *restarted_alive(evidence.events),
     ]
 
 
+def _recorded(evidence: Evidence) -> list[Effect]:
+    """Effects of attempts that the record knows: a failover may lose an attempt together with its end, and its job may
+    have come to another end before anybody could know."""
+    known = {attempt.key for attempt in evidence.ended_attempts}
+    return [effect for effect in evidence.effects if effect.attempt in known]
+
+
 def lost(accepted: Iterable[str], states: Mapping[str, str]) -> Iterator[str]:
-    """(1) No accepted job is lost: each is there, and has come to its end."""
+    """(1) No accepted job is lost: it is in the record and has ended."""
     for job in accepted:
         if job not in states:
             yield f"{job} was accepted and is not in the record"
@@ -103,116 +135,205 @@ def lost(accepted: Iterable[str], states: Mapping[str, str]) -> Iterator[str]:
             yield f"{job} is still {states[job]}"
 
 
-def run_twice(ran: Sequence[Ran], names: Iterable[str]) -> Iterator[str]:
-    """(2) None ran twice with effect: once for each attempt, once to its good end for each job, one job for each wish.
-
-    What runs once too often is cancelled by the next sync; so a run that was cancelled has no effect.
-    """
-    effective = [one for one in ran if one.started and one.state != State.CANCELLED]
-    yield from (f"attempt {key} ran {n} times" for key, n in Counter(one.key for one in effective).items() if n > 1)
-    completed = Counter(one.key.rpartition(".")[0] for one in ran if one.state == State.COMPLETED)
-    yield from (f"{job} completed {n} times" for job, n in completed.items() if n > 1)
+def recorded_twice(names: Iterable[str]) -> Iterator[str]:
+    """(2) One request is one job, however often it was sent."""
     yield from (f"{name} is in the record {n} times" for name, n in Counter(names).items() if n > 1)
 
 
-def held_twice(told: Sequence[Told]) -> Iterator[str]:
-    """(3) No GPU has two holders at any instant."""
+def side_effects(effects: Sequence[Effect]) -> Iterator[str]:
+    """(3) What the cluster's file must never show. Tests of nodes are left out: repeating one does no harm."""
+    of_jobs = [effect for effect in effects if effect.job != effect.attempt]
+    yield from started_after_success(of_jobs)
+    yield from started_twice(of_jobs)
+    yield from overlapping(of_jobs)
+
+
+def started_after_success(effects: Sequence[Effect]) -> Iterator[str]:
+    """A command that ended with exit code 0 never runs again."""
+    succeeded: dict[str, Effect] = {}
+    for effect in effects:
+        before = succeeded.get(effect.job)
+        if effect.starts and before:
+            yield (
+                f"{effect.job} was started as {effect.key} (cluster job {effect.job_id}) after {before.key}"
+                f" (cluster job {before.job_id}) had ended with exit code 0"
+            )
+        if effect.succeeded:
+            succeeded.setdefault(effect.job, effect)
+
+
+def started_twice(effects: Sequence[Effect]) -> Iterator[str]:
+    """An attempt is started once."""
+    starts: dict[str, list[int]] = defaultdict(list)
+    for effect in effects:
+        if effect.starts:
+            starts[effect.attempt].append(effect.job_id)
+    for attempt, ids in starts.items():
+        if len(ids) > 1:
+            yield f"attempt {attempt} was started {len(ids)} times, as cluster jobs {', '.join(map(str, ids))}"
+
+
+def overlapping(effects: Sequence[Effect]) -> Iterator[str]:
+    """Two commands of one job never run at the same time."""
+    running: dict[str, dict[int, str]] = defaultdict(dict)
+    for effect in effects:
+        commands = running[effect.job]
+        if not effect.starts:
+            commands.pop(effect.job_id, None)
+            continue
+        for other_id, other in commands.items():
+            yield f"{effect.key} (cluster job {effect.job_id}) was started while {other} (cluster job {other_id}) ran"
+        commands[effect.job_id] = effect.key
+
+
+def success_without_effect(
+    states: Mapping[str, str], accepted: Iterable[str], effects: Sequence[Effect]
+) -> Iterator[str]:
+    """(4) What the record calls COMPLETED has a command that ended with exit code 0."""
+    succeeded = {effect.job for effect in effects if effect.succeeded}
+    for job in accepted:
+        if states.get(job) == State.COMPLETED and job not in succeeded:
+            yield f"{job} is COMPLETED, but no command of it ended with exit code 0"
+
+
+def success_not_recorded(
+    states: Mapping[str, str], effects: Sequence[Effect], withdrawn: Collection[str]
+) -> Iterator[str]:
+    """(5) A job whose command ended with exit code 0 is COMPLETED, unless a person cancelled it."""
+    for job in sorted({effect.job for effect in effects if effect.succeeded and effect.job in states}):
+        state = states[job]
+        if state in FINAL and state != State.COMPLETED and not (state == State.CANCELLED and job in withdrawn):
+            yield f"{job} is {state}, but a command of it ended with exit code 0"
+
+
+def timed_out(states: Mapping[str, str], accepted: Iterable[str]) -> Iterator[str]:
+    """(6) No job is ended for its time limit: the storm's jobs take seconds and may take minutes."""
+    yield from (f"{job} is TIMEOUT, long before its time limit" for job in accepted if states.get(job) == State.TIMEOUT)
+
+
+def cancelled_by_nobody(attempts: Iterable[EndedAttempt]) -> Iterator[str]:
+    """(7) An attempt is cancelled only by its own installation, never by another one or by mistake."""
+    for attempt in attempts:
+        if attempt.state == State.CANCELLED and not attempt.stop_requested:
+            yield f"attempt {attempt.key} was cancelled, and nobody had asked for it"
+
+
+def held_twice(events: Sequence[JobEvent]) -> Iterator[str]:
+    """(8) No GPU has two holders at any instant."""
     held: dict[str, frozenset[Gpu]] = {}
     holder: dict[Gpu, str] = {}
-    for together in _by_transaction(told):
-        for one in together:  # what is given back in a transaction is free for the others in it
-            for gpu in held.pop(one.job, frozenset()) if _gives_back(one) else ():
+    for together in _by_transaction(events):
+        for event in together:  # what is released in a transaction is free for the others in it
+            for gpu in held.pop(event.job, frozenset()) if _releases(event) else ():
                 holder.pop(gpu, None)
-        for one in together:
-            if not one.gpus:
+        for event in together:
+            if not event.gpus:
                 continue
-            for gpu in one.gpus:
+            for gpu in event.gpus:
                 if gpu in holder:
-                    yield f"{gpu[0]} GPU {gpu[1]} was given to {one.job} while {holder[gpu]} held it (event {one.id})"
-                holder[gpu] = one.job
-            held[one.job] = one.gpus
+                    yield f"{gpu[0]} GPU {gpu[1]} was given to {event.job} while {holder[gpu]} held it ({event.id})"
+                holder[gpu] = event.job
+            held[event.job] = event.gpus
 
 
-def _by_transaction(told: Sequence[Told]) -> Iterable[list[Told]]:
-    """In the order of their first Events: who takes a GPU writes his Event after the giver's transaction is over."""
-    groups: dict[object, list[Told]] = {}
-    for one in told:
-        groups.setdefault(one.group, []).append(one)
+def _by_transaction(events: Sequence[JobEvent]) -> Iterable[list[JobEvent]]:
+    """In the order of their first Events: a GPU is taken only after the transaction that released it."""
+    groups: dict[object, list[JobEvent]] = {}
+    for event in events:
+        groups.setdefault(event.group, []).append(event)
     return groups.values()
 
 
-def _gives_back(one: Told) -> bool:
-    return one.gpus is not None or (one.source in LIVE and one.target not in LIVE)
+def _releases(event: JobEvent) -> bool:
+    return event.gpus is not None or (event.source in LIVE and event.target not in LIVE)
 
 
-def moved_after_the_end(seen: Mapping[str, str], rows: Sequence[Kept], told: Sequence[Told]) -> Iterator[str]:
-    """(4) Who has seen a final state sees it for ever."""
+def moved_after_the_end(seen: Mapping[str, str], rows: Sequence[JobRow], events: Sequence[JobEvent]) -> Iterator[str]:
+    """(9) A final state that somebody has seen never changes."""
     states = {row.job: row.state for row in rows}
     for job, state in seen.items():
         if states.get(job) != state:
             yield f"{job} was {state} and is {states.get(job, 'gone')}"
-    yield from (f"{one.job} left {one.source} (event {one.id})" for one in told if one.source in FINAL)
+    yield from (f"{event.job} left {event.source} (event {event.id})" for event in events if event.source in FINAL)
 
 
-def untold(rows: Sequence[Kept], told: Sequence[Told]) -> Iterator[str]:
-    """(5) Each change has its Event: the chain of moves is legal, unbroken, and ends where the row stands."""
-    chains: dict[str, list[Told]] = defaultdict(list)
-    for one in told:
-        if one.target and one.what in ("job.submitted", "job.moved"):
-            chains[one.job].append(one)
+def unexplained(rows: Sequence[JobRow], events: Sequence[JobEvent]) -> Iterator[str]:
+    """(10) Each change has its Event: the chain of moves is legal, unbroken, and ends in the row's state."""
+    chains: dict[str, list[JobEvent]] = defaultdict(list)
+    for event in events:
+        if event.target and event.what in ("job.submitted", "job.moved"):
+            chains[event.job].append(event)
     for row in rows:
         yield from _broken(row, chains.get(row.job, []))
 
 
-def _broken(row: Kept, chain: Sequence[Told]) -> Iterator[str]:
+def _broken(row: JobRow, chain: Sequence[JobEvent]) -> Iterator[str]:
     if not chain or chain[0].what != "job.submitted":
-        yield f"{row.job}: nobody wrote down that it was submitted"
+        yield f"{row.job}: no Event says that it was submitted"
         return
     for before, after in pairwise(chain):
         if after.source != before.target or (State(after.source), State(after.target)) not in MOVES:
             yield f"{row.job}: {before.target} was followed by {after.source} to {after.target} (event {after.id})"
     if chain[-1].target != row.state:
         yield f"{row.job}: the last Event says {chain[-1].target}, the row {row.state}"
-    promised = sum(one.source == State.PENDING and one.target == State.RUNNING for one in chain)
+    promised = sum(event.source == State.PENDING and event.target == State.RUNNING for event in chain)
     if promised != row.attempts:
-        yield f"{row.job}: {row.attempts} attempts, but {promised} promises were told"
+        yield f"{row.job}: {row.attempts} attempts, but {promised} Events of a promise"
     if row.live_attempts != (row.state in LIVE):
         yield f"{row.job} is {row.state} with {row.live_attempts} live attempts"
 
 
-def carried_out_twice(done: Sequence[Done], told: Sequence[Told]) -> Iterator[str]:
-    """(7) No decision is carried out twice with effect: each step once for a node, each failure recovered from once."""
-    for one, times in Counter(done).items():
+def carried_out_twice(steps: Sequence[RecoveryStep], events: Sequence[JobEvent]) -> Iterator[str]:
+    """(11) No decision is carried out twice: each step once per node, each failure is recovered from once."""
+    for step, times in Counter(steps).items():
         if times > 1:
-            where = f" {one.node}" if one.node else ""
-            yield f"decision {one.decision} has {one.kind}{where} {times} times"
-    recovered = Counter(one.attempt for one in told if one.what == "job.recovered" and one.attempt)
+            where = f" {step.node}" if step.node else ""
+            yield f"decision {step.decision} has {step.kind}{where} {times} times"
+    recovered = Counter(event.attempt for event in events if event.what == "job.recovered" and event.attempt)
     yield from (f"{attempt} was recovered from {times} times" for attempt, times in recovered.items() if times > 1)
 
 
-def cordoned_twice(closings: Sequence[Closing]) -> Iterator[str]:
-    """(8) Recovery closes a node once: it is not drained again before somebody resumed it."""
-    closed: set[str] = set()
-    for one in closings:
-        if one.what == "node.resumed":
-            closed.discard(one.node)
-        elif one.by == RECOVERY and one.node in closed:
-            yield f"{one.node} was drained by recovery, and was drained by it already (event {one.id})"
-        elif one.by == RECOVERY:
-            closed.add(one.node)
+def cordoned_twice(events: Sequence[NodeEvent]) -> Iterator[str]:
+    """(12) Recovery cordons a node once: not again before somebody resumed it."""
+    cordoned: set[str] = set()
+    for event in events:
+        if event.what == "node.resumed":
+            cordoned.discard(event.node)
+        elif event.by == RECOVERY and event.node in cordoned:
+            yield f"{event.node} was drained by recovery, which had drained it before (event {event.id})"
+        elif event.by == RECOVERY:
+            cordoned.add(event.node)
 
 
-def restarted_alive(told: Sequence[Told]) -> Iterator[str]:
-    """(9) No job is started again while an attempt of it lives."""
+def restarted_alive(events: Sequence[JobEvent]) -> Iterator[str]:
+    """(13) No job is started again while an attempt of it runs."""
     states: dict[str, str] = {}
-    for one in told:
-        if one.what == "job.recovered" and states.get(one.job) in LIVE:
-            yield f"{one.job} was recovered while it was {states[one.job]} (event {one.id})"
-        if one.target:
-            states[one.job] = one.target
+    for event in events:
+        if event.what == "job.recovered" and states.get(event.job) in LIVE:
+            yield f"{event.job} was recovered while it was {states[event.job]} (event {event.id})"
+        if event.target:
+            states[event.job] = event.target
+
+
+def promised_while_held(events: Sequence[JobEvent], holdings: Sequence[Holding]) -> Iterator[str]:
+    """(14) Two installations on one cluster: neither promises a GPU on which a job of the other is known to run.
+
+    An installation may decide from a picture that is `OLDEST_PICTURE` old; a job that runs for longer is in it.
+    """
+    by_gpu: dict[Gpu, list[Holding]] = defaultdict(list)
+    for holding in holdings:
+        by_gpu[holding.gpu].append(holding)
+    for event in events:
+        for gpu in event.gpus or () if event.at else ():
+            for holding in by_gpu.get(gpu, ()):
+                if holding.since + OLDEST_PICTURE < event.at < holding.until:
+                    yield (
+                        f"{gpu[0]} GPU {gpu[1]} was promised to {event.job} (event {event.id}) while {holding.job}"
+                        " of the other installation ran there"
+                    )
 
 
 def unsteady(before: Set[str] | str, after: Set[str] | str) -> Iterator[str]:
-    """(6) One more reconcile changes nothing."""
+    """(15) One more turn changes nothing."""
     if before != after:
         yield "one more turn changed the record of jobs that were at rest"

@@ -1,45 +1,62 @@
-"""The record of a running instance, read for the judge: rows, Events, and what the cluster itself remembers."""
+"""The record of a running instance, read for the judge: rows, Events, and the cluster's own file of effects."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-import httpx
 import psycopg
 
 from jobs.lifecycle import FINAL
 from tests.acceptance.instance import Instance
-from tests.chaos.judge import Closing, Done, Evidence, Gpu, Kept, Ran, Told
+from tests.chaos.effects import FILE_NAME, Effect, read_effects
+from tests.chaos.judge import EndedAttempt, Evidence, Gpu, Holding, JobEvent, JobRow, NodeEvent, RecoveryStep
 
-# The transaction of a row is its xmin, and what one transaction tells became true at once
+# The transaction of a row is its xmin, and everything in one transaction became true at once
 EVENTS = """
-SELECT e.id, e.xmin::text, e.what, j.public_id, coalesce(a.key, ''), e.from_state, e.to_state, e.detail -> 'gpus'
+SELECT e.id, e.xmin::text, e.what, j.public_id, coalesce(a.key, ''), e.from_state, e.to_state, e.detail -> 'gpus', e.at
 FROM jobs_event e JOIN jobs_job j ON j.id = e.job_id LEFT JOIN jobs_attempt a ON a.id = e.attempt_id ORDER BY e.id
 """
 JOBS = """
 SELECT j.public_id, j.state, count(a.id), count(a.id) FILTER (WHERE a.ended_at IS NULL)
-FROM jobs_job j LEFT JOIN jobs_attempt a ON a.job_id = j.id GROUP BY j.id
+FROM jobs_job j LEFT JOIN jobs_attempt a ON a.job_id = j.id WHERE j.foreign_id = '' GROUP BY j.id
 """
-CLOSINGS = """
+FINALS = "SELECT public_id, state FROM jobs_job WHERE state = ANY(%s) AND foreign_id = ''"
+NODE_EVENTS = """
 SELECT e.id, n.name, e.what, e.by FROM jobs_event e JOIN jobs_node n ON n.id = e.node_id
 WHERE e.what IN ('node.drained', 'node.resumed') ORDER BY e.id
 """
+# Jobs of another installation on the same cluster are foreign in this record
+NAMES = "SELECT name FROM jobs_job WHERE name LIKE 'storm-%' AND foreign_id = ''"
 STEPS = """
 SELECT s.decision_id, s.kind, coalesce(n.name, '') FROM failures_step s LEFT JOIN jobs_node n ON n.id = s.node_id
 """
-# Everything that a turn may write about jobs at rest; who waits is told anew, which is an answer and not a change. Why
-# a job failed, and what is to be done about it, other loops say after its end; what they do to a job is in here, too.
+ENDED_ATTEMPTS = """
+SELECT a.key, a.state, a.stop_as <> '' OR EXISTS (
+    SELECT 1 FROM jobs_deed d WHERE d.attempt_id = a.id AND d.kind = 'cancel'
+) FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id
+WHERE a.ended_at IS NOT NULL AND j.name LIKE 'storm-%' AND j.foreign_id = ''
+"""
+# The times are those at which the record learned of it, by the database's clock
+HOLDINGS = """
+SELECT j.public_id, n.name, h.gpu, e.at, coalesce(h.released_at, clock_timestamp())
+FROM jobs_allocation h JOIN jobs_node n ON n.id = h.node_id JOIN jobs_attempt a ON a.id = h.attempt_id
+JOIN jobs_job j ON j.id = a.job_id AND j.name LIKE 'storm-%' AND j.foreign_id = ''
+JOIN jobs_event e ON e.attempt_id = a.id AND e.what = 'job.started' WHERE h.gpu IS NOT NULL
+"""
+# Everything that a turn may write about jobs at rest. Reasons why a job waits are answers and may change; diagnoses are
+# written after the end by other loops, but what those do to a job is in here, too.
 DIGEST = """
 SELECT md5(string_agg(t, '|' ORDER BY t)) FROM (
-    SELECT format('job %s %s %s', id, state, flags) t FROM jobs_job WHERE name LIKE 'storm-%'
+    SELECT format('job %s %s %s', id, state, flags) t FROM jobs_job WHERE name LIKE 'storm-%' AND foreign_id = ''
     UNION ALL SELECT format('attempt %s %s %s %s', a.id, a.state, a.ended_at, a.backend_id)
-        FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id AND j.name LIKE 'storm-%'
+        FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id AND j.name LIKE 'storm-%' AND j.foreign_id = ''
     UNION ALL SELECT format('held %s %s %s', h.id, h.gpu, h.released_at) FROM jobs_allocation h
-        JOIN jobs_attempt a ON a.id = h.attempt_id JOIN jobs_job j ON j.id = a.job_id AND j.name LIKE 'storm-%'
+        JOIN jobs_attempt a ON a.id = h.attempt_id
+        JOIN jobs_job j ON j.id = a.job_id AND j.name LIKE 'storm-%' AND j.foreign_id = ''
     UNION ALL SELECT format('event %s', e.id) FROM jobs_event e
-        JOIN jobs_job j ON j.id = e.job_id AND j.name LIKE 'storm-%' WHERE e.what LIKE 'job.%'
+        JOIN jobs_job j ON j.id = e.job_id AND j.name LIKE 'storm-%' AND j.foreign_id = '' WHERE e.what LIKE 'job.%'
 ) rows
 """
 
@@ -49,10 +66,9 @@ class Record:
         self.instance = instance
 
     def finals(self) -> dict[str, str]:
-        """Final states as they are just now; nothing while the database is away."""
+        """Final states as they are now; nothing while the database is away."""
         with suppress(psycopg.Error, OSError):
-            rows = self.instance.sql("SELECT public_id, state FROM jobs_job WHERE state = ANY(%s)", [sorted(FINAL)])
-            return dict(rows.fetchall())
+            return dict(self.instance.sql(FINALS, [sorted(FINAL)]).fetchall())
         return {}
 
     def unfinished(self, jobs: set[str]) -> set[str]:
@@ -64,61 +80,67 @@ class Record:
         return 1
 
     def decisions(self) -> str:
-        """How many of each course, as recovery left them."""
+        """How many decisions of recovery there are for each course."""
         rows = self.instance.sql("SELECT course, count(*) FROM failures_decision GROUP BY course ORDER BY course")
         return ",".join(f"{course}:{count}" for course, count in rows.fetchall()) or "none"
 
     def term(self) -> int:
-        return self.instance.sql("SELECT max(term) FROM scheduling_lease").fetchone()[0]
+        return self.instance.sql("SELECT max(term) FROM scheduling_lease WHERE name LIKE 'cluster:%'").fetchone()[0]
 
     def digest(self) -> str:
         return self.instance.sql(DIGEST).fetchone()[0] or ""
 
-    def evidence(self, accepted: Mapping[str, str], final_once: Mapping[str, str]) -> Evidence:
-        return replace(self._at_one_moment(), accepted=accepted, final_once=final_once, ran=self._on_the_cluster())
+    def effects(self) -> list[Effect]:
+        """What the cluster that this instance brought along wrote about the commands it ran."""
+        return read_effects(self.instance.place.var / "cluster" / FILE_NAME)
+
+    def evidence(
+        self,
+        accepted: Mapping[str, str],
+        final_once: Mapping[str, str],
+        withdrawn: Collection[str] = (),
+        effects: Sequence[Effect] | None = None,
+    ) -> Evidence:
+        """The effects are those of the bundled cluster unless others are given. They are read after the rows, so that a
+        command which ends meanwhile is missing in the rows and not in the effects."""
+        rows = self._at_one_moment()
+        effects = self.effects() if effects is None else effects
+        return replace(rows, accepted=accepted, final_once=final_once, withdrawn=withdrawn, effects=effects)
 
     def _at_one_moment(self) -> Evidence:
-        """One snapshot: jobs may be moving while we look."""
+        """One snapshot: jobs may be moving meanwhile."""
         with psycopg.connect(self.instance.surroundings()["DATABASE_URL"]) as session:
             session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            kept = [
-                Kept(job=job, state=state, attempts=attempts, live_attempts=live)
-                for job, state, attempts, live in session.execute(JOBS).fetchall()
-            ]
-            names = [name for (name,) in session.execute("SELECT name FROM jobs_job WHERE name LIKE 'storm-%'")]
+            names = [name for (name,) in session.execute(NAMES)]
             return Evidence(
                 names=names,
-                rows=kept,
-                told=[_told(row) for row in session.execute(EVENTS).fetchall()],
-                closings=[
-                    Closing(id=number, node=node, what=what, by=by)
-                    for number, node, what, by in session.execute(CLOSINGS).fetchall()
+                rows=[
+                    JobRow(job=job, state=state, attempts=attempts, live_attempts=live)
+                    for job, state, attempts, live in session.execute(JOBS)
                 ],
-                done=[
-                    Done(decision=decision, kind=kind, node=node)
-                    for decision, kind, node in session.execute(STEPS).fetchall()
+                events=[_job_event(row) for row in session.execute(EVENTS)],
+                node_events=[
+                    NodeEvent(id=number, node=node, what=what, by=by)
+                    for number, node, what, by in session.execute(NODE_EVENTS)
+                ],
+                steps=[
+                    RecoveryStep(decision=decision, kind=kind, node=node)
+                    for decision, kind, node in session.execute(STEPS)
+                ],
+                ended_attempts=[
+                    EndedAttempt(key=key, state=state, stop_requested=requested)
+                    for key, state, requested in session.execute(ENDED_ATTEMPTS)
+                ],
+                holdings=[
+                    Holding(job=job, gpu=(node, gpu), since=since, until=until)
+                    for job, node, gpu, since, until in session.execute(HOLDINGS)
                 ],
             )
 
-    def _on_the_cluster(self) -> list[Ran]:
-        """Asked directly, past everything of ours."""
-        (address,) = self.instance.sql("SELECT address FROM jobs_cluster").fetchone()
-        token = {"X-SLURM-USER-TOKEN": self.instance.place.cluster_token.read_text().strip()}
-        answer = httpx.get(f"{address}/slurm/v0.0.42/jobs", headers=token, timeout=30, trust_env=False)
-        return [
-            Ran(
-                key=job["comment"].removeprefix("acme:"),
-                state=job["job_state"][0],
-                started=job["start_time"]["number"] > 0,
-            )
-            for job in answer.raise_for_status().json()["jobs"]
-            if job["comment"].startswith("acme:")
-        ]
 
-
-def _told(row: tuple) -> Told:
-    number, group, what, job, attempt, source, target, gpus = row
-    return Told(
+def _job_event(row: tuple) -> JobEvent:
+    number, group, what, job, attempt, source, target, gpus, at = row
+    return JobEvent(
         id=number,
         group=group,
         what=what,
@@ -127,6 +149,7 @@ def _told(row: tuple) -> Told:
         source=source,
         target=target if what in ("job.submitted", "job.moved") else "",
         gpus=None if gpus is None else frozenset(_flat(gpus)),
+        at=at,
     )
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from secrets import token_hex
 
+from scheduling.backends.base import Backend
 from scheduling.backends.opening import open_backend
 from scheduling.simulator import stepd
 from tests.patience import PATIENCE_S
@@ -30,12 +31,15 @@ class ClusterProcess:
         self.state, self.arguments, self.address = state, arguments, ""
         self._process: subprocess.Popen[str] | None = None
         self.token, self.port = token_hex(8), "0"
+        self._backends: list[Backend] = []
 
     def __enter__(self) -> ClusterProcess:
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        for backend in self._backends:
+            backend.close()
         self.stop()
 
     def start(self) -> None:
@@ -75,8 +79,10 @@ class ClusterProcess:
     def stop(self) -> int:
         return self.end(signal.SIGTERM)
 
-    def backend(self):
-        return open_backend(self.address, user="acme", token=self.token)
+    def backend(self) -> Backend:
+        """Closed with the cluster: an open socket is a warning in whichever test runs when it is collected."""
+        self._backends.append(open_backend(self.address, user="acme", token=self.token))
+        return self._backends[-1]
 
     @property
     def headers(self) -> dict[str, str]:

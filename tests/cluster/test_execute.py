@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import signal
@@ -12,7 +13,10 @@ import pytest
 
 from jobs.lifecycle import State
 from scheduling.simulator import stepd
-from scheduling.simulator.execute import ExecuteHands, account_for
+from scheduling.simulator.accounts import SharedAccount, TeamAccounts
+from scheduling.simulator.attempt_records import REFUSAL
+from scheduling.simulator.effects import NAME, EffectsFile
+from scheduling.simulator.execute import ExecuteHands
 from scheduling.simulator.values import Aim, Job, Node, Picture, Request, Timing
 from scheduling.simulator.world import World
 from tests.backends.test_dialect import submission
@@ -20,16 +24,19 @@ from tests.patience import until
 
 from .running import ClusterProcess, is_alive
 
+UIDS = range(60_616, 60_618)
+
 
 class Machine:
     """A world of one node that runs what it is given, advanced by hand; a second one on the same directories is a
     controller that came back."""
 
-    def __init__(self, home: Path, picture: Picture | None = None, gpus: int = 4, account=None) -> None:
+    def __init__(self, home: Path, picture: Picture | None = None, gpus: int = 4, accounts=None) -> None:
         self.home, self.logs = home, home / "logs"
         self.logs.mkdir(exist_ok=True)
         node = Node(name="here", cpus=4, memory_mb=1000, gpus=gpus, gpu_model="a100")
-        self.hands = ExecuteHands(state=home / "jobs", log_root=self.logs, account=account)
+        effects = EffectsFile(home)
+        self.hands = ExecuteHands(state=home / "jobs", log_root=self.logs, accounts=accounts, effects=effects)
         timing = Timing(configure_s=0.05, complete_s=0.05, kill_wait_s=0.5)
         self.world = World(picture or Picture(nodes=(node,)), self.hands, time.time(), timing=timing)
 
@@ -42,6 +49,17 @@ class Machine:
             "script": f"#!/bin/bash\n{command}\n",
         }
         return self.world.submit(Request(**{**plain, **changed}), time.time())
+
+    def submit_attempt(self, command: str, **changed) -> Job:
+        """One whose record is to be beside its log, `a.log`."""
+        log = str(self.logs / "a.log")
+        environment = {"ACME_ATTEMPT_RECORD": f"{log}.acme"}
+        return self.submit(command, stdout=log, environment=environment, comment="acme:here:a.1", **changed)
+
+    @property
+    def effects(self) -> list[tuple[str, str, int | None, int | None]]:
+        lines = (json.loads(line) for line in (self.home / NAME).read_text().splitlines())
+        return [(line["event"], line["key"], line["exit_code"], line["signal"]) for line in lines]
 
     def now(self, job: Job) -> Job:
         self.world.advance(time.time())
@@ -126,19 +144,53 @@ def others(tmp_path):
     (tmp_path / "jobs").mkdir(mode=0o700)
     (tmp_path / "secret").write_text("s3cret")
     (tmp_path / "secret").chmod(0o600)
-    return Machine(tmp_path, account=account_for("nobody"))
+    return Machine(tmp_path, accounts=TeamAccounts(tmp_path / "accounts.json", UIDS))
 
 
-def test_roots_server_gives_jobs_another_user_without_groups_and_a_home(others):
-    job = others.submit('echo "$(id -un) $(id -u) $(id -G | wc -w) $USER $HOME"; umask')
+def test_roots_server_gives_a_job_its_teams_user_without_groups(others):
+    job = others.submit('echo "$(id -u) $(id -g) $(id -G | wc -w) $USER"; stat -c "%u %a" $HOME; umask')
     own = others.submit('echo "$HOME"', environment={"HOME": "/home/ada"})
 
-    uid, gid = account_for("nobody").ids
+    uid = UIDS[0]
     assert others.until_ended(job).state == State.COMPLETED
-    assert others.said(job) == f"nobody {uid} 1 nobody /tmp\n0022\n"
-    assert (others.logs / f"slurm-{job.id}.out").stat().st_gid == gid
+    assert others.said(job) == f"{uid} {uid} 1 ada\n{uid} 700\n0022\n"
+    assert (others.logs / f"slurm-{job.id}.out").stat().st_uid == uid
     others.until_ended(own)
     assert others.said(own) == "/home/ada\n"
+
+
+def test_job_log_keeps_the_group_of_its_directory(others):
+    os.chown(others.logs, -1, 4242)
+    others.logs.chmod(0o2750)
+
+    job = others.submit("true")
+
+    others.until_ended(job)
+    assert (others.logs / f"slurm-{job.id}.out").stat().st_gid == 4242
+
+
+def test_job_of_a_team_without_a_free_user_id_is_refused(others):
+    for team in ("vision", "speech"):
+        assert others.until_ended(others.submit("true", account=team)).state == State.COMPLETED
+
+    ended = others.until_ended(others.submit("true", account="nlp"))
+
+    assert (ended.state, ended.reason) == (State.FAILED, "JobLaunchFailure")
+
+
+def test_home_that_was_removed_is_made_again_under_another_name(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give jobs another user")
+    job = Job(id=1, request=Request(name="t", user="ada", account="vision"), submitted_at=0.0)
+    accounts = TeamAccounts(tmp_path / "accounts.json", UIDS, tmp_path)
+    first = accounts.of(job)
+    Path(first.home).rename(tmp_path / "elsewhere")
+    Path(first.home).symlink_to("/root")
+
+    again = TeamAccounts(tmp_path / "accounts.json", UIDS, tmp_path).of(job)
+
+    assert again.ids == first.ids
+    assert again.home != first.home and Path(again.home).stat().st_uid == UIDS[0]
 
 
 def test_such_a_job_reads_no_secret_and_touches_no_record(others):
@@ -157,16 +209,27 @@ def test_a_directory_that_this_user_cannot_enter_is_said_in_the_log(others):
     ended = others.until_ended(job)
 
     assert (ended.state, ended.exit.code) == (State.FAILED, stepd.CANNOT_START)
-    assert f"nobody cannot enter the working directory {others.home}/closed (Permission denied)" in others.said(job)
+    assert f"ada cannot enter the working directory {others.home}/closed (Permission denied)" in others.said(job)
 
 
-def test_an_ordinary_users_jobs_are_that_users(monkeypatch):
-    nobody = pwd.getpwnam("nobody")
-    monkeypatch.setattr(os, "geteuid", lambda: nobody.pw_uid)
+def test_team_gets_another_user_id_where_its_own_lies_outside_the_range(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give jobs another user")
+    job = Job(id=1, request=Request(name="t", user="ada", account="vision"), submitted_at=0.0)
+    path = tmp_path / "accounts.json"
+    TeamAccounts(path, UIDS, tmp_path).of(job)
 
-    account = account_for("root")
+    again = TeamAccounts(path, range(70_000, 70_002), tmp_path).of(job)
 
-    assert (account.name, account.home, account.ids) == ("nobody", nobody.pw_dir, None)
+    assert again.ids == (70_000, 70_000) and Path(again.home).stat().st_uid == 70_000
+
+
+def test_shared_account_is_the_user_of_the_server():
+    me = pwd.getpwuid(os.geteuid())
+
+    account = SharedAccount().of(Job(id=1, request=Request(name="t", user="ada"), submitted_at=0.0))
+
+    assert (account.name, account.home, account.ids) == (me.pw_name, me.pw_dir, None)
 
 
 def test_a_bad_output_path_is_signal_53(machine, tmp_path):
@@ -286,6 +349,126 @@ def test_a_signal_reaches_the_shell_alone_or_all_but_the_shell(machine):
     machine.world.signal(job.id, signal.SIGUSR1, time.time(), Aim.STEPS)
     assert machine.until_said(job, "inner heard").count("shell heard") == 1
     assert machine.now(job).state == State.RUNNING
+
+
+WRAPPED = """
+trap '[ -z "$child" ] || kill -s USR1 "$child"' USR1
+child=
+/bin/bash /dev/fd/3 3<<'SCRIPT' &
+trap 'echo script heard' USR1
+bash -c "trap 'echo program heard; exit 0' USR1; echo up; while true; do sleep 0.05; done" &
+while ! wait; do :; done
+sleep 60
+SCRIPT
+child=$!
+while kill -0 "$child" 2>/dev/null; do wait "$child"; done
+"""
+
+
+def test_a_script_that_runs_beneath_a_wrapper_is_part_of_the_batch_shell(machine):
+    job = machine.submit(WRAPPED)
+    machine.until_said(job, "up")
+
+    machine.world.signal(job.id, signal.SIGUSR1, time.time(), Aim.SHELL)
+    assert "program heard" not in machine.until_said(job, "script heard")
+
+    machine.world.signal(job.id, signal.SIGUSR1, time.time(), Aim.STEPS)
+    assert machine.until_said(job, "program heard").count("script heard") == 1
+    assert machine.now(job).state == State.RUNNING
+
+
+def test_a_subshell_of_the_script_is_no_batch_shell(machine):
+    subshell = "( trap 'echo subshell heard; exit 0' USR1; echo up; while true; do sleep 0.05; done )"
+    job = machine.submit(f"trap 'echo shell heard' USR1\n{subshell} &\nwhile ! wait; do :; done; sleep 60")
+    machine.until_said(job, "up")
+
+    machine.world.signal(job.id, signal.SIGUSR1, time.time(), Aim.STEPS)
+
+    assert "shell heard" not in machine.until_said(job, "subshell heard").replace("subshell heard", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "number"), [("true", 0, None), ("exit 3", 3, None), ("kill -9 $$", None, 9)]
+)
+def test_the_effects_file_has_the_begin_and_the_end_of_a_process(machine, command, code, number):
+    machine.until_ended(machine.submit_attempt(command))
+
+    assert machine.effects == [("start", "here:a.1", None, None), ("end", "here:a.1", code, number)]
+
+
+def test_a_job_whose_log_cannot_be_opened_has_no_effects(machine):
+    machine.until_ended(machine.submit("true", stdout="/etc/acme.log"))
+
+    assert machine.effects == []
+
+
+def test_a_job_whose_shim_died_has_ended_by_kill(machine):
+    job = machine.submit_attempt("echo $PPID > pid; mv pid ready; sleep 60", workdir=str(machine.home))
+    until(lambda: machine.now(job) and (machine.home / "ready").exists())
+    until((machine.home / "jobs" / f"job-{job.id}" / "running.json").exists)
+
+    os.kill(int((machine.home / "ready").read_text()), signal.SIGKILL)
+
+    assert machine.until_ended(job).state == State.NODE_FAIL
+    assert machine.effects[-1] == ("end", "here:a.1", None, 9)
+
+
+RECORDING = 'mkdir "$ACME_ATTEMPT_RECORD" && echo "$SLURM_JOB_ID here 1" > "$ACME_ATTEMPT_RECORD/start"'
+
+
+def test_an_attempt_that_has_a_record_is_not_started_again(machine):
+    machine.until_ended(machine.submit_attempt(f"{RECORDING}; echo once"))
+
+    again = machine.until_ended(machine.submit_attempt(f"{RECORDING}; echo twice"))
+
+    assert (again.state, again.exit.code) == (State.FAILED, 97)
+    assert (machine.logs / "a.log").read_text() == f"once\n{REFUSAL}\n"
+    assert [event for event, *_ in machine.effects] == ["start", "end"]
+
+
+def test_an_attempt_that_runs_without_a_record_is_not_started_a_second_time(machine):
+    first = machine.submit_attempt("echo up; sleep 60")
+    until(lambda: machine.now(first) and (machine.logs / "a.log").exists())
+
+    again = machine.until_ended(machine.submit_attempt("echo twice"))
+
+    assert again.exit.code == 97
+    assert machine.now(first).state == State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_line"), [("exit 3", "3"), ("exit 0", "0"), ("exit 143", "143"), ("kill -9 $$", None)]
+)
+def test_the_record_of_another_users_job_is_written_by_the_server(others, command, exit_line):
+    job = others.submit_attempt(f"{RECORDING}; {command}")
+
+    others.until_ended(job)
+
+    record = others.logs / "a.log.acme"
+    assert (record / "start").read_text().startswith(f"{job.id} here ")
+    assert (record / "exit").read_text().split()[0] == exit_line if exit_line else not (record / "exit").exists()
+    assert {path.stat().st_uid for path in (record, *record.iterdir())} == {os.geteuid()}
+
+
+def test_another_user_can_neither_make_nor_change_nor_remove_a_record(others):
+    record = others.logs / "a.log.acme"
+    others.until_ended(others.submit_attempt("exit 3"))
+    attempts = f"mkdir {others.logs}/b.log.acme; echo 0 > {record}/exit; rm -r {record}; mv {record} {record}.old"
+
+    attacker = others.submit(attempts)
+
+    others.until_ended(attacker)
+    assert others.said(attacker).count("ermission denied") >= 4
+    assert (record / "exit").read_text().startswith("3 ")
+    assert not (others.logs / "b.log.acme").exists()
+
+
+def test_a_job_that_names_the_record_of_another_writes_none(others):
+    named = {"ACME_ATTEMPT_RECORD": str(others.logs / "b.log.acme")}
+
+    others.until_ended(others.submit("true", environment=named))
+
+    assert not (others.logs / "b.log.acme").exists()
 
 
 def test_a_record_of_another_boot_is_a_failed_node_and_signals_nobody(machine):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -12,7 +13,7 @@ import pytest
 
 from jobs.lifecycle import State
 from scheduling.backends import telemetry
-from scheduling.backends.base import BackendError, Refused, Unreachable
+from scheduling.backends.base import BackendError, NoAccounting, Refused, Unreachable
 from scheduling.backends.opening import open_backend
 from scheduling.simulator.server import options_of
 from tests.backends.test_dialect import submission
@@ -149,6 +150,145 @@ def test_accounting_knows_nothing_of_a_job_that_never_was(http):
 
     assert answer.status_code == 200
     assert answer.json()["jobs"] == answer.json()["errors"] == []
+
+
+SHORT = {"SIM_DURATION_S": "0.2", "SIM_END": "FAILED:3", "ACME_KIND": "pretrain"}
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory):
+    """A cluster that forgets within a second, and the id of a job that it has forgotten."""
+    with ClusterProcess(tmp_path_factory.mktemp("forgetful"), "--nodes", "2", "--min-job-age", "1") as cluster:
+        backend = cluster.backend()
+        job_id = backend.submit(asked(cluster, "brief", environment=SHORT))
+        until(lambda: backend.find("brief") is None)
+        backend.close()
+        yield cluster, job_id
+
+
+def get(cluster: ClusterProcess, path: str, **query) -> httpx.Response:
+    return httpx.get(f"{cluster.address}{path}", headers=cluster.headers, params=query)
+
+
+def test_a_forgotten_job_is_unknown_to_the_controller(forgetful):
+    cluster, job_id = forgetful
+
+    answer = get(cluster, f"{API}/job/{job_id}")
+
+    assert answer.status_code == 404
+    assert answer.json()["errors"][0]["error_number"] == 2017
+    for path in ("jobs", "jobs/state/"):
+        assert job_id not in {str(job["job_id"]) for job in get(cluster, f"{API}/{path}").json()["jobs"]}
+
+
+def test_a_forgotten_job_is_accounted(forgetful):
+    cluster, job_id = forgetful
+
+    (row,) = get(cluster, f"/slurmdb/v0.0.42/job/{job_id}").json()["jobs"]
+
+    assert row["state"]["current"] == ["FAILED"]
+    assert row["exit_code"]["return_code"]["number"] == 3
+    assert row["comment"]["job"] == "acme:brief"
+    assert set(row) >= ACCOUNTED
+
+
+def test_accounting_lists_forgotten_and_running_jobs_of_a_period(forgetful):
+    cluster, forgotten = forgetful
+    backend = cluster.backend()
+    running = backend.submit(asked(cluster, "still"))
+    backend.close()
+
+    def listed(**query) -> list[str]:
+        rows = get(cluster, "/slurmdb/v0.0.42/jobs", **query).json()["jobs"]
+        return [str(row["job_id"]) for row in rows if str(row["job_id"]) in (forgotten, running)]
+
+    assert listed() == [forgotten, running]
+    assert listed(start_time=int(time.time()) - 86_400) == [forgotten, running]
+    assert listed(start_time=int(time.time()) + 86_400) == [running]
+    assert listed(end_time=int(time.time()) - 86_400) == []
+    assert listed(users="nobody-of-ours") == []
+
+
+def test_accounting_refuses_a_period_that_is_none(forgetful):
+    answer = get(forgetful[0], "/slurmdb/v0.0.42/jobs", start_time="soon")
+
+    assert answer.status_code == 422
+    assert "start_time: 'soon'" in answer.json()["errors"][0]["error"]
+
+
+@pytest.mark.chaos
+def test_kill_9_loses_neither_what_is_forgotten_nor_what_is_accounted(tmp_path):
+    with ClusterProcess(tmp_path, "--nodes", "1", "--min-job-age", "1") as cluster:
+        backend = cluster.backend()
+        job_id = backend.submit(asked(cluster, "brief", environment=SHORT))
+        until(lambda: get(cluster, f"{API}/job/{job_id}").status_code == 404)
+        backend.close()
+        cluster.kill()
+        cluster.start()
+
+        assert get(cluster, f"{API}/job/{job_id}").status_code == 404
+        assert len(get(cluster, f"/slurmdb/v0.0.42/job/{job_id}").json()["jobs"]) == 1
+
+
+@pytest.mark.parametrize("path", ["jobs", "job/1", "accounts", "associations", "qos"])
+def test_a_cluster_without_accounting_has_no_accounting_api(unaccounted, path):
+    """As a real slurmrestd does where Slurm has no slurmdbd."""
+    assert get(unaccounted, f"/slurmdb/v0.0.42/{path}").status_code == 404
+
+
+def test_the_backend_sees_that_a_cluster_has_no_accounting(unaccounted):
+    backend = unaccounted.backend()
+
+    with pytest.raises(NoAccounting):
+        backend.accounted_since(datetime.now(UTC))
+    backend.close()
+
+
+def test_a_cluster_without_accounting_runs_jobs_all_the_same(unaccounted):
+    backend = unaccounted.backend()
+    backend.submit(asked(unaccounted, "fine"))
+
+    assert until(lambda: backend.find("fine")).key == "fine"
+    backend.close()
+
+
+@pytest.fixture(scope="module")
+def unaccounted(tmp_path_factory):
+    with ClusterProcess(tmp_path_factory.mktemp("unaccounted"), "--nodes", "1", "--no-accounting") as process:
+        yield process
+
+
+def test_the_clock_of_the_cluster_can_be_set(forgetful):
+    cluster, _ = forgetful
+    backend = cluster.backend()
+    backend.submit(asked(cluster, "before"))
+    before = backend.find("before").submitted_at
+
+    answer = httpx.post(f"{cluster.address}/clock", json={"offset_s": -7200}, headers=cluster.headers)
+    backend.submit(asked(cluster, "after"))
+
+    assert answer.json()["offset_s"] == get(cluster, "/clock").json()["offset_s"] == -7200
+    assert backend.find("after").submitted_at.timestamp() < before.timestamp() - 3600
+    assert backend.find("before").submitted_at == before
+    assert get(cluster, f"{API}/diag").json()["statistics"]["req_time"]["number"] < time.time() - 3600
+    cluster.kill()
+    cluster.start()
+    assert get(cluster, "/clock").json()["offset_s"] == -7200
+    backend.close()
+
+
+@pytest.mark.parametrize("offset", [86_401, -86_401, "300", None, True, [300]])
+def test_a_clock_that_cannot_be_set_so_is_refused(http, offset):
+    answer = http.post("/clock", json={"offset_s": offset})
+
+    assert answer.status_code == 422
+    assert "offset_s" in answer.json()["errors"][0]["error"]
+
+
+@pytest.mark.parametrize("age", ["0", "86401", "1.5", "", "-1", "٣", "soon"])
+def test_a_job_age_that_is_none_names_the_option(tmp_path, age):
+    with pytest.raises(SystemExit, match=r"--min-job-age: .* is not a whole number of seconds from 1 to 86400"):
+        options_of(["--state", str(tmp_path), "--port", "0", f"--min-job-age={age}"])
 
 
 def test_accounting_names_who_has_jobs(cluster, http):
@@ -383,5 +523,14 @@ def test_an_order_that_makes_no_sense_is_refused(http, order, status):
 
 
 def test_troubles_are_nobodys_business_without_the_token(cluster):
-    for path in ("/troubles", "/kernel/seren-001"):
+    for path in ("/troubles", "/kernel/seren-001", "/clock"):
         assert httpx.get(f"{cluster.address}{path}").status_code == 401
+
+
+@pytest.mark.parametrize(("first", "second"), [((), ("--execute",)), (("--execute",), ())])
+def test_the_state_of_another_cluster_is_one_sentence(tmp_path, first, second):
+    with ClusterProcess(tmp_path / "state", *first):
+        pass
+
+    with pytest.raises(AssertionError, match=r"--state: it belongs to the cluster of .*, and this is the cluster of"):
+        ClusterProcess(tmp_path / "state", *second).start()

@@ -207,15 +207,59 @@ def test_unknown_and_ended_jobs_cannot_be_cancelled():
         assert refused.value.number == number
 
 
-def test_an_ended_job_is_forgotten_after_an_hour_and_its_id_is_not_used_again():
+def test_an_ended_job_is_forgotten_after_five_minutes_and_its_id_is_not_used_again():
     cluster = world()
     job = cluster.submit(request(A, seconds=1), NOW)
-    cluster.advance(NOW + 10)
+    ended_at = after(cluster, 10, job).ended_at
 
-    cluster.advance(NOW + 3600 + 10)
+    cluster.advance(ended_at + 299)
+    assert job.id in cluster.jobs
 
+    cluster.advance(ended_at + 300)
     assert job.id not in cluster.jobs
     assert cluster.submit(request(A), NOW + 4000).id == job.id + 1
+
+
+def test_a_forgotten_job_goes_to_the_store_as_it_stood_at_last():
+    cluster = world()
+    job = cluster.submit(request(A, seconds=1, end="FAILED:3"), NOW)
+
+    cluster.advance(NOW + 4000)  # it began, ended and was forgotten in one leap
+
+    changes = cluster.take_changes()
+    assert changes.jobs == ()
+    assert [(one.id, one.state, one.exit.code) for one in changes.forgotten] == [(job.id, State.FAILED, 3)]
+
+
+def test_the_wall_clock_shifts_what_is_stamped_from_then_on_and_nothing_that_is_planned():
+    cluster = world()
+    job = cluster.submit(request(A, seconds=100), NOW)
+    cluster.advance(NOW + 50)
+
+    cluster.set_clock_offset(300)
+
+    ended = after(cluster, 200, job)
+    assert (ended.submit_time, ended.start_time) == (NOW, NOW)
+    assert (ended.ended_at, ended.end_time) == (NOW + 101, NOW + 401)
+    assert cluster.submit(request(A), NOW + 200).submit_time == NOW + 500
+
+
+def test_the_wall_clock_shifts_the_moment_of_a_drain():
+    cluster = world()
+    cluster.set_clock_offset(-300)
+
+    cluster.drain(A, "disk", "ada", NOW)
+
+    assert cluster.nodes[A].reason_at == NOW - 300
+
+
+def test_the_wall_clock_is_part_of_the_picture():
+    cluster = world()
+
+    cluster.set_clock_offset(300)
+
+    assert World(cluster.picture(), PlayHands(), NOW).clock_offset_s == 300
+    assert cluster.take_changes().clock == cluster.picture().clock
 
 
 def test_a_job_never_starts_before_it_was_submitted():

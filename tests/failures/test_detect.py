@@ -10,7 +10,7 @@ import pytest
 from failures.detect import loss, pace
 from failures.detect.findings import Severity, Symptom
 from failures.detect.hang import Line, Section, hang, hang_in_log, steps_in
-from failures.detect.nodes import Past, Reading, health, is_lemon, lemon
+from failures.detect.nodes import Past, Reading, health, is_lemon, lemon, reports_fault
 from failures.detect.ranks import Rank, slow_ranks
 
 # --- hang
@@ -256,6 +256,7 @@ def test_a_healthy_node_has_nothing_to_say():
         ({"nics_down": ["ib3"]}, Severity.BAD, "ib3"),
         ({"hottest_c": 90.0}, Severity.WARN, "90 °C"),
         ({"hottest_c": 95.0}, Severity.BAD, "95 °C"),
+        ({"hottest_c": 127.0}, Severity.WARN, "sensor"),
         ({"throttled": 0.5}, Severity.WARN, "50%"),
         ({"heard_at": 900.0}, Severity.WARN, "110 s"),
         ({"heard_at": None}, Severity.WARN, "No telemetry"),
@@ -266,6 +267,23 @@ def test_each_sign_has_its_weight(fields, severity, word):
 
     assert found.severity == severity
     assert word in found.why
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"xids": [79]}, True),
+        ({"ecc_uncorrected": 1}, True),
+        ({"nics_down": ["ib3"]}, True),
+        ({"xids": [13]}, False),
+        ({"nvlink_errors": 900}, False),
+        ({"hottest_c": 95.0}, False),
+        ({"throttled": 0.9}, False),
+        ({"heard_at": None}, False),
+    ],
+)
+def test_heat_and_silence_of_a_node_are_no_evidence_that_it_ended_an_attempt(fields, expected):
+    assert reports_fault(reading(**fields)) is expected
 
 
 def test_the_worst_comes_first():

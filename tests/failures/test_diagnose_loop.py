@@ -18,8 +18,10 @@ from jobs.actions import cancel
 from jobs.ending import Ended
 from jobs.lifecycle import State
 from jobs.models import Attempt, Checkpoint, Event
+from jobs.storage import StorageSilent
 from tests import make as rows
 from tests.failures import make
+from tests.jobs.blocking import silent
 
 pytestmark = pytest.mark.django_db
 
@@ -190,6 +192,37 @@ def test_a_log_that_is_not_there_yet_is_looked_for_again(tmp_path):
     turn()
 
     assert make.of(attempt).root_cause == "TypeError"
+
+
+def test_a_log_whose_storage_is_silent_is_read_later(tmp_path):
+    attempt = make.failed(tmp_path)
+    with silent(tmp_path, tmp_path / "hangs"):
+        turn()
+        row = make.of(attempt)
+    assert (row.judged_at, row.tries) == (None, 1)
+    assert "does not answer" in row.trouble
+
+    due_now()
+    turn()
+
+    assert make.of(attempt).root_cause == "TypeError"
+
+
+def test_after_three_tries_a_silent_storage_leaves_a_verdict_without_the_log(tmp_path):
+    attempt = make.failed(tmp_path)
+    with silent(tmp_path, tmp_path / "hangs"):
+        for _ in range(3):
+            turn()
+            due_now()
+
+    row = make.of(attempt)
+    assert row.judged_at and "does not answer" in row.notes[0]
+
+
+def test_no_empty_bundle_is_kept_of_a_log_whose_storage_is_silent(tmp_path):
+    attempt = make.failed(tmp_path)
+    with silent(tmp_path, tmp_path / "hangs"), pytest.raises(StorageSilent):
+        reading.bundle(attempt)
 
 
 @pytest.mark.parametrize(

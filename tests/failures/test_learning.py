@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from failures.diagnosis import engine
 from failures.learning import embedding, proposing
@@ -103,3 +107,18 @@ def test_an_empty_bundle_is_near_to_nothing() -> None:
 
     assert not np.any(empty)
     assert embedding.likeness(empty, embedding.embedded("some words of a log")) == 0.0
+
+
+@given(st.text("ab1 ", max_size=12), st.text("ab1 \n", max_size=40))
+def test_a_shape_stands_where_its_pattern_would_find_it(text: str, bundle: str) -> None:
+    found = re.search(proposing.shape(text), bundle) is not None
+
+    assert proposing._stands_in(proposing._parts(text), bundle) == found
+
+
+def test_a_shape_of_many_holes_is_looked_for_in_linear_time() -> None:
+    """Python's `re` would try every way to fill the holes, which is more than the age of the universe."""
+    text = "x 1 " * 30 + "the end"
+
+    assert not proposing._stands_in(proposing._parts(text), " the end" + " x " * 5000)
+    assert proposing._stands_in(proposing._parts(text), " x " * 5000 + " the end")

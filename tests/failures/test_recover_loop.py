@@ -11,7 +11,7 @@ from failures.actions import Moved
 from failures.loops.diagnose import diagnose_once
 from failures.models import Course, Decision, Diagnosis, Order, Step
 from failures.recovery.remedies import Action
-from failures.situation import policy_of
+from failures.situation import facts_of, policy_of
 from jobs import actions, clock, node_actions, recovery_actions
 from jobs.lifecycle import Flag, State
 from jobs.models import Deed, Event, Job, Node, RecoveryMode
@@ -69,6 +69,18 @@ def sick_node(root, **how):
 
 def job_of(attempt) -> Job:
     return Job.objects.get(pk=attempt.job_id)
+
+
+# --- what is read
+
+
+def test_run_time_is_read_only_for_a_job_without_a_checkpoint(tmp_path):
+    without = diagnosed(tmp_path, checkpoints=(), ran=timedelta(minutes=10))
+    with_one = diagnosed(tmp_path, checkpoints=(100,))
+
+    without.refresh_from_db()
+    assert facts_of(make.of(without)).ran == without.ended_at - without.confirmed_at
+    assert facts_of(make.of(with_one)).ran is None
 
 
 # --- who waits for recovery

@@ -271,6 +271,39 @@ def test_what_takes_a_mode_down(facts, history, mode, word):
     assert [word in why for _, why in found.limits] == ([True] if word else [])
 
 
+@pytest.mark.parametrize(
+    ("fields", "mode"),
+    [
+        ({"ran": 29 * MINUTE}, Mode.ACT),
+        ({"ran": 31 * MINUTE}, Mode.PROPOSE),
+        ({"ran": None}, Mode.PROPOSE),
+        ({"ran": MINUTE, "started_from": 200}, Mode.PROPOSE),
+    ],
+)
+def test_a_job_without_checkpoints_starts_again_by_itself_only_if_little_is_repeated(fields, mode):
+    found = decided(failed(**({"suspects": frozenset({"n2"}), "checkpoints": ()} | fields)), past(12))
+
+    assert found.mode is mode
+    assert found.checkpoint is None
+
+
+@pytest.mark.parametrize("action", [Action.RESTART, Action.ELSEWHERE, Action.TEST])
+def test_restarts_that_led_to_a_newer_checkpoint_are_no_loop(action):
+    cause = {Action.RESTART: "NodeFailure", Action.ELSEWHERE: "ECCError", Action.TEST: "Hang"}[action]
+    suspects = frozenset({"n2"}) if action is Action.ELSEWHERE else frozenset()
+    went_on = [done(action, checkpoint=step) for step in (100, 120, 150)]
+    stuck = [done(action, checkpoint=200) for _ in range(3)]
+
+    assert decided(failed(cause, suspects=suspects), past(250, cause=cause, done=went_on)).mode is Mode.ACT
+    assert decided(failed(cause, suspects=suspects), past(250, cause=cause, done=stuck)).mode is Mode.PROPOSE
+
+
+def test_rolling_back_again_and_again_is_a_loop_although_checkpoints_are_saved_in_between():
+    went_back = [done(Action.ROLL_BACK, incident=f"x{n}", checkpoint=step) for n, step in enumerate((10, 20, 30))]
+
+    assert decided(failed("LossNaNOrSpike", spike_at=240), past(250, done=went_back)).mode is Mode.PROPOSE
+
+
 def test_a_node_that_a_person_keeps_in_service_is_not_drained():
     order = Order(subject="n2", by="ann", why="it is our canary")
 

@@ -25,7 +25,9 @@ from jobs.models import (
     Event,
     IdempotencyKey,
     Identity,
+    Installation,
     Job,
+    LoginAttempts,
     Maintenance,
     Membership,
     Minute,
@@ -69,7 +71,9 @@ def make_member(user: User, role: Role, team: Team | None = None) -> Membership:
 
 
 def make_cluster(name: str = "seren", **fields: Any) -> Cluster:
-    return Cluster.objects.get_or_create(name=name, defaults={"address": "http://localhost:6820"} | fields)[0]
+    return Cluster.objects.get_or_create(
+        name=name, defaults={"address": "http://localhost:6820", "mode": "drive"} | fields
+    )[0]
 
 
 def make_node(name: str = "gpu001", **fields: Any) -> Node:
@@ -138,6 +142,8 @@ def make_everything() -> None:
     Dependency.objects.create(job=waiting, on=job, after=After.OK)
     Checkpoint.objects.create(job=job, attempt=job.attempts.get(), step=1000, path="/ckpt/1000")
     Deed.objects.create(cluster=node.cluster, node=node, kind=DeedKind.DRAIN)
+    Installation.current_id()
+    LoginAttempts.objects.create(key="0" * 64, since=timezone.now(), count=1)
     IdempotencyKey.objects.create(user=user, key="retry-1", digest="0" * 64, status=201, body="{}")
     Identity.objects.create(user=user, issuer="https://id.example.org", subject="u-1")
     Pulse.objects.create(attempt=Attempt.objects.first(), at=timezone.now(), step=7, loss=float("nan"))

@@ -47,8 +47,15 @@ def operator(name: str = "olga", in_team: str = "vision") -> Any:
     return user
 
 
+def configurer(name: str = "rita", in_team: str = "vision") -> Any:
+    """Adds and changes clusters, and operates them."""
+    user = operator(name, in_team)
+    user.user_permissions.add(*Permission.objects.filter(codename__in=("add_cluster", "change_cluster")))
+    return user
+
+
 def cluster(name: str = "seren", nodes: int = 4) -> Cluster:
-    made, new = Cluster.objects.get_or_create(name=name, defaults={"address": "http://127.0.0.1:1"})
+    made, new = Cluster.objects.get_or_create(name=name, defaults={"address": "http://127.0.0.1:1", "mode": "drive"})
     if new:
         Node.objects.bulk_create(
             Node(

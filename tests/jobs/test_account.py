@@ -30,10 +30,11 @@ def asked(**fields):
     return {"name": "nightly", "scope": "read", "team": "", "networks": "", "lives": "90", **fields}
 
 
-def token(name, team=None, **fields):
+def token(name, team=None):
     home = make.team(team) if team else None
+    expires_at = clock.now() + timedelta(days=30)
     return token_actions.make(
-        user=make.user(name), name="x", scope="read", team=home, author=make.author(name), **fields
+        user=make.user(name), name="x", scope="read", team=home, author=make.author(name), expires_at=expires_at
     )
 
 
@@ -135,3 +136,46 @@ def test_no_role_can_grant_what_it_lacks():
 
 def test_the_page_is_behind_the_login(client):
     assert client.get("/account/")["Location"].startswith("/login/")
+
+
+def test_a_token_of_the_page_lives_no_longer_than_the_site_allows(settings):
+    settings.ACME_TOKEN_MAX_DAYS = 30
+
+    page = browser().get("/account/").content.decode()
+
+    assert 'value="30"' in page and 'value="90"' not in page and "until it is revoked" not in page
+    assert browser().post("/account/", asked(lives="90")).status_code == 422
+    assert browser().post("/account/", asked(lives="")).status_code == 200
+    assert Token.objects.get().expires_at - clock.now() <= timedelta(days=30)
+
+
+def test_a_limit_that_is_no_usual_choice_becomes_one(settings):
+    settings.ACME_TOKEN_MAX_DAYS = 45
+
+    assert browser().post("/account/", asked(lives="45")).status_code == 200
+    assert timedelta(days=44) < Token.objects.get().expires_at - clock.now() <= timedelta(days=45)
+
+
+def test_without_a_limit_a_token_may_live_until_it_is_revoked(settings):
+    settings.ACME_TOKEN_MAX_DAYS = 0
+
+    assert browser().post("/account/", asked(lives="")).status_code == 200
+    assert Token.objects.get().expires_at is None
+
+
+def test_an_older_token_without_expiry_is_shown_with_a_hint(settings):
+    settings.ACME_TOKEN_MAX_DAYS = 0
+    browser().post("/account/", asked(lives=""))
+    assert "replace it" not in browser().get("/account/").content.decode()
+
+    settings.ACME_TOKEN_MAX_DAYS = 365
+
+    assert "replace it" in browser().get("/account/").content.decode()
+
+
+def test_no_code_makes_a_token_that_lives_longer_than_allowed():
+    for expires_at in (None, clock.now() + timedelta(days=366)):
+        with pytest.raises(token_actions.TokenError, match=r"at most 365 days here \(ACME_TOKEN_MAX_DAYS\)"):
+            token_actions.make(
+                user=make.user("ada"), name="x", scope="read", author=make.author(), expires_at=expires_at
+            )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
+
 import pytest
 from django.apps import apps
 from django.contrib import admin
@@ -9,6 +12,7 @@ from django.contrib.admin.models import LogEntry
 from django.db.models import CompositePrimaryKey
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from jobs.lifecycle import NodeFlag, State
 from jobs.models import (
@@ -150,6 +154,7 @@ def test_a_cluster_is_configured_but_what_it_said_is_not_edited(root: Client):
     form = {
         "name": "seren",
         "mode": "observe",
+        "submit_as": "service",
         "policy": "fifo-skip",
         "placement": "cells",
         "address": "http://h:1",
@@ -162,6 +167,37 @@ def test_a_cluster_is_configured_but_what_it_said_is_not_edited(root: Client):
     cluster.refresh_from_db()
     assert (cluster.mode, cluster.trouble, cluster.product) == ("observe", "", "")
     assert (cluster.policy, cluster.placement) == ("acme", "consolidate")  # the page of the queue changes and tells it
+
+
+def test_the_console_keeps_tokens_and_the_bundled_cluster_where_they_are(root: Client, settings, tmp_path):
+    settings.ACME_TOKEN_DIRS = [str(tmp_path)]
+    make.make_cluster("kalos", address="http://localhost:1", token_file=f"{tmp_path}/kalos")
+    seren = make.make_cluster()
+    asked = {"name": "seren", "address": seren.address, "mode": "drive", "burn_in_minutes": "60"}
+
+    for token in (f"{tmp_path}/kalos", "/etc/hostname"):
+        assert root.post(page(Cluster, "change", seren.pk), asked | {"token_file": token}).status_code == 200  # refused
+    Cluster.objects.filter(pk=seren.pk).update(is_bundled=True)
+    root.post(page(Cluster, "change", seren.pk), asked | {"address": "http://localhost:2", "title": "Seren"})
+
+    seren.refresh_from_db()
+    assert (seren.token_file, seren.address, seren.title) == ("", "http://localhost:6820", "Seren")
+
+
+def test_the_console_does_not_send_a_saved_token_to_a_new_address(root: Client, settings, tmp_path):
+    settings.ACME_TOKEN_DIRS = [str(tmp_path)]
+    token = str(tmp_path / "seren")
+    seren = make.make_cluster(token_file=token)
+    asked = {"name": "seren", "mode": "drive", "submit_as": "service", "burn_in_minutes": "60", "token_file": token}
+
+    answer = root.post(page(Cluster, "change", seren.pk), asked | {"address": "http://localhost:2"})
+
+    seren.refresh_from_db()
+    assert seren.address == "http://localhost:6820"
+    assert "/settings/clusters/of/seren/" in answer.content.decode()
+    root.post(page(Cluster, "change", seren.pk), asked | {"address": "http://localhost:2", "token_file": ""})
+    seren.refresh_from_db()
+    assert (seren.address, seren.token_file) == ("http://localhost:2", "")
 
 
 @pytest.mark.parametrize("model", [Cluster, Team], ids=lambda model: model.__name__)
@@ -504,7 +540,9 @@ def test_staff_cannot_make_anybody_a_superuser():
 
 
 def make_one(client: Client, **form: object):
-    fields = {"name": "ci", "scope": Scope.READ, "networks": ""} | form
+    until = timezone.now() + timedelta(days=30)
+    expiry = {"expires_at_0": f"{until:%Y-%m-%d}", "expires_at_1": "12:00:00"}
+    fields = {"name": "ci", "scope": Scope.READ, "networks": ""} | expiry | form
     return client.post(page(Token, "add"), fields)
 
 
@@ -549,6 +587,63 @@ def test_staff_make_no_token_for_somebody_else_and_see_only_their_own():
     assert Token.objects.count() == 1
     assert client.get(page(Token)).context["cl"].result_count == 0
     assert answer(client, "revoke", theirs).status_code == 404
+
+
+def test_a_token_of_the_admin_lives_no_longer_than_the_site_allows(root: Client, settings):
+    settings.ACME_TOKEN_MAX_DAYS = 10
+
+    refused = make_one(root, user=make.make_user().pk)
+    endless = make_one(root, user=make.make_user().pk, expires_at_0="", expires_at_1="")
+
+    assert not Token.objects.exists()
+    for answered in (refused, endless):
+        assert "at most 10 days here (ACME_TOKEN_MAX_DAYS)" in answered.content.decode()
+
+
+def test_a_token_cannot_be_extended_beyond_the_longest_life(root: Client, settings):
+    settings.ACME_TOKEN_MAX_DAYS = 40
+    make_one(root, user=make.make_user().pk)
+    token = Token.objects.get()
+    Token.objects.update(created_at=token.created_at - timedelta(days=20))
+    later = timezone.now() + timedelta(days=35)
+
+    form = {"name": "ci", "networks": "", "expires_at_0": f"{later:%Y-%m-%d}", "expires_at_1": "12:00:00"}
+    answered = root.post(page(Token, "change", token.pk), form)
+
+    assert "at most 40 days here" in answered.content.decode()
+
+
+def reset(client: Client, user: object, **fields: str):
+    fresh = {"usable_password": "true", "password1": "a sentence nobody guesses"}
+    fresh |= {"password2": "a sentence nobody guesses", "set-password": "1"}
+    return client.post(reverse("admin:auth_user_password_change", args=[user.pk]), fresh | fields)
+
+
+def test_a_reset_password_revokes_the_tokens_and_ends_the_sessions_of_its_user(root: Client):
+    ada = make.make_user("ada")
+    ada.set_password("before")
+    ada.save()
+    session, token = signed_in(ada), make.make_token(user=ada)
+    shown = root.get(reverse("admin:auth_user_password_change", args=[ada.pk])).content.decode()
+
+    assert reset(root, ada, revoke_tokens="on").status_code == 302
+
+    token.refresh_from_db()
+    assert re.search(r'<input type="checkbox" name="revoke_tokens"[^>]* checked', shown)
+    assert token.revoked_at and session.get("/account/").status_code == 302
+    told = Event.objects.get(what="token.revoked")
+    assert (told.by, told.why) == ("root", "An administrator reset the password.")
+
+
+@pytest.mark.parametrize("fields", [{}, {"revoke_tokens": "on", "password2": "another one"}])
+def test_a_reset_leaves_tokens_alone_if_unchecked_or_refused(root: Client, fields: dict[str, str]):
+    ada = make.make_user("ada")
+    token = make.make_token(user=ada)
+
+    reset(root, ada, **fields)
+
+    token.refresh_from_db()
+    assert token.revoked_at is None
 
 
 def test_a_token_is_revoked_with_a_reason_once(root: Client):

@@ -13,7 +13,7 @@ from jobs.api.shapes import JOB
 from jobs.door.once import lock_number
 from jobs.journal import SYNC, Author
 from jobs.lifecycle import State
-from jobs.models import Event, Hold, IdempotencyKey, Job, Node, Role, Scope
+from jobs.models import Cluster, Event, Hold, IdempotencyKey, Job, Node, Role, Scope
 from tests.jobs import api_make as make
 from tests.jobs.api_make import Caller
 
@@ -572,3 +572,14 @@ def test_a_node_is_tested_when_it_is_drained_and_anybody_may_read_how_it_went(ol
     assert (asked.status_code, asked.json()["done"], asked.json()["passed"]) == (200, False, None)
     assert ada.post("nodes/seren/gpu003/test/").status_code == 403
     assert ada.get("nodes/seren/gpu003/test/").json()["id"] == asked.json()["id"]
+
+
+def test_a_job_without_a_cluster_goes_to_the_only_one_that_acme_drives(ada):
+    make.cluster()
+    Cluster.objects.create(name="kalos", address="http://127.0.0.1:1", mode="observe")
+
+    assert ada.post("jobs/", {"command": "x"}).status_code == 201
+    assert Job.objects.get().cluster.name == "seren"
+
+    Cluster.objects.filter(name="kalos").update(mode="drive")
+    assert "is missing; there are kalos, seren" in ada.post("jobs/", {"command": "x"}).content.decode()

@@ -47,3 +47,28 @@ def test_what_is_compressed_expands_to_the_same_names(some):
 def test_a_broken_list_is_refused(text):
     with pytest.raises(BadHostlist):
         expand(text)
+
+
+REFUSED_BEFORE_WORK = {
+    "a range that counts down": "a[2-1]",
+    "no names out of a huge product": "a[1-100000][1-100000][1-100000][2-1]",
+    "a number of thousands of digits": f"a[{'9' * 5000}]",
+    "thousands of brackets": "a" + "[1]" * 400_000,
+    "long names by the thousand": "a" * 900_000 + "[1-50000]",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_BEFORE_WORK)
+def test_a_list_is_refused_before_it_is_expanded(name):
+    with pytest.raises(BadHostlist):
+        expand(REFUSED_BEFORE_WORK[name])
+
+
+def test_brackets_may_stand_anywhere_in_a_name():
+    assert expand("[1-2]a,b[3]c[4-5]d, e") == ["1a", "2a", "b3c4d", "b3c5d", "e"]
+
+
+def test_a_name_that_ends_in_very_many_digits_stands_for_itself():
+    long = "a" + "9" * 5000
+
+    assert compress([long, "a1"]) == f"{long},a1"

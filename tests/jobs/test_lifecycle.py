@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs import lifecycle
-from jobs.lifecycle import CODES, FINAL, LIVE, LOOKS, MOVES, Flag, Forbidden, NodeFlag, NodeState, State
+from jobs.lifecycle import CODES, FINAL, JOB_STATES, LIVE, LOOKS, MOVES, Flag, Forbidden, NodeFlag, NodeState, State
 
 ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
 
@@ -24,7 +24,7 @@ def test_every_state_can_be_reached_from_the_queue():
     while more := {target for source, target in MOVES if source in reached} - reached:
         reached |= more
 
-    assert reached == set(State)
+    assert reached == set(JOB_STATES)
 
 
 def test_what_is_live_or_waiting_is_not_final():

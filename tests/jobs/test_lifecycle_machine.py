@@ -21,7 +21,7 @@ from jobs.lifecycle import FINAL, PLATFORM_ENDS, Forbidden, State
 from jobs.models import Allocation, Event, Hold, Job, Node
 from tests import make
 from tests.chaos import judge
-from tests.chaos.judge import Kept, Told
+from tests.chaos.judge import JobEvent, JobRow
 
 NO = (Moved, Forbidden, IntegrityError)
 ENDS = (State.COMPLETED, State.FAILED, State.TIMEOUT, State.NODE_FAIL, State.CANCELLED, State.OUT_OF_MEMORY)
@@ -170,12 +170,16 @@ class LifecycleMachine(RuleBasedStateMachine):
         models = getattr(self, "models", {})
         names = dict(Job.objects.filter(pk__in=models).values_list("pk", "public_id"))
         rows = [
-            Kept(job=names[pk], state=model.state, attempts=model.attempts, live_attempts=model.live)
+            JobRow(job=names[pk], state=model.state, attempts=model.attempts, live_attempts=model.live)
             for pk, model in models.items()
         ]
-        told = [_told(event, names) for event in Event.objects.filter(job__in=models).order_by("id")]
+        events = [job_event(event, names) for event in Event.objects.filter(job__in=models).order_by("id")]
 
-        assert [*judge.untold(rows, told), *judge.held_twice(told), *judge.moved_after_the_end({}, [], told)] == []
+        assert [
+            *judge.unexplained(rows, events),
+            *judge.held_twice(events),
+            *judge.moved_after_the_end({}, [], events),
+        ] == []
 
     def teardown(self):
         """The next example shares the nodes: nothing of this one may hold them."""
@@ -185,10 +189,10 @@ class LifecycleMachine(RuleBasedStateMachine):
                 actions.finish(attempt, Ended(state=State.COMPLETED, at=clock.now()), author=make.LOOP)
 
 
-def _told(event: Event, names: dict[int, str]) -> Told:
+def job_event(event: Event, names: dict[int, str]) -> JobEvent:
     gpus = event.detail.get("gpus")
     moved = event.what in ("job.submitted", "job.moved")
-    return Told(
+    return JobEvent(
         id=event.pk,
         group=event.pk,
         what=event.what,

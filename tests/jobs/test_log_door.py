@@ -6,16 +6,17 @@ import asyncio
 import json
 
 import pytest
+from django.test import Client
 
 from jobs import actions, clock
 from jobs.actions import Ended
-from jobs.api import following
 from jobs.api.following import Following, Pace, Wish, follow
 from jobs.journal import SYNC
 from jobs.lifecycle import State
 from jobs.models import Attempt, Cluster
 from tests.jobs import api_make as make
 from tests.jobs.api_make import Caller
+from tests.jobs.blocking import silent
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.django_db
@@ -153,6 +154,29 @@ def test_a_log_that_is_not_there_is_a_sentence(ada, logged, tmp_path):
         assert (answer.status_code, answer.json()) == (404, {"detail": sentence})
 
 
+def test_a_log_whose_storage_is_silent_is_a_503_with_the_reason(ada, logged, tmp_path):
+    with silent(tmp_path, tmp_path / "hangs"):
+        answer = ada.client.get(f"/api/v1/jobs/{logged}/log/", headers=ada.headers)
+
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "10")
+    assert f"The storage at {tmp_path} does not answer" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("page", "status"),
+    [("", 200), ("log/", 200), ("log/?line=2", 200), ("log/lines/?before=9", 503), ("log/raw/", 503)],
+)
+def test_pages_say_that_the_storage_of_a_log_is_silent(ada, logged, tmp_path, page, status):
+    browser = Client(raise_request_exception=False)
+    browser.force_login(ada.user)
+
+    with silent(tmp_path, tmp_path / "hangs"):
+        answer = browser.get(f"/jobs/{logged}/{page}")
+
+    assert answer.status_code == status
+    assert f"The storage at {tmp_path} does not answer" in answer.content.decode()
+
+
 def test_a_link_in_its_place_is_not_followed(ada, logged, tmp_path):
     (tmp_path / "a.log").unlink()
     (tmp_path / "a.log").symlink_to("/etc/passwd")
@@ -265,15 +289,6 @@ async def test_a_link_is_not_followed(tmp_path):
     (tmp_path / "f.log").symlink_to("/etc/passwd")
 
     assert "symbolic link" in (await events(wish(tmp_path), lives))[-1][2]
-
-
-def test_no_descriptor_is_left(tmp_path):
-    (tmp_path / "f.log").write_bytes(CONTENT)
-    log = following._Log(str(tmp_path), "f.log", 0)
-    log.more(False)
-
-    log.close()
-    log.close()
 
 
 # --- through the web server

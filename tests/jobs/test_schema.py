@@ -164,6 +164,13 @@ def test_the_answers_to_changes_are_as_described(schema, olga):
     drained = olga.post("nodes/seren/gpu001/drain/", {"reason": "x"})
     conforms(schema, "nodes/{cluster}/{name}/drain/", "post", drained)
     conforms(schema, "nodes/{cluster}/{name}/resume/", "post", olga.post("nodes/seren/gpu001/resume/"))
+    configures = Caller(make.configurer("rita"))
+    added = configures.post("clusters/", {"name": "kalos", "address": "http://127.0.0.1:1"})
+    conforms(schema, "clusters/", "post", added)
+    conforms(schema, "clusters/{name}/", "get", configures.get("clusters/kalos/"))
+    conforms(schema, "clusters/{name}/", "patch", configures.patch("clusters/kalos/", {"title": "Kalos"}))
+    conforms(schema, "clusters/{name}/test/", "post", configures.post("clusters/kalos/test/"))
+    conforms(schema, "clusters/test/", "post", configures.post("clusters/test/", {"address": "http://127.0.0.1:1"}))
     window = {"name": "x", "reason": "y", "end_at": (clock.now() + timedelta(hours=1)).isoformat()}
     asked = olga.post("clusters/seren/maintenance/", window)
     conforms(schema, "clusters/{name}/maintenance/", "post", asked)

@@ -50,7 +50,7 @@ def there(tmp_path):
         signal.disconnect(close_old_connections)
     make.cluster()
     Cluster.objects.update(log_root=str(tmp_path))
-    user = make.operator("olga")
+    user = make.configurer("olga")
     job = make.running(make.job(user, gpus_per_node=1))
     Attempt.objects.update(log_path="a.log")
     (tmp_path / "a.log").write_bytes(b"one\ntwo\n")

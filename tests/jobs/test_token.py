@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -98,3 +99,30 @@ def test_a_role_that_was_taken_away_is_gone_with_the_next_request():
     Membership.objects.all().delete()
 
     assert caller.get("me/").json()["teams"] == []
+
+
+def test_without_days_a_token_lives_as_long_as_the_site_allows(settings):
+    settings.ACME_TOKEN_MAX_DAYS = 20
+    make.person("ada")
+
+    call_command("token", "ada", "--scope", "read", stdout=io.StringIO())
+
+    token = Token.objects.get()
+    assert abs(token.expires_at - token.created_at - timedelta(days=20)) < timedelta(hours=1)
+
+
+def test_more_days_than_the_site_allows_are_refused(settings):
+    settings.ACME_TOKEN_MAX_DAYS = 20
+    make.person("ada")
+
+    with pytest.raises(CommandError, match="at most 20 days here"):
+        call_command("token", "ada", "--scope", "read", "--days", "21")
+
+
+def test_without_a_limit_a_token_without_days_does_not_expire(settings):
+    settings.ACME_TOKEN_MAX_DAYS = 0
+    make.person("ada")
+
+    call_command("token", "ada", "--scope", "read", stdout=io.StringIO())
+
+    assert Token.objects.get().expires_at is None

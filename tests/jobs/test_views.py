@@ -130,8 +130,9 @@ def test_the_two_answers_of_an_address_are_kept_apart_by_caches(ada):
 def test_a_fragment_asks_for_its_own_queries_only(ada, django_assert_num_queries):
     submitted(by="ada")
 
-    # session, user, clock, rights; clusters; whether there are nodes, held and hanging jobs, incidents, proposals
-    with django_assert_num_queries(4 + 1 + 5):
+    # session, user, clock, rights; clusters; whether there are nodes, held and hanging jobs, unknown outcomes,
+    # incidents, proposals
+    with django_assert_num_queries(4 + 1 + 6):
         htmx(ada, "/", "exceptions")
 
 
@@ -206,7 +207,7 @@ def test_now_asks_as_often_with_many_jobs_as_with_one(ada, django_assert_num_que
         submitted(by="ada", name=f"job-{number}")
     make.running(Job.objects.first())
 
-    with django_assert_num_queries(20):
+    with django_assert_num_queries(21):
         ada.get("/")
 
 

@@ -7,16 +7,28 @@ from dataclasses import replace
 from datetime import datetime
 
 from jobs.lifecycle import NodeState, State
-from scheduling.backends.base import BackendError, Greeting, SeenJob, SeenNode, Submission
+from scheduling.backends.base import (
+    BackendError,
+    Greeting,
+    Listing,
+    NoAccounting,
+    SeenJob,
+    SeenNode,
+    Submission,
+    UnreadableRow,
+)
 
 
 class FakeCluster:
     def __init__(self, nodes: int = 4, gpus: int = 8) -> None:
         self.known: dict[str, SeenJob] = {}
+        self.unreadable_jobs: list[UnreadableRow] = []
+        self.unreadable_nodes: list[UnreadableRow] = []
         self.sent: list[Submission] = []
         self.cancelled: list[str] = []
         self.signalled: list[tuple[str, str]] = []
         self.drained: dict[str, str] = {}
+        self.accounting: list[SeenJob] | None = None  # None: the cluster keeps none
         self.machines = {
             name: SeenNode(
                 name=name,
@@ -59,6 +71,19 @@ class FakeCluster:
     def forget(self, key: str) -> None:
         self.known = {name: job for name, job in self.known.items() if job.key != key}
 
+    def garble(self, backend_id: str) -> None:
+        """Its row cannot be read any more."""
+        last = self.known.pop(backend_id)
+        sentence = f"job {backend_id}: job_state is a int"
+        row = UnreadableRow(
+            kind="job", name=backend_id, key=last.key, sentence=sentence, comment_read=True, last_seen=last
+        )
+        self.unreadable_jobs.append(row)
+
+    def garble_node(self, name: str) -> None:
+        del self.machines[name]
+        self.unreadable_nodes.append(UnreadableRow(kind="node", name=name, sentence=f"node {name}: cpus is a str"))
+
     def foreign(self, name: str = "others", **fields: object) -> str:
         backend_id = str(9000 + len(self.known))
         plain = {"backend_id": backend_id, "key": "", "name": name, "user": "mallory", "state": State.RUNNING}
@@ -71,24 +96,42 @@ class FakeCluster:
         self.before("ping")
         return Greeting(product="slurm 23.11.4", api="v0.0.40")
 
-    def nodes(self) -> list[SeenNode]:
+    def nodes(self) -> Listing[SeenNode]:
         self.before("nodes")
-        return list(self.machines.values())
+        return Listing(self.machines.values(), self.unreadable_nodes)
 
-    def jobs(self) -> list[SeenJob]:
+    def jobs(self) -> Listing[SeenJob]:
         self.before("jobs")
-        return list(self.known.values())
+        return Listing(self.known.values(), self.unreadable_jobs)
 
     def find(self, key: str) -> SeenJob | None:
         self.before("find")
         return next((job for job in self.known.values() if job.key == key), None)
+
+    def accounted(self, backend_id: str) -> list[SeenJob]:
+        return [job for job in self._accounting() if job.backend_id == backend_id]
+
+    def accounted_since(self, since: datetime) -> list[SeenJob]:
+        return [job for job in self._accounting() if job.submitted_at is None or job.submitted_at >= since]
+
+    def _accounting(self) -> list[SeenJob]:
+        self.before("accounting")
+        if self.accounting is None:
+            raise NoAccounting("this cluster keeps no accounting")
+        return self.accounting
 
     def submit(self, what: Submission) -> str:
         self.before("submit")
         backend_id = str(len(self.sent) + 1)
         self.sent.append(what)
         self.known[backend_id] = SeenJob(
-            backend_id=backend_id, key=what.key, name=what.name, user=what.user, state=State.PENDING, nodes=what.nodes
+            backend_id=backend_id,
+            key=what.key,
+            installation=what.installation,
+            name=what.name,
+            user=what.user,
+            state=State.PENDING,
+            nodes=what.nodes,
         )
         self.after("submit")
         return backend_id
@@ -120,6 +163,10 @@ class FakeCluster:
 
     def close(self) -> None:
         pass
+
+
+def seen_job(**fields: object) -> SeenJob:
+    return SeenJob(**{"backend_id": "7", "key": "", "name": "llm", "user": "ada", "state": State.RUNNING, **fields})
 
 
 def failing(error: Exception, *verbs: str) -> Callable[[str], None]:

@@ -51,7 +51,9 @@ def one_turn(row, backend):
 
 
 def test_a_campaign_takes_what_pretraining_leaves_and_nothing_of_what_it_has(process):
-    row = Cluster.objects.create(name="beside", address=process.address, log_root=str(process.log_root), policy="acme")
+    row = Cluster.objects.create(
+        name="beside", mode="drive", address=process.address, log_root=str(process.log_root), policy="acme"
+    )
     with closing(process.backend()) as backend:
         turn = partial(one_turn, row, backend)
         turn()
@@ -92,7 +94,9 @@ def test_a_campaign_takes_what_pretraining_leaves_and_nothing_of_what_it_has(pro
 @pytest.mark.parametrize("process", [20], indirect=True)
 def test_pretraining_that_arrives_gets_every_gpu_that_a_campaign_holds(process):
     """The shards of this dataset never come to their end within the grace, so nobody is waited for."""
-    row = Cluster.objects.create(name="beside", address=process.address, log_root=str(process.log_root), policy="acme")
+    row = Cluster.objects.create(
+        name="beside", mode="drive", address=process.address, log_root=str(process.log_root), policy="acme"
+    )
     with closing(process.backend()) as backend:
         turn = partial(one_turn, row, backend)
         turn()

@@ -129,7 +129,7 @@ def executing(tmp_path_factory) -> Iterator[ClusterProcess]:
 
 
 def test_a_tiny_model_is_evaluated_on_this_machine(executing, shared):
-    row = Cluster.objects.create(name="here", address=executing.address, log_root=str(executing.log_root))
+    row = Cluster.objects.create(name="here", mode="drive", address=executing.address, log_root=str(executing.log_root))
     with closing(executing.backend()) as backend:
         wanted = campaign_after_a_look(row, shared, lambda _: backend, gpus=0)
 
@@ -147,7 +147,7 @@ def campaign_after_a_look(row: Cluster, shared: Path, connect, gpus: int) -> Cam
 
 def test_a_tiny_model_is_evaluated_on_a_real_slurm(shared):
     with started_or_skipped() as slurm, closing(open_backend(slurm.address)) as backend:
-        row = Cluster.objects.create(name="contract", address=slurm.address, log_root=str(slurm.output))
+        row = Cluster.objects.create(name="contract", mode="drive", address=slurm.address, log_root=str(slurm.output))
         wanted = campaign_after_a_look(row, shared, lambda _: backend, gpus=1)
 
         carried_out(wanted, lambda _: backend)

@@ -1,5 +1,6 @@
 """Deliver: each deed once with effect, whatever happens between the call and the note."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from scheduling.backends.base import Doubtful, Misplaced, Refused, Unreachable
 from scheduling.loops.deeds import DEED_CLAIM, DEEDS_AT_ONCE
 from scheduling.loops.deliver import CANCEL_AGAIN, deliver_once
 from tests import make
-from tests.scheduling.fake import failing
+from tests.scheduling.fake import failing, seen_job
 
 
 def deliver(cluster, slurm, later=timedelta(0)):
@@ -211,19 +212,72 @@ def test_what_is_cancelled_before_it_was_sent_is_never_sent(cluster, slurm):
 def test_two_workers_do_not_carry_out_the_same_deed(cluster, slurm):
     make.attempt()
     seen = []
-    slurm.before = lambda verb: seen.append((verb, deliver(cluster, slurm)))
+    slurm.before = lambda verb: verb == "submit" and seen.append(deliver(cluster, slurm))
 
     deliver(cluster, slurm)
 
-    assert seen == [("submit", 0)]
+    assert seen == [0]
 
 
 def test_a_worker_that_slept_past_its_claim_cannot_note_an_outcome(cluster, slurm):
     make.attempt()
-    slurm.before = lambda verb: Deed.objects.update(tries=5)
+    slurm.before = lambda verb: verb == "submit" and Deed.objects.update(tries=5)
 
     assert deliver(cluster, slurm) == 0
     assert deed().done_at is None
+
+
+def test_a_submission_without_an_answer_that_the_cluster_does_not_show_is_left_in_doubt(cluster, slurm):
+    attempt = make.attempt()
+    slurm.after = failing(Doubtful("the line broke"), "submit")
+    deliver(cluster, slurm)
+    slurm.forget(attempt.key)  # it ran, ended and was forgotten
+
+    slurm.after = lambda verb: None
+    deliver(cluster, slurm, later=timedelta(minutes=10))
+
+    assert len(slurm.sent) == 1
+    assert Attempt.objects.get().missing_since
+    assert deed().outcome.startswith("in doubt")
+
+
+def test_a_promise_of_an_earlier_turn_is_looked_up_before_its_first_try(cluster, slurm):
+    attempt = make.attempt()
+    slurm.known["7"] = replace(slurm.known.get("7") or seen_job(), key=attempt.key, state=State.RUNNING)
+
+    deliver(cluster, slurm)
+
+    assert slurm.sent == []
+    assert Attempt.objects.get().backend_id == "7"
+
+
+def test_a_promise_of_this_turn_needs_no_look(cluster, slurm):
+    looked_at = clock.now()
+    make.attempt()
+    slurm.before = failing(Unreachable("nobody asked"), "jobs")
+
+    assert deliver_once(cluster, slurm, clock.now(), looked_at) == 1
+
+
+def test_a_try_that_reached_nobody_needs_no_lookup(cluster, slurm):
+    make.attempt()
+    slurm.before = failing(Unreachable("no route"), "submit")
+    with pytest.raises(Unreachable):
+        deliver(cluster, slurm)
+
+    slurm.before = lambda verb: None
+    deliver(cluster, slurm, later=timedelta(minutes=1))
+
+    assert len(slurm.sent) == 1
+
+
+def test_a_job_of_another_installation_is_cancelled_by_its_id(cluster, slurm):
+    Deed.objects.create(cluster=cluster, kind="cancel_id", reason="77")
+
+    deliver(cluster, slurm)
+
+    assert slurm.cancelled == ["77"]
+    assert deed("cancel_id").outcome == "done"
 
 
 # cancel

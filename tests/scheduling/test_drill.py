@@ -175,6 +175,31 @@ def test_a_loss_that_went_wrong_goes_back_behind_it_and_leaves_the_data_out():
     assert gang.lives[-1].base < low and gang.skipped(low) and not gang.tainted
 
 
+def test_a_gang_that_fails_before_its_first_save_starts_again_without_a_person():
+    done = drilled(fault(Breakage.OFF_BUS, sticks=True, at=200.0))
+
+    [case] = of_gang(done)
+    assert case.recovered and done.works[GANG].lives[1].base == 0
+
+
+def test_four_broken_nodes_within_an_hour_are_left_out_without_a_person():
+    plan = replace(SMALL, nodes=48, gang_nodes=44, spares=4)
+    broken = [fault(Breakage.OFF_BUS, number=n, node=20 + n, sticks=True, at=2400.0 + 800 * n) for n in range(4)]
+
+    done = drilled(*broken, plan=plan)
+
+    assert [case.recovered for case in of_gang(done)] == [True] * 4
+
+
+@pytest.mark.parametrize("kind", [Breakage.HANG, "nccl_timeout_error"])
+def test_a_start_on_a_node_that_does_not_answer_is_ended_by_the_watchdog_and_repeated_without_it(kind):
+    first, *_, last = drilled(fault(kind, sticks=True, at=0.5)).works[GANG].lives
+
+    assert first.cause == "nccl_timeout_error" and first.first_step is None
+    assert first.ended - first.promised > SMALL.watchdog_s
+    assert 3 in first.nodes and 3 not in last.nodes
+
+
 def test_a_fault_where_nobody_runs_is_counted_as_one_that_hit_nobody():
     done = drilled(fault(Breakage.FABRIC, node=23, at=60.0))
 

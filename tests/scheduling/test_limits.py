@@ -21,6 +21,7 @@ def on_cluster(slurm, **asked):
     """It has run for five minutes."""
     attempt = make.running(make.job(gpus_per_node=1, **asked), gpus=(len(slurm.known),))
     slurm.adopt(attempt)
+    Attempt.objects.filter(pk=attempt.pk).update(seen_running_at=attempt.confirmed_at)
     Deed.objects.filter(kind="submit").update(done_at=clock.now())
     return attempt
 
@@ -47,6 +48,29 @@ def test_a_cluster_has_a_moment_to_keep_the_limit_itself(cluster, slurm):
 
     assert limits_once(cluster, clock.now()) == 0
     assert limits_once(cluster, clock.now() + SLACK + MINUTE) == 1
+    assert wanted(attempt) == State.TIMEOUT
+
+
+def test_a_cluster_whose_clock_is_ahead_holds_no_gpu_in_the_future(cluster, slurm):
+    attempt = on_cluster(slurm, time_limit=300)
+    slurm.end(attempt.key, State.COMPLETED, clock.now() + timedelta(minutes=5), exit_code=0)
+
+    sync_once(cluster, slurm, clock.now())
+
+    attempt.refresh_from_db()
+    assert attempt.ended_at <= clock.now()
+    assert attempt.allocations.filter(released_at__gt=clock.now()).count() == 0
+
+
+def test_a_cluster_whose_clock_is_behind_does_not_end_jobs_early(cluster, slurm):
+    """Its clock says that the job began ten minutes ago; it was first seen running just now."""
+    attempt = on_cluster(slurm, time_limit=300)
+    begun = clock.now() - timedelta(minutes=10)
+    Attempt.objects.update(confirmed_at=begun, seen_running_at=clock.now())
+    Job.objects.update(started_at=begun)
+
+    assert limits_once(cluster, clock.now()) == 0
+    assert limits_once(cluster, clock.now() + timedelta(minutes=9)) == 1
     assert wanted(attempt) == State.TIMEOUT
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import tempfile
 from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
 
+from jobs import outbound
+from jobs.allowed_paths import AllowedPaths
 from jobs.lifecycle import NodeState
 from scheduling import probing
 from scheduling.backends.base import Greeting, SeenNode, Unreachable
@@ -19,6 +22,7 @@ from tests.cluster.running import ClusterProcess
 from tests.patience import PATIENCE_S
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+ALLOWED = AllowedPaths(var="/no-installation", token_dirs=(tempfile.gettempdir(),))
 
 
 @pytest.fixture
@@ -55,6 +59,8 @@ def steps(port, *, slurm=None, reading=None, **asked):
         Asked(**{"address": f"http://127.0.0.1:{port}", **asked}),
         NOW,
         open_=lambda *_, **__: slurm or Slurm(nodes=[node()]),
+        resolve=lambda host, port: [] if host == "exporter" else outbound.resolve(host, port),
+        allowed=ALLOWED,
         timeout_s=PATIENCE_S,
         read_=lambda _: reading or Reading(gpus=()),
     )
@@ -69,20 +75,24 @@ def jwt(ends):
 def test_a_cluster_that_runs_passes_every_step(tmp_path):
     with ClusterProcess(tmp_path, "--nodes", "2") as cluster:
         cluster.log_root.mkdir(exist_ok=True)
+        (tmp_path / "tokens").mkdir()
+        (tmp_path / "tokens/seren").write_text((tmp_path / "token").read_text())
         found = probing.probe(
             Asked(
                 address=cluster.address,
                 api_user="acme",
-                token_file=str(tmp_path / "token"),
+                submit_as="user_header",
+                token_file=str(tmp_path / "tokens/seren"),
                 metrics_address=f"{cluster.address}/metrics",
                 log_root=str(cluster.log_root),
             ),
             NOW,
+            allowed=AllowedPaths(var="/no-installation", token_dirs=(str(tmp_path / "tokens"),)),
             timeout_s=PATIENCE_S,
         )
 
     assert [(step.name, step.good) for step in found] == [
-        (name, True) for name in ("Address", "Token", "Slurm", "Nodes", "Telemetry", "Job logs")
+        (name, True) for name in ("Address", "Token", "Slurm", "Nodes", "Users", "Telemetry", "Job logs")
     ]
     assert "2 nodes with 16 GPUs" in found[3].says
 
@@ -91,7 +101,10 @@ def test_a_wrong_token_is_told_from_a_wrong_address(tmp_path):
     with ClusterProcess(tmp_path, "--nodes", "1") as cluster:
         (tmp_path / "other").write_text("wrong")
         found = probing.probe(
-            Asked(address=cluster.address, token_file=str(tmp_path / "other")), NOW, timeout_s=PATIENCE_S
+            Asked(address=cluster.address, token_file=str(tmp_path / "other")),
+            NOW,
+            allowed=ALLOWED,
+            timeout_s=PATIENCE_S,
         )
 
     by_name = {step.name: step for step in found}
@@ -151,8 +164,14 @@ def test_a_token_file_that_cannot_work_is_explained(tmp_path, port, text, said):
     assert said in found["Token"].says and found["Slurm"].good is None
 
 
-def test_a_token_file_that_is_not_there_is_explained(port):
-    assert "cannot be read (No such file" in steps(port, token_file="/nonexistent/token")["Token"].says
+def test_a_token_file_that_is_not_there_is_explained(port, tmp_path):
+    assert "cannot be read (No such file" in steps(port, token_file=str(tmp_path / "token"))["Token"].says
+
+
+def test_a_metadata_service_is_neither_cluster_nor_telemetry(port):
+    for address in ("http://169.254.169.254", "http://[fd00:ec2::254]:80", "http://[::ffff:169.254.169.254]"):
+        assert "metadata" in steps(port, address=address)["Address"].says
+        assert "metadata" in steps(port, metrics_address=address)["Telemetry"].says
 
 
 @pytest.mark.parametrize("text", ["opaque", jwt(NOW.timestamp() + 60), "a.!!!.c", jwt(10**30)])
@@ -206,3 +225,64 @@ def test_what_is_left_out_is_no_failure(port):
 
     assert probing.works(list(found.values()))
     assert [found[name].good for name in ("Token", "Telemetry", "Job logs")] == [None, None, None]
+
+
+def test_service_is_said_to_isolate_nobody(port):
+    users = steps(port, api_user="acme")["Users"]
+
+    assert users.good is None and "Choose user_header or user_tokens" in users.advice
+    assert users.says.startswith("Every job runs as the user acme, whoever submitted it. People and teams are not")
+
+
+def test_token_that_may_not_act_for_others_is_explained(port, tmp_path):
+    (tmp_path / "token").write_text(jwt(NOW.timestamp() + 60))
+    asked = []
+
+    def open_(address, *, user, token, timeout_s):
+        asked.append(user)
+        refuses = user == "nobody"
+        return Slurm(hello=Unreachable("Zero Bytes were transmitted") if refuses else None, nodes=[node()])
+
+    found = probing.probe(
+        Asked(
+            address=f"http://127.0.0.1:{port}",
+            api_user="acme",
+            token_file=str(tmp_path / "token"),
+            submit_as="user_header",
+        ),
+        NOW,
+        open_=open_,
+        allowed=ALLOWED,
+    )
+
+    users = {step.name: step for step in found}["Users"]
+    assert asked == ["acme", "nobody"]
+    assert users.good is False and "The token of user acme may not act for other users" in users.says
+
+
+def test_user_header_without_a_token_is_explained(port):
+    assert "no token file is given" in steps(port, submit_as="user_header")["Users"].says
+
+
+@pytest.mark.parametrize(
+    ("files", "good", "said"),
+    [
+        ({"ada": jwt(NOW.timestamp() + 60), "bob": "opaque"}, True, "2 users have a token"),
+        ({"ada": jwt(NOW.timestamp() - 60), "bob": "opaque"}, False, "1 of 2 token files cannot be used: the Slurm"),
+        ({}, False, "is empty"),
+    ],
+)
+def test_tokens_of_users_are_counted_and_read(port, tmp_path, files, good, said):
+    (tmp_path / "users").mkdir()
+    for name, text in files.items():
+        (tmp_path / "users" / name).write_text(text)
+
+    users = steps(port, submit_as="user_tokens", user_token_directory=str(tmp_path / "users"))["Users"]
+
+    assert users.good is good and said in users.says
+
+
+def test_tokens_of_users_lie_beneath_a_directory_for_tokens(port):
+    asked = {"submit_as": "user_tokens", "user_token_directory": "/etc/ssh"}
+
+    assert "ACME_TOKEN_DIRS" in steps(port, **asked)["Users"].advice

@@ -1,7 +1,7 @@
 """What a start writes down of the cluster that comes along."""
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 
 from jobs.models import Cluster
 
@@ -17,3 +17,24 @@ def test_how_it_is_reached_is_brought_up_to_date_at_each_start(command, settings
     cluster = Cluster.objects.get()
     assert (cluster.address, cluster.token_file) == ("http://127.0.0.1:2", "/new/token")
     assert cluster.api_user == settings.OWN_CLUSTER_USER
+
+
+@pytest.mark.parametrize("command", ["seed_demo", "seed_local"])
+def test_the_bundled_cluster_is_driven_until_somebody_changes_its_mode(command):
+    call_command(command, address="http://127.0.0.1:1", token_file="/old/token")
+    assert Cluster.objects.values_list("mode", "is_bundled").get() == ("drive", True)
+
+    Cluster.objects.update(mode="observe", is_bundled=False)
+    call_command(command, address="http://127.0.0.1:1", token_file="/old/token")
+
+    assert Cluster.objects.values_list("mode", "is_bundled").get() == ("observe", True)  # as an upgrade finds it
+
+
+@pytest.mark.parametrize(("first", "second"), [("seed_demo", "seed_local"), ("seed_local", "seed_demo")])
+def test_an_instance_keeps_the_cluster_it_was_made_for(first, second):
+    call_command(first, address="http://127.0.0.1:1", token_file="/token")
+
+    with pytest.raises(CommandError, match="Use another directory for it: ACME_VAR=DIRECTORY make up"):
+        call_command(second, address="http://127.0.0.1:1", token_file="/token")
+
+    assert Cluster.objects.count() == 1

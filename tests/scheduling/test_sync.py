@@ -1,5 +1,6 @@
 """Sync: the record follows what the cluster says, and nothing else."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -8,9 +9,11 @@ from jobs import actions, clock, ending, node_actions
 from jobs.lifecycle import Flag, NodeFlag, NodeState, State
 from jobs.models import Attempt, Cluster, Deed, Event, Job, Mode, Node
 from scheduling.backends.base import SeenNode, Unreachable
+from scheduling.batch_script import STARTED_BEFORE
 from scheduling.loops.deliver import deliver_once
 from scheduling.loops.sync import sync_once
-from scheduling.observing import BEGINS_WITHIN, GRACE
+from scheduling.observing import BEGINS_WITHIN
+from scheduling.outcomes import GRACE
 from tests import make
 from tests.scheduling.fake import failing
 
@@ -114,16 +117,37 @@ def test_looking_twice_changes_nothing_more(cluster, slurm, sent):
     assert sent.events.count() == events
 
 
-def test_an_attempt_the_cluster_forgot_is_lost_only_after_a_while(cluster, slurm, sent):
+def test_an_attempt_that_the_cluster_forgot_is_missing_and_not_failed(cluster, slurm, sent):
     slurm.forget(sent.key)
+
     sync(cluster, slurm)
-    sync(cluster, slurm, later=GRACE / 2)
+    sync(cluster, slurm, later=GRACE * 10)
+
     assert job().is_configuring
+    assert Attempt.objects.get().missing_since
 
-    sync(cluster, slurm, later=GRACE + timedelta(seconds=1))
 
-    assert (job().state, job().requeues) == (State.PENDING, 1)
-    assert Attempt.objects.get().state == State.NODE_FAIL
+def test_an_attempt_that_was_refused_because_it_had_started_before_is_missing(cluster, slurm, sent):
+    Attempt.objects.update(log_path="/logs/a.log")
+    slurm.end(sent.key, State.FAILED, clock.now(), exit_code=STARTED_BEFORE)
+
+    sync(cluster, slurm)
+
+    assert job().is_configuring
+    assert Attempt.objects.get().missing_since
+
+
+def test_the_attempt_that_runs_counts_before_its_refused_repetition(cluster, slurm, sent):
+    Attempt.objects.update(log_path="/logs/a.log", backend_id="2")
+    slurm.start(sent.key, clock.now())
+    slurm.submit(slurm.sent[0])
+    slurm.known["2"] = replace(slurm.known["2"], state=State.FAILED, exit_code=STARTED_BEFORE, ended_at=clock.now())
+
+    sync(cluster, slurm)
+
+    assert Attempt.objects.get().backend_id == "1"
+    assert job().state == State.RUNNING
+    assert slurm.cancelled == []
 
 
 def test_an_attempt_that_reappears_in_time_is_as_good_as_before(cluster, slurm, sent):
@@ -298,18 +322,16 @@ def test_gpus_of_foreign_jobs_are_known(cluster, slurm):
     assert Node.objects.get(name="seren-002").foreign_gpus == [1, 3]
 
 
-def test_a_cluster_that_answers_again_is_no_trouble_any_more(cluster, slurm):
-    Cluster.objects.update(trouble="gone")
-
+def test_a_cluster_that_answers_says_what_it_is(cluster, slurm):
     sync(cluster, slurm)
 
     row = Cluster.objects.get()
-    assert (row.trouble, row.product, row.api) == ("", "slurm 23.11.4", "v0.0.40")
+    assert (row.product, row.api) == ("slurm 23.11.4", "v0.0.40")
 
 
 def test_a_quiet_look_writes_no_node(cluster, slurm, django_assert_max_num_queries):
     sync(cluster, slurm)
-    with django_assert_max_num_queries(9):
+    with django_assert_max_num_queries(11):
         sync_once(Cluster.objects.get(), slurm, clock.now())
 
 

@@ -116,6 +116,42 @@ def test_the_lease_is_free_again_after_a_turn_that_failed(cluster, slurm):
     assert Lease.take(f"cluster:{cluster.pk}", "me", LEASE) is not None
 
 
+def test_an_error_of_ours_after_the_cluster_answered_is_named_on_its_page(cluster, slurm):
+    def broken():
+        raise RuntimeError("a bug")
+
+    lease = free()
+    object.__setattr__(lease, "renew", broken)
+
+    with pytest.raises(RuntimeError):
+        turn_once(cluster, lambda _: slurm, lease, clock.now())
+
+    row = Cluster.objects.get()
+    assert row.trouble == "The scheduling turn failed: RuntimeError: a bug"
+    assert row.trouble_since is not None
+
+
+def test_a_turn_that_fails_again_and_again_keeps_since_when(cluster, slurm):
+    slurm.before = failing(RuntimeError("a bug"), "nodes")
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            turns(cluster.pk, "me", lambda _: slurm)
+        Cluster.objects.update(trouble_since=clock.now() - timedelta(minutes=1), heard_at=clock.now())
+
+    row = Cluster.objects.get()
+    assert row.is_failing(clock.now()) and not row.is_silent(clock.now())
+
+
+def test_a_turn_that_succeeds_clears_the_trouble(cluster, slurm):
+    Cluster.objects.update(trouble="The scheduling turn failed", trouble_since=clock.now() - timedelta(minutes=1))
+
+    turns(cluster.pk, "me", lambda _: slurm)
+
+    row = Cluster.objects.get()
+    assert (row.trouble, row.trouble_since) == ("", None)
+    assert not row.is_failing(clock.now())
+
+
 def test_a_new_cluster_is_driven_by_acme(cluster):
     assert Cluster.objects.get().policy == "acme"
 

@@ -147,10 +147,32 @@ class TestRootGivenUp:
     def test_an_open_directory_needs_no_capability(self):
         assert set(self.capabilities(Path("/usr")).values()) == {0}
 
-    def test_a_closed_directory_leaves_exactly_one(self, tmp_path):
+    def test_a_closed_directory_leaves_only_the_right_to_read(self, tmp_path):
         tmp_path.chmod(0o700)
 
-        assert set(self.capabilities(tmp_path).values()) == {1 << leash.CAP_DAC_OVERRIDE}
+        assert set(self.capabilities(tmp_path).values()) == {1 << leash.CAP_DAC_READ_SEARCH}
+
+    def test_a_program_closed_to_others_leaves_the_right_to_everything(self, tmp_path):
+        (tmp_path / "program").touch(mode=0o700)
+
+        assert set(self.capabilities(tmp_path / "program").values()) == {1 << leash.CAP_DAC_OVERRIDE}
+
+    def test_a_number_needs_no_entry_in_the_list_of_users(self):
+        done = run(leash.command(["sh", "-c", "id -u; id -g; id -G"], user="60600"), cwd="/")
+
+        assert done.stdout == "60600\n60600\n60600\n"
+
+    def test_a_program_with_a_home_keeps_its_environment(self, tmp_path):
+        words = leash.command(["env"], user="60600", home=tmp_path)
+
+        done = run(words, cwd="/", env={**os.environ, "SECRET_KEY": "hidden"})
+
+        assert {"SECRET_KEY=hidden", f"HOME={tmp_path}", "USER=acme"} <= set(done.stdout.splitlines())
+
+    def test_low_port_is_a_right_of_its_own(self):
+        done = run(leash.command(["grep", "Cap", "/proc/self/status"], user="60600", low_port=True), cwd="/")
+
+        assert f"CapEff:\t{1 << leash.CAP_NET_BIND_SERVICE:016x}\n" in done.stdout
 
     def test_with_it_a_file_in_the_closed_directory_can_be_read(self, tmp_path):
         tmp_path.chmod(0o700)

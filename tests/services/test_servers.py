@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from acmeweb.services import postgres, valkey
+from acmeweb.services import postgres, users, valkey
 from acmeweb.services.preflight import CannotStart
 from tests import servers
 
@@ -21,7 +21,7 @@ def home(tmp_path):
 
 
 def prepare(home):
-    postgres.prepare(home, "secret", home.parent / "initdb.log")
+    postgres.prepare(home, "secret", home.parent / "initdb.log", users.default().postgres)
     return home / "data"
 
 
@@ -56,7 +56,7 @@ def test_the_password_file_is_gone_afterwards(home):
 
 def test_a_failing_initdb_is_one_sentence(home, tmp_path):
     with pytest.raises(CannotStart, match=r"PostgreSQL could not create its files: .*initdb.log"):
-        postgres.prepare(home, "", tmp_path / "initdb.log")
+        postgres.prepare(home, "", tmp_path / "initdb.log", users.default().postgres)
 
     assert not (home / "data").exists()
 

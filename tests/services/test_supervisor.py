@@ -3,17 +3,19 @@
 import dataclasses
 import os
 import shlex
+from contextlib import suppress
 
 import pytest
 from supervisor.options import ServerOptions
 
-from acmeweb.services import leash, supervisor
+from acmeweb.services import leash, ports, supervisor
 from acmeweb.services.place import Place
 from acmeweb.services.preflight import make_directories
-from acmeweb.services.programs import Wish, table
+from acmeweb.services.programs import Program, Wish, table
 from scheduling.simulator.server import GIVE_UP_S
+from tests.patience import until
 
-ALWAYS = ["worker", "beat", "web"]
+ALWAYS = ["workers", "beat", "web"]
 
 
 @pytest.fixture
@@ -76,6 +78,16 @@ def test_the_cluster_has_time_to_end_its_jobs_before_it_is_killed(wish):
     assert words[words.index("--token-file") + 1] == str(wish.place.cluster_token)
 
 
+def test_the_cluster_is_told_how_long_it_remembers_and_whether_it_has_accounting(wish):
+    told = dataclasses.replace(wish, cluster_min_job_age_s=5, cluster_accounting=False)
+
+    by_default, words = (shlex.split(read(one)["acme"]["cluster"].command) for one in (wish, told))
+
+    assert by_default[by_default.index("--min-job-age") + 1] == "300"
+    assert words[words.index("--min-job-age") + 1] == "5"
+    assert ("--no-accounting" in by_default, "--no-accounting" in words) == (False, True)
+
+
 @pytest.mark.parametrize(("port", "name"), [("postgres_port", "postgres"), ("valkey_port", "valkey")])
 def test_a_server_of_somebody_else_is_not_started(wish, port, name):
     assert name not in names(table(dataclasses.replace(wish, **{port: 0})))
@@ -96,3 +108,29 @@ def test_the_last_lines_of_a_log(tmp_path):
 
     assert supervisor.last_lines(tmp_path / "web.log", 2) == "    two\n    three"
     assert supervisor.last_lines(tmp_path / "none.log") == ""
+
+
+def test_a_server_can_be_stopped_and_started_again_by_its_name(tmp_path):
+    place = Place(tmp_path / "var")
+    make_directories(place)
+    sleeper = Program(name="database", words=("sleep", "600"), orphaned="KILL", server=True)
+    port = ports.pick()
+    supervisor.write(place, supervisor.configuration(place, [sleeper], port, "pass"))
+    process, runner = supervisor.start(place, os.environ), supervisor.Runner(port, "pass")
+
+    def is_in(state):
+        with suppress(supervisor.Silent):
+            return [(seen.name, seen.state) for seen in runner.programs()] == [("database", state)]
+
+    try:
+        until(lambda: is_in("RUNNING"), what="the program does not run")
+
+        runner.stop("database")
+        assert is_in("STOPPED")
+
+        runner.start("database")
+        until(lambda: is_in("RUNNING"), what="the program does not run again")
+    finally:
+        process.kill()
+        process.wait()
+        runner.close()

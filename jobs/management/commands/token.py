@@ -22,7 +22,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("user")
         parser.add_argument("--scope", required=True, help=", ".join(Scope.values))
-        parser.add_argument("--days", type=int, help="Until it expires; otherwise it does not.")
+        parser.add_argument(
+            "--days", type=int, help="Until it expires; the default is the longest life allowed (ACME_TOKEN_MAX_DAYS)."
+        )
         parser.add_argument("--name", default="script", help="What it is for, in the list of tokens.")
         parser.add_argument("--team", help="Bind it to one team.")
         parser.add_argument(
@@ -47,16 +49,19 @@ class Command(BaseCommand):
             networks = [network(text) for text in options["network"]]
         except ValidationError as error:
             raise CommandError(error.message) from None
-        expires = clock.now() + timedelta(days=options["days"]) if options["days"] else None
-        _, secret = token_actions.make(
-            user=user,
-            team=team,
-            scope=options["scope"],
-            name=options["name"][:80],
-            expires_at=expires,
-            networks=networks,
-            author=Author(by=_who()),
-        )
+        life = timedelta(days=options["days"]) if options["days"] else token_actions.max_life()
+        try:
+            _, secret = token_actions.make(
+                user=user,
+                team=team,
+                scope=options["scope"],
+                name=options["name"][:80],
+                expires_at=clock.now() + life if life else None,
+                networks=networks,
+                author=Author(by=_who()),
+            )
+        except token_actions.TokenError as error:
+            raise CommandError(str(error)) from None
         self.stdout.write(secret)
 
 

@@ -1,0 +1,69 @@
+"""The queues of the workers, which tasks go to which, and how many processes serve each.
+
+A queue has processes of its own, so work of one kind never waits for work of another: a replay of ten minutes, a model
+that answers after five, and a mail server that hangs each occupy their own processes and nobody else's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    name: str
+    role: str  # which database timeouts apply, see acmeweb.env.ROLE_TIMEOUTS
+    processes: int
+    niceness: int = 0  # where the processor is short, pages and turns come first
+    tasks: tuple[str, ...]
+
+
+QUEUES = (
+    # A cluster that hangs occupies one process until the deadline of the call, so there are several
+    Queue(name="turns", role="loops", processes=4, tasks=("scheduling.turns", "scheduling.turn")),
+    Queue(
+        name="watching",
+        role="loops",
+        processes=2,
+        niceness=5,
+        tasks=(
+            "scheduling.accounts",
+            "scheduling.campaigns",
+            "scheduling.care",
+            "scheduling.estimate",
+            "scheduling.estimates",
+            "scheduling.evaluation_rules",
+            "scheduling.health",
+            "scheduling.minutes",
+            "scheduling.outcomes",
+            "scheduling.outcomes_again",
+            "scheduling.outcomes_again_of",
+            "scheduling.outcomes_of",
+            "scheduling.recover",
+            "scheduling.sample",
+            "scheduling.samples",
+            "scheduling.simulations",
+            "scheduling.slow",
+            "scheduling.sweep",
+            "scheduling.watch",
+        ),
+    ),
+    Queue(
+        name="diagnosis",
+        role="loops",
+        processes=2,
+        niceness=5,
+        tasks=("failures.diagnose", "failures.follow", "failures.sweep"),
+    ),
+    # Minutes of computing, for which nobody waits
+    Queue(
+        name="long",
+        role="long",
+        processes=2,
+        niceness=10,
+        tasks=("failures.consult", "failures.learn", "scheduling.simulation"),
+    ),
+    Queue(name="mail", role="loops", processes=1, niceness=5, tasks=("failures.notify",)),
+)
+
+ROUTES = {task: {"queue": queue.name} for queue in QUEUES for task in queue.tasks}

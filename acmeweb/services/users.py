@@ -1,0 +1,99 @@
+"""Which user each program runs as.
+
+Root gives PostgreSQL, Valkey, Acme itself and the jobs of each team numeric user ids of their own, so that none of them
+can signal another, read its memory or environment, or change its files. The ids need no entry in /etc/passwd. An
+ordinary user cannot do this: then everything runs as that user, and `shared_user_warning` says what that means.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from acmeweb.env import Env
+from acmeweb.services.preflight import CannotStart
+
+VARIABLE = "ACME_UID_BASE"
+DEFAULT_BASE = 60_600  # systemd gives away ids up to 60577 and from 61184 on
+SPAN = 500
+FIRST_JOB = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Users:
+    """User ids in decimal digits. Empty: the user who runs `make up`."""
+
+    acme: str = ""
+    postgres: str = ""
+    valkey: str = ""
+    jobs: str = ""  # FIRST-LAST; the cluster server gives each team one of these
+
+    @property
+    def separate(self) -> bool:
+        return bool(self.acme)
+
+
+def numbered(base: int) -> Users:
+    return Users(
+        acme=str(base),
+        postgres=str(base + 1),
+        valkey=str(base + 2),
+        jobs=f"{base + FIRST_JOB}-{base + SPAN - 1}",
+    )
+
+
+def default() -> Users:
+    return numbered(DEFAULT_BASE) if os.geteuid() == 0 else Users()
+
+
+def choose(env: Env) -> Users:
+    if os.geteuid() != 0:
+        return Users()
+    base = env.number(VARIABLE, DEFAULT_BASE, 1000, 2**31 - SPAN)
+    check_free(base, {entry.pw_uid: entry.pw_name for entry in pwd.getpwall()}, "user")
+    check_free(base, {entry.gr_gid: entry.gr_name for entry in grp.getgrall()}, "group")
+    check_available((base, base + SPAN - 1))
+    return numbered(base)
+
+
+def check_free(base: int, names: dict[int, str], kind: str) -> None:
+    last = base + SPAN - 1
+    for number in sorted(number for number in names if base <= number <= last):
+        raise CannotStart(
+            f"{VARIABLE}={base}: the ids {base} to {last} must be unused, and {number} is the {kind}"
+            f" {names[number]}; choose another base."
+        )
+
+
+def check_available(ids: Iterable[int]) -> None:
+    """A container may map only some user ids, or forbid root to change its user."""
+    for number in ids:
+        try:
+            subprocess.run(["/bin/true"], user=number, group=number, extra_groups=[], cwd="/", check=True)
+        except OSError as error:
+            raise CannotStart(
+                f"Root cannot run programs as user id {number} here ({error.strerror}), so jobs could not be separated"
+                f" from Acme and its database; choose another {VARIABLE}, or start Acme as an ordinary user."
+            ) from None
+
+
+def shared_user_warning(users: Users, runs_jobs: bool) -> str:
+    """What is not isolated, in one line; empty where nothing is shared."""
+    if users.separate or not runs_jobs:
+        return ""
+    me = _name(os.geteuid())
+    return (
+        f"Not isolated: jobs, Acme and its database all run as the user {me}. Every job can read Acme's secrets and"
+        " change its database, and can read and signal the jobs of all teams. Start Acme as root to separate them."
+    )
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

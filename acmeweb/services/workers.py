@@ -1,0 +1,125 @@
+"""The workers: python -m acmeweb.services.workers [--queues turns,watching]
+
+One parent loads the application once and forks one Celery worker for each queue of `acmeweb.queues`: five workers start
+in the time of one, and share what is loaded. The parent runs no task and holds no connection. A worker that dies is
+forked again. If the parent dies, its workers end at once (PR_SET_PDEATHSIG); a TERM or INT is passed on to them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from acmeweb.queues import QUEUES, Queue
+from acmeweb.services import leash
+
+log = logging.getLogger("acme.workers")
+
+STOPS = frozenset({signal.SIGTERM, signal.SIGINT})
+AGAIN_S = 1.0  # before a worker that died is forked again
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    names = [queue.name for queue in QUEUES]
+    parser = argparse.ArgumentParser(description="The Celery workers of Acme, one for each queue.")
+    parser.add_argument("--queues", default=",".join(names), help="Which queues to serve, comma separated.")
+    asked = parser.parse_args(argv).queues.split(",")
+    if unknown := sorted(set(asked) - set(names)):
+        parser.error(f"--queues: {', '.join(unknown)} is none of {', '.join(names)}")
+    _load()
+    return Parent({queue.name: queue for queue in QUEUES if queue.name in asked}, serve).run()
+
+
+def _load() -> None:
+    from acmeweb.celery import app
+    from acmeweb.serving import keep_what_is_loaded, refuse_without_key
+
+    refuse_without_key()
+    app.loader.import_default_modules()  # sets up Django and runs its checks
+    os.environ["CELERY_SKIP_CHECKS"] = "1"
+    keep_what_is_loaded()
+
+
+def serve(queue: Queue) -> None:
+    """In the forked process: become the Celery worker of this queue."""
+    from acmeweb.celery import app
+    from acmeweb.serving import use_role
+
+    use_role(queue.role)
+    os.nice(queue.niceness)
+    words = ["worker", "-Q", queue.name, "-c", str(queue.processes), "-n", f"{queue.name}@{socket.gethostname()}"]
+    app.worker_main([*words, "--without-gossip", "--without-mingle"])
+
+
+class Parent:
+    """Keeps one child for each name until it is told to stop."""
+
+    def __init__(self, wanted: Mapping[str, Queue], work: Callable[[Queue], None], again_s: float = AGAIN_S) -> None:
+        self.wanted, self.work, self.again_s = wanted, work, again_s
+        self.running: dict[int, str] = {}  # by process id
+        self.stopping = False
+
+    def run(self) -> int:
+        for number in STOPS:
+            signal.signal(number, self._stop)
+        for name in self.wanted:
+            self._fork(name)
+        while self.running:
+            self._wait()
+        return 0
+
+    def _stop(self, number: int, _frame: object) -> None:
+        self.stopping = True
+        for pid in list(self.running):
+            os.kill(pid, number)
+
+    def _wait(self) -> None:
+        pid, status = os.wait()
+        if (name := self.running.pop(pid, None)) is None or self.stopping:
+            return
+        log.warning("the worker of queue %s ended (%s); it is started again", name, os.waitstatus_to_exitcode(status))
+        time.sleep(self.again_s)
+        self._fork(name)
+
+    def _fork(self, name: str) -> None:
+        """Unless told to stop. Signals wait meanwhile: when one arrives, the child is in the table or not forked."""
+        parent = os.getpid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        try:
+            if self.stopping:
+                return
+            if pid := os.fork():
+                self.running[pid] = name
+            else:
+                self._become(name, parent)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+    def _become(self, name: str, parent: int) -> None:
+        """In the child. It leaves the process group, so that a signal to the group reaches it once, by the parent."""
+        code = 1
+        try:
+            for number in STOPS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+            os.setpgid(0, 0)
+            leash.die_with_parent(signal.SIGKILL, parent)
+            self.work(self.wanted[name])
+            code = 0
+        except SystemExit as ending:
+            code = ending.code if isinstance(ending.code, int) else 1
+        except BaseException:
+            log.exception("the worker of queue %s", name)
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

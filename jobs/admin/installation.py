@@ -1,0 +1,22 @@
+"""Which Acme this is on its clusters. Shown only: running jobs carry the id."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from jobs.admin import looks
+from jobs.admin.record import RecordAdmin
+from jobs.models import Installation
+
+
+@admin.register(Installation)
+class InstallationAdmin(RecordAdmin):
+    list_display = ("id_on_clusters", "made")
+    ordering = ("created_at",)
+    search_fields = ("id_on_clusters__exact",)
+    search_help_text = "A whole id."
+    fields = ("id_on_clusters", "made")
+
+    @admin.display(description="since", ordering="created_at")
+    def made(self, row: Installation) -> str:
+        return looks.when(row.created_at)

@@ -1,0 +1,35 @@
+"""Which Acme this is. Several installations may use one cluster, and each must know its own jobs there."""
+
+from __future__ import annotations
+
+import secrets
+
+from django.db import models
+from django.db.models.functions import Now
+
+from jobs.publicid import ALPHABET
+
+ID_LENGTH = 8
+
+
+def new_id() -> str:
+    return "".join(secrets.choice(ALPHABET) for _ in range(ID_LENGTH))
+
+
+class Installation(models.Model):
+    """One row. Its id is part of every key that a cluster is given, so it must not change while jobs run."""
+
+    only = models.BooleanField(primary_key=True, default=True, editable=False)
+    id_on_clusters = models.CharField(max_length=16, default=new_id)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=models.Q(only=True), name="one_installation")]
+
+    def __str__(self) -> str:
+        return self.id_on_clusters
+
+    @classmethod
+    def current_id(cls) -> str:
+        found = cls.objects.values_list("id_on_clusters", flat=True).first()
+        return found or cls.objects.get_or_create(only=True)[0].id_on_clusters

@@ -1,0 +1,227 @@
+"""HTTP requests that end in time: one deadline for everything a request does, and a bound on the answer's size.
+
+httpx limits each read and each write, so a server that sends one byte a second holds a caller for ever. Here every
+operation on the socket gets what is left until the deadline, headers and TLS handshake included, and several requests
+may share one deadline. Only the name server is outside of it: its limits are those of the system's resolver.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import httpcore
+import httpx
+
+LARGEST_ANSWER = 512 << 20
+NO_CACHES = {"Cache-Control": "no-cache"}  # whatever stands in between asks the cluster itself
+MOST_CONNECTIONS = 100
+IDLE_CONNECTIONS = 20
+IDLE_S = 5.0
+
+
+class AnswerTooLarge(httpx.TransportError):
+    pass
+
+
+class Deadline:
+    """A moment on the monotonic clock. Shared by all requests of one call to a cluster."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.at = time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        return self.at - time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        return self.left_s <= 0
+
+
+class HttpClient:
+    """Keeps connections to one address. Raises httpx.HTTPError for whatever prevents a whole answer."""
+
+    def __init__(self, address: str, headers: Mapping[str, str], *, largest: int = LARGEST_ANSWER) -> None:
+        base, socket_path = (
+            ("http://slurm", address.removeprefix("unix://")) if address.startswith("unix://") else (address, None)
+        )
+        self._largest = largest
+        self._client = httpx.Client(
+            base_url=base,
+            headers={**NO_CACHES, "Accept-Encoding": "identity", **headers},
+            transport=DeadlineTransport(socket_path),
+            trust_env=False,
+        )
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        deadline: Deadline,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        """The whole answer. `headers` replace those of the client. PoolTimeout if the deadline passed before anything
+        was sent."""
+        if deadline.over:
+            raise httpx.PoolTimeout(f"no answer within {deadline.seconds:g} s")
+        extensions = {"deadline": deadline.at}
+        with self._client.stream(method, path, json=body, headers=headers, extensions=extensions) as response:
+            content = b"".join(self._bounded(response.iter_raw()))
+        return httpx.Response(response.status_code, content=content, request=response.request)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _bounded(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        size = 0
+        for chunk in chunks:
+            size += len(chunk)
+            if size > self._largest:
+                raise AnswerTooLarge(f"the answer is larger than {self._largest >> 20} MiB")
+            yield chunk
+
+
+class DeadlineTransport(httpx.BaseTransport):
+    """httpx over a connection pool whose timeouts are moments: the "deadline" of each request's extensions."""
+
+    def __init__(self, socket_path: str | None) -> None:
+        self._pool = httpcore.ConnectionPool(
+            uds=socket_path,
+            network_backend=_Network(),
+            max_connections=MOST_CONNECTIONS,
+            max_keepalive_connections=IDLE_CONNECTIONS,
+            keepalive_expiry=IDLE_S,
+        )
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        at = request.extensions["deadline"]
+        url = httpcore.URL(
+            scheme=request.url.raw_scheme,
+            host=request.url.raw_host,
+            port=request.url.port,
+            target=request.url.raw_path,
+        )
+        sent = httpcore.Request(
+            method=request.method,
+            url=url,
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions={"timeout": {"connect": at, "read": at, "write": at, "pool": max(at - time.monotonic(), 0)}},
+        )
+        answer = _as_httpx(lambda: self._pool.handle_request(sent))
+        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer))
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class _Body(httpx.SyncByteStream):
+    def __init__(self, answer: httpcore.Response) -> None:
+        self._answer = answer
+
+    def __iter__(self) -> Iterator[bytes]:
+        chunks = self._answer.iter_stream()
+        while (chunk := _as_httpx(lambda: next(chunks, None))) is not None:
+            yield chunk
+
+    def close(self) -> None:
+        self._answer.close()
+
+
+def _as_httpx(call: Callable[[], Any]) -> Any:
+    """httpx names its exceptions like those of httpcore."""
+    try:
+        return call()
+    except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, httpcore.PoolTimeout) as error:
+        kind: type[httpx.TransportError] = getattr(httpx, type(error).__name__, httpx.TransportError)
+        raise kind(str(error)) from error
+    except httpcore.UnsupportedProtocol as error:
+        raise httpx.UnsupportedProtocol(str(error)) from error
+
+
+def _left(at: float | None, error: type[Exception]) -> float:
+    left = (at or 0.0) - time.monotonic()
+    if left <= 0:
+        raise error("the deadline passed")
+    return left
+
+
+class _Network(httpcore.NetworkBackend):
+    """Sockets whose `timeout` is the moment at which to give up."""
+
+    def __init__(self) -> None:
+        self._plain = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        """Each address of the host is tried, all of them within the one deadline."""
+        failed: Exception = httpcore.ConnectError(f"{host} has no address")
+        for address in _addresses(host, port):
+            left = _left(timeout, httpcore.ConnectTimeout)
+            try:
+                return _Stream(self._plain.connect_tcp(address, port, left, local_address, socket_options))
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failed = error
+        raise failed
+
+    def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
+    ) -> httpcore.NetworkStream:
+        left = _left(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._plain.connect_unix_socket(path, left, socket_options))
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise httpcore.ConnectError(str(error)) from error
+    return list(dict.fromkeys(str(one[4][0]) for one in found))
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, plain: httpcore.NetworkStream) -> None:
+        self._plain = plain
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._plain.read(max_bytes, _left(timeout, httpcore.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """The plain stream would grant the whole time again for each piece that a slow server takes."""
+        plain, rest = self._plain.get_extra_info("socket"), memoryview(buffer)
+        try:
+            while rest:
+                plain.settimeout(_left(timeout, httpcore.WriteTimeout))
+                rest = rest[plain.send(rest) :]
+        except TimeoutError as error:
+            raise httpcore.WriteTimeout(str(error)) from error
+        except OSError as error:
+            raise httpcore.WriteError(str(error)) from error
+
+    def close(self) -> None:
+        self._plain.close()
+
+    def start_tls(self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None) -> _Stream:
+        left = _left(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._plain.start_tls(ssl_context, server_hostname, left))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._plain.get_extra_info(info)
+
+
+def read_text(address: str, *, timeout_s: float, largest: int) -> str:
+    """One page, fetched once. Raises httpx.HTTPError or httpx.InvalidURL."""
+    with closing(HttpClient(address, {}, largest=largest)) as client:
+        return client.request("GET", address, Deadline(timeout_s)).raise_for_status().text

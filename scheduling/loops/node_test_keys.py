@@ -1,0 +1,9 @@
+"""Keys of jobs that test nodes. They are kept with the tests, not with attempts."""
+
+from __future__ import annotations
+
+NODE_TEST, NODE_PAIR_TEST = "test.", "world."
+
+
+def is_node_test(key: str) -> bool:
+    return key.startswith((NODE_TEST, NODE_PAIR_TEST))

@@ -1,0 +1,100 @@
+"""As whom the programs of `make up` run when root starts it, and what becomes of files of earlier versions."""
+
+import os
+import pwd
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from acmeweb.services import users
+from scheduling.simulator.accounts import DEFAULT_UIDS
+from tests.acceptance.instance import Instance
+from tests.patience import PATIENCE_S, until
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can give programs users of their own"),
+]
+THEIRS = users.default()
+NOBODY = pwd.getpwnam("nobody")
+
+
+def uid(instance, name):
+    return str(os.stat(f"/proc/{instance.pids()[name]}").st_uid)
+
+
+def chown_all(directory, user):
+    for path in (directory, *directory.rglob("*")):
+        os.chown(path, *user, follow_symlinks=False)
+
+
+def test_programs_run_as_separate_users_and_the_cluster_is_read(instance):
+    instance.start(DEMO="0").ready()
+
+    assert {uid(instance, name) for name in ("web", "workers", "beat")} == {THEIRS.acme}
+    assert (uid(instance, "postgres"), uid(instance, "valkey")) == (THEIRS.postgres, THEIRS.valkey)
+    assert uid(instance, "cluster") == "0"
+    until(lambda: instance.sql("SELECT 1 FROM jobs_node").fetchone(), what="the workers never saw the node")
+
+
+def test_demo_needs_root_for_nothing_but_the_process_runner(instance):
+    instance.start(DEMO="1").ready()
+
+    assert {uid(instance, name) for name in ("web", "workers", "beat", "demo", "cluster")} == {THEIRS.acme}
+    until(lambda: instance.sql("SELECT 1 FROM jobs_node").fetchone(), what="the workers never saw a node")
+
+
+def test_files_of_an_earlier_version_are_taken_over(instance):
+    instance.start(DEMO="0").ready()
+    assert instance.stop() == 0
+    for directory in (instance.place.postgres, instance.place.cluster):
+        chown_all(directory, (NOBODY.pw_uid, NOBODY.pw_gid))
+    chown_all(instance.place.valkey, (0, 0))
+    shutil.rmtree(instance.place.var / "work", ignore_errors=True)
+
+    instance.start(DEMO="0").ready()
+
+    assert uid(instance, "postgres") == THEIRS.postgres
+    assert str((instance.place.cluster / "cluster.sqlite3").stat().st_uid) == "0"
+
+
+def test_ids_that_belong_to_somebody_are_one_sentence(instance):
+    instance.start(ACME_UID_BASE=str(NOBODY.pw_uid - 10))
+
+    assert instance.process.wait(timeout=PATIENCE_S) == 1
+    assert "must be unused, and 65534 is the user nobody; choose another base." in instance.said()
+
+
+def test_a_job_reaches_nothing_of_the_instance(instance):
+    instance.start(DEMO="0").ready()
+    place, pids = instance.place, instance.pids()
+    files = (place.secrets / "*", place.env, place.valkey_conf, place.run / "supervisord.conf", place.postgres / "*")
+    reads = [f"cat {str(path).replace(' ', '?')}" for path in files]
+    reads += [f"cat /proc/{pid}/environ" for pid in pids.values()]
+    signals = [f"kill -CONT {pid} && echo reached" for pid in pids.values()]
+    writes = [f"echo reached >> {str(path).replace(' ', '?')}/x" for path in (place.var, place.cluster, place.work)]
+
+    said = instance.job("; ".join([*reads, *signals, *writes, "id -u", "echo END"]))
+
+    uid, end = said.splitlines()[-2:]
+    assert (int(uid) in DEFAULT_UIDS, end) == (True, "END")
+    assert "reached" not in said and "SECRET_KEY=" not in said
+    assert not any((place.secrets / name).read_text().strip() in said for name in ("postgres", "cluster", "valkey"))
+    assert not any((directory / "x").exists() for directory in (place.var, place.cluster, place.work))
+
+
+def test_an_ordinary_user_is_told_what_is_not_isolated():
+    with tempfile.TemporaryDirectory(prefix="acme-ordinary-") as home:
+        os.chown(home, NOBODY.pw_uid, NOBODY.pw_gid)
+        instance = Instance(Path(home) / "var")
+        instance.start(DEMO="0", user="nobody")
+        try:
+            instance.ready()
+            assert "Not isolated: jobs, Acme and its database all run as the user nobody." in instance.said()
+            assert uid(instance, "postgres") == str(NOBODY.pw_uid)
+            assert instance.stop() == 0
+        finally:
+            instance.end()

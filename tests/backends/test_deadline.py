@@ -1,0 +1,151 @@
+"""Whatever a server does, a call to a cluster ends in time and says what may have happened."""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import closing
+
+import httpx
+import pytest
+
+from scheduling.backends import telemetry
+from scheduling.backends.base import Doubtful, Unanswered, Unreachable
+from scheduling.backends.http_client import AnswerTooLarge, Deadline, HttpClient
+from scheduling.backends.opening import open_backend
+from tests.backends import hostile
+from tests.backends.hostile import HEAD, read_request, serving
+from tests.backends.test_dialect import submission
+from tests.patience import PATIENCE_S
+
+SHORT_S = 0.3
+SLOW = (hostile.silent, hostile.deaf, hostile.trickling, hostile.trickling_headers)
+BROKEN = (
+    hostile.endless_headers,
+    hostile.shorter_than_promised,
+    hostile.cut_off_chunks,
+    hostile.cut_off_json,
+)
+
+
+def backend_of(address, timeout_s=SHORT_S):
+    return closing(open_backend(address, api="v0.0.42", timeout_s=timeout_s))
+
+
+@pytest.mark.parametrize("conversation", SLOW)
+@pytest.mark.parametrize("verb", ["nodes", "jobs", "ping"])
+def test_a_look_at_a_server_that_does_not_finish_its_answer_is_unreachable(conversation, verb):
+    with (
+        serving(conversation) as address,
+        backend_of(address) as backend,
+        pytest.raises(Unreachable, match=r"no whole answer within 0\.3 s"),
+    ):
+        getattr(backend, verb)()
+
+
+@pytest.mark.parametrize("conversation", BROKEN)
+@pytest.mark.parametrize("verb", ["nodes", "jobs"])
+def test_a_broken_answer_to_a_look_is_unreachable(conversation, verb):
+    with (
+        serving(conversation) as address,
+        backend_of(address, PATIENCE_S) as backend,
+        pytest.raises(Unreachable),
+    ):
+        getattr(backend, verb)()
+
+
+@pytest.mark.parametrize("conversation", SLOW)
+def test_a_submission_without_an_answer_in_time_is_doubtful(conversation):
+    with serving(conversation) as address, backend_of(address) as backend, pytest.raises(Unanswered):
+        backend.submit(submission())
+
+
+@pytest.mark.parametrize("conversation", BROKEN)
+def test_a_submission_with_a_broken_answer_is_doubtful(conversation):
+    with serving(conversation) as address, backend_of(address, PATIENCE_S) as backend, pytest.raises(Doubtful):
+        backend.submit(submission())
+
+
+def test_a_large_submission_to_a_server_that_does_not_read_is_doubtful():
+    large = submission(script="x" * (32 << 20))  # more than the sockets' buffers hold, and it takes a while to encode
+
+    with serving(hostile.deaf) as address, backend_of(address, 5.0) as backend, pytest.raises(Doubtful):
+        backend.submit(large)
+
+
+def test_negotiation_that_does_not_end_is_unreachable_and_nothing_was_submitted():
+    with (
+        serving(hostile.trickling) as address,
+        closing(open_backend(address, timeout_s=SHORT_S)) as backend,
+        pytest.raises(Unreachable),
+    ):
+        backend.submit(submission())
+
+
+def test_submissions_after_one_without_an_answer_are_not_sent():
+    with serving(hostile.silent) as address, backend_of(address) as backend:
+        answers = backend.submit_all([submission()] * 32)
+
+    doubtful = [answer for answer in answers if isinstance(answer, Unanswered)]
+    unsent = [answer for answer in answers if isinstance(answer, Unreachable)]
+    assert 1 <= len(doubtful) <= 8
+    assert len(doubtful) + len(unsent) == 32
+
+
+def test_all_questions_of_one_verb_share_one_deadline():
+    """Each answer comes in time for itself; together they are too slow."""
+    rows = [{"job_id": number, "job_state": ["RUNNING"]} for number in range(1, 41)]
+
+    def slow(connection: socket.socket, over) -> None:
+        while asked := read_request(connection):
+            path = asked.split()[1].decode()
+            if path.endswith("/jobs"):
+                said = {"jobs": []}
+            else:
+                over.wait(SHORT_S / 4)
+                said = {"jobs": rows if path.endswith("/state/") else rows[:1]}
+            if path.endswith("/state/"):
+                said = {"jobs": [{"job_id": str(row["job_id"]), "state": row["job_state"]} for row in rows]}
+            body = json.dumps(said).encode()
+            connection.sendall(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    with serving(slow) as address, backend_of(address) as backend:
+        assert backend.jobs() == []
+
+        with pytest.raises(Unreachable, match="no whole answer within"):
+            backend.jobs()
+
+        assert backend.jobs() == []  # one question for everything, because the many were too slow
+
+
+def test_an_answer_larger_than_the_bound_is_refused():
+    with (
+        serving(hostile.endless_body) as address,
+        closing(HttpClient(address, {}, largest=1 << 20)) as client,
+        pytest.raises(AnswerTooLarge, match="larger than 1 MiB"),
+    ):
+        client.request("GET", "/", Deadline(PATIENCE_S))
+
+
+def test_nothing_is_sent_once_the_deadline_passed():
+    with (
+        serving(hostile.silent) as address,
+        closing(HttpClient(address, {})) as client,
+        pytest.raises(httpx.PoolTimeout),
+    ):
+        client.request("POST", "/", Deadline(0.0))
+
+
+def test_a_unix_socket_that_never_answers_is_unreachable_too(tmp_path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "rest.sock"))
+        listener.listen()
+
+        with backend_of(f"unix://{tmp_path}/rest.sock") as backend, pytest.raises(Unreachable, match="within"):
+            backend.nodes()
+
+
+@pytest.mark.parametrize("conversation", SLOW)
+def test_an_exporter_that_does_not_finish_its_page_is_unreachable(conversation):
+    with serving(conversation) as address, pytest.raises(Unreachable):
+        telemetry.read(f"{address}/metrics", timeout_s=SHORT_S)

@@ -1,0 +1,83 @@
+"""A listing older than one seen before is refused, until a clock that was set back is the better explanation."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduling.backends.base import Unreachable
+from scheduling.backends.freshness import SET_BACK_AFTER_S, Freshness, StaleAnswer
+from scheduling.backends.slurm import SlurmBackend
+from tests.backends.test_slurm import UP, slurmrestd
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_listings_in_order_and_of_the_same_second_are_fresh(clock):
+    freshness = Freshness(clock)
+
+    for made_at in (10, 10, 11, None, 11):
+        freshness.check("jobs", made_at)
+
+
+def test_an_older_listing_is_stale_and_each_kind_has_its_own_time(clock):
+    freshness = Freshness(clock)
+    freshness.check("jobs", 10)
+    freshness.check("nodes", 5)
+
+    with pytest.raises(StaleAnswer, match="1 s before"):
+        freshness.check("jobs", 9)
+
+
+def test_after_a_while_of_older_listings_the_clock_was_set_back(clock):
+    freshness = Freshness(clock)
+    freshness.check("jobs", 1000)
+    with pytest.raises(StaleAnswer):
+        freshness.check("jobs", 700)
+
+    clock.now += SET_BACK_AFTER_S
+    freshness.check("jobs", 730)
+
+    freshness.check("jobs", 731)
+    with pytest.raises(StaleAnswer):
+        freshness.check("jobs", 729)
+
+
+def test_one_fresh_listing_ends_the_suspicion(clock):
+    freshness = Freshness(clock)
+    freshness.check("jobs", 1000)
+    with pytest.raises(StaleAnswer):
+        freshness.check("jobs", 700)
+    freshness.check("jobs", 1001)
+
+    clock.now += SET_BACK_AFTER_S
+    with pytest.raises(StaleAnswer):
+        freshness.check("jobs", 700)
+
+
+@pytest.mark.parametrize("what", ["jobs", "nodes"])
+def test_a_cached_listing_is_unreachable(clock, what):
+    def answer(made_at):
+        return 200, {"jobs": [], "nodes": [], "errors": [], "last_update": {"set": True, "number": made_at}}
+
+    answers = {**UP, f"GET /{what}": answer(1000), "GET /jobs/state/": (500, "")}
+    with slurmrestd(answers, api="v0.0.40") as (address, heard):
+        backend = SlurmBackend(address, monotonic=clock)
+        look = getattr(backend, what)
+        look()
+        answers[f"GET /{what}"] = answer(990)
+
+        with pytest.raises(Unreachable, match="10 s before its last answer"):
+            look()
+        backend.close()
+
+    assert heard[-1][3]["Cache-Control"] == "no-cache"

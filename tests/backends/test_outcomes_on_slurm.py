@@ -1,0 +1,101 @@
+"""On a real Slurm that forgets ended jobs after two seconds and keeps no accounting: their ends are found out."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from jobs import clock
+from jobs.lifecycle import Flag, State
+from jobs.models import Attempt, Deed, Job, Node
+from scheduling.backends.opening import open_backend
+from scheduling.loops.outcomes import outcomes_once
+from scheduling.loops.turn import turns
+from scheduling.outcomes import GRACE
+from tests import make
+from tests.backends.real_slurm import started_or_skipped
+from tests.patience import until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def slurm():
+    with started_or_skipped(min_job_age_s=2) as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def backend(slurm):
+    with closing(open_backend(slurm.address)) as backend:
+        yield backend
+
+
+@pytest.fixture
+def cluster(slurm):
+    return make.cluster(nodes=0, address=slurm.address, log_root=str(slurm.output))
+
+
+def look(cluster, backend):
+    turns(cluster.pk, "test", lambda row: backend)
+
+
+def started(cluster, backend, *commands):
+    """Jobs that Slurm has accepted. From here on nobody looks until it has forgotten them."""
+    until(lambda: look(cluster, backend) or Node.objects.usable().count() == 4, what="nodes")
+    jobs = [make.job(cluster=cluster, command=command) for command in commands]
+    look(cluster, backend)
+    assert Attempt.objects.exclude(backend_id="").count() == len(jobs)
+    return jobs
+
+
+def forget(backend):
+    until(lambda: not backend.jobs(), what="that Slurm forgets its jobs")
+
+
+def outcomes(cluster, backend):
+    look(cluster, backend)
+    assert Attempt.objects.live().filter(missing_since=None).count() == 0
+    outcomes_once(cluster, backend, clock.now() + GRACE)
+
+
+def test_ended_jobs_that_slurm_has_forgotten_keep_their_outcomes(cluster, backend):
+    jobs = started(
+        cluster,
+        backend,
+        "#!/bin/sh\nexit 0\n",
+        "#!/bin/bash\nexec sh -c 'exit 3'\n",
+        "#!/bin/bash\ntrap 'exit 4' EXIT\ntrue\n",
+    )
+    forget(backend)
+
+    outcomes(cluster, backend)
+
+    states = [Job.objects.values_list("state", "exit_code", "requeues").get(pk=job.pk) for job in jobs]
+    assert states == [(State.COMPLETED, 0, 0), (State.FAILED, 3, 0), (State.FAILED, 4, 0)]
+
+
+def test_a_job_whose_script_was_killed_waits_for_a_person(cluster, backend):
+    (job,) = started(cluster, backend, "#!/bin/bash\nkill -KILL $PPID; kill -KILL $$\n")
+    forget(backend)
+
+    outcomes(cluster, backend)
+
+    job.refresh_from_db()
+    assert (job.state, Flag.OUTCOME_UNKNOWN in job.flags) == (State.PENDING, True)
+
+
+def test_a_submission_that_is_sent_twice_runs_once(cluster, backend, slurm):
+    (job,) = started(cluster, backend, f"#!/bin/sh\necho once >> {slurm.output}/effects\n")
+    forget(backend)
+    # As after a failover that lost these commits
+    Attempt.objects.update(backend_id="", confirmed_at=None)
+    Deed.objects.update(done_at=None, tries=0, tries_without_effect=0, due_at=clock.now(), in_hand=False)
+
+    until(lambda: look(cluster, backend) or Attempt.objects.get().missing_since, what="the refused repetition")
+    outcomes_once(cluster, backend, clock.now() + GRACE)
+
+    job.refresh_from_db()
+    assert (slurm.output / "effects").read_text() == "once\n"
+    assert job.state == State.COMPLETED

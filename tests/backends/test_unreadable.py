@@ -1,0 +1,196 @@
+"""One row that cannot be read is set aside; the others are read, and nothing is concluded about that one."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.lifecycle import State
+from scheduling.backends import dialect
+from scheduling.backends.base import Unreachable
+from scheduling.backends.dialect import DIALECTS, OddAnswer
+from scheduling.backends.opening import open_backend
+from tests.backends.test_dialect import recorded
+from tests.backends.test_seen import Cluster, asked, job
+from tests.backends.test_slurm import slurmrestd
+
+NODE = {"name": "n1", "state": ["IDLE"], "cpus": 4}
+BAD_STATE, BAD_NODES = {"job_state": ["ASLEEP"]}, {"nodes": "gpu[1-"}
+
+
+@pytest.fixture
+def cluster():
+    made = Cluster()
+    with slurmrestd(made.answers) as (made.address, made.heard):
+        made.backend = open_backend(made.address)
+        yield made
+        made.backend.close()
+
+
+def names(listing):
+    return [(row.name, row.key) for row in listing.unreadable]
+
+
+@pytest.mark.parametrize("version", DIALECTS)
+@pytest.mark.parametrize("bad", [BAD_STATE, BAD_NODES, {"start_time": {}}, {"exit_code": "x", "job_state": ["FAILED"]}])
+def test_one_unreadable_job_among_recorded_ones_is_set_aside(version, bad):
+    answer = recorded(version)["jobs"]
+    answer["jobs"][2] |= bad
+    if bad == {"start_time": {}}:
+        answer["jobs"][2]["start_time"] = {"number": "soon"}
+
+    listing = dialect.jobs(answer)
+
+    assert len(listing) == len(answer["jobs"]) - 1
+    assert names(listing) == [(str(answer["jobs"][2]["job_id"]), answer["jobs"][2]["comment"].removeprefix("acme:"))]
+    assert listing.unreadable[0].sentence.startswith(f"job {answer['jobs'][2]['job_id']}: ")
+
+
+@pytest.mark.parametrize("version", DIALECTS)
+@pytest.mark.parametrize("bad", [{"cpus": "many"}, {"gres": 8}, {"boot_time": 10**30}])
+def test_one_unreadable_node_among_recorded_ones_is_set_aside(version, bad):
+    answer = recorded(version)["nodes"]
+    broken, *others = answer["nodes"]
+    broken |= bad
+
+    listing = dialect.nodes(answer)
+
+    assert [node.name for node in listing] == [other["name"] for other in others]
+    assert [row.name for row in listing.unreadable] == [broken["name"]]
+    assert listing.hides_node(broken["name"])
+    assert not listing.hides_node("node5")
+
+
+@pytest.mark.parametrize("name", [None, "", 7, ["n"], "x" * 1000])
+def test_a_node_without_a_usable_name_may_be_any_node_that_is_not_listed(name):
+    listing = dialect.nodes({"nodes": [NODE, {"name": name, "state": ["IDLE"]}]})
+
+    assert [node.name for node in listing] == ["n1"]
+    assert listing.hides_node("n2") == (not isinstance(name, str) or not name)
+
+
+@pytest.mark.parametrize("row", [None, 7, "job", [], {}, {"job_id": None, "comment": 7}])
+def test_a_job_without_id_and_key_may_be_any_job_that_is_not_listed(row):
+    listing = dialect.jobs({"jobs": [job(1, "RUNNING"), row]})
+
+    assert names(listing) == [("", "")]
+    assert listing.hides_job("12", "k12")
+    assert listing.hides_job("", "k12")
+
+
+@pytest.mark.parametrize(
+    ("row", "hidden"),
+    [
+        (job(12, "ASLEEP"), True),
+        (job(13, "ASLEEP"), False),
+        ({**job(12, "ASLEEP"), "comment": "somebody else's"}, True),
+        ({**job(13, "ASLEEP"), "comment": "somebody else's"}, False),
+        ({**job(13, "ASLEEP"), "comment": 7}, False),
+        ({**job(13, "RUNNING"), "job_id": "x", "comment": "acme:k12"}, True),
+        ({**job(13, "RUNNING"), "job_id": "x", "comment": "somebody else's"}, False),
+    ],
+)
+def test_an_unreadable_row_hides_the_job_that_it_may_be(row, hidden):
+    listing = dialect.jobs({"jobs": [job(1, "RUNNING"), row]})
+
+    assert listing.hides_job("12", "k12") is hidden
+
+
+def test_a_submission_in_doubt_is_hidden_by_a_row_whose_comment_cannot_be_read():
+    readable = dialect.jobs({"jobs": [job(1, "RUNNING"), {**job(13, "ASLEEP"), "comment": "theirs"}]})
+    unreadable = dialect.jobs({"jobs": [job(1, "RUNNING"), {**job(13, "ASLEEP"), "comment": 7}]})
+
+    assert not readable.hides_job("", "k12")
+    assert unreadable.hides_job("", "k12")
+
+
+@pytest.mark.parametrize("read", [dialect.jobs, dialect.nodes, dialect.job_states])
+def test_an_answer_of_which_more_than_half_cannot_be_read_is_odd_as_a_whole(read):
+    with pytest.raises(OddAnswer, match="1 of 1 "):
+        read({"jobs": [{}], "nodes": [{}]})
+
+
+def test_the_other_jobs_are_seen_and_the_unreadable_one_is_named(cluster):
+    cluster.has(job(1, "RUNNING"), job(2, "ASLEEP"), job(3, "PENDING"))
+
+    seen = cluster.backend.jobs()
+
+    assert [one.backend_id for one in seen] == ["1", "3"]
+    assert names(seen) == [("2", "k2")]
+
+
+def test_a_job_that_becomes_unreadable_is_set_aside_with_what_was_last_seen(cluster):
+    cluster.has(job(1, "RUNNING"), job(2, "RUNNING", nodes="n1", gres_detail=["gpu:2(IDX:0-1)"]))
+    cluster.backend.jobs()
+    cluster.has(job(1, "RUNNING"), job(2, "ASLEEP"))
+
+    seen = cluster.backend.jobs()
+
+    assert [one.backend_id for one in seen] == ["1"]
+    assert names(seen) == [("2", "k2")]
+    assert seen.unreadable[0].last_seen.gpus == {"n1": (0, 1)}
+
+
+def test_a_job_that_was_never_read_is_asked_for_at_each_look(cluster):
+    """Which GPUs it holds is not known at all."""
+    cluster.has(job(1, "RUNNING"), job(2, "ASLEEP"))
+    cluster.backend.jobs()
+    cluster.backend.jobs()
+    asked(cluster)
+
+    cluster.backend.jobs()
+
+    assert asked(cluster) == ["jobs/state/", "job/2"]
+
+
+def test_an_unreadable_job_that_was_read_before_is_asked_for_again_once_its_state_moves(cluster):
+    cluster.has(job(1, "RUNNING"), job(2, "RUNNING"))
+    cluster.backend.jobs()
+    cluster.has(job(1, "RUNNING"), job(2, "ASLEEP"))
+    cluster.backend.jobs()
+    cluster.backend.jobs()
+    asked(cluster)
+
+    cluster.backend.jobs()
+    assert asked(cluster) == ["jobs/state/"]
+
+    cluster.has(job(1, "RUNNING"), job(2, "COMPLETED"))
+    seen = cluster.backend.jobs()
+    assert {one.backend_id: one.state for one in seen} == {"1": State.RUNNING, "2": State.COMPLETED}
+    assert seen.unreadable == ()
+
+
+def test_an_unreadable_job_that_is_gone_is_gone(cluster):
+    cluster.has(job(1, "RUNNING"), job(2, "ASLEEP"))
+    cluster.backend.jobs()
+    cluster.has(job(1, "RUNNING"))
+
+    assert cluster.backend.jobs().unreadable == ()
+
+
+def test_a_row_without_an_id_in_the_short_list_hides_whoever_is_absent(cluster):
+    cluster.has(job(1, "RUNNING"), job(2, "RUNNING"))
+    cluster.backend.jobs()
+    states = [{"job_id": "1", "state": ["RUNNING"]}, {"job_id": None, "state": ["RUNNING"]}]
+    cluster.answers["GET /jobs/state/"] = 200, {"jobs": states, "errors": []}
+
+    seen = cluster.backend.jobs()
+
+    assert [one.backend_id for one in seen] == ["1"]
+    assert seen.hides_job("2", "k2")
+
+
+def test_a_lookup_by_key_does_not_say_no_while_a_row_may_be_the_job(cluster):
+    cluster.has(job(1, "RUNNING"), {**job(2, "ASLEEP"), "comment": 7})
+
+    assert cluster.backend.find("k1").backend_id == "1"
+    with pytest.raises(Unreachable, match="cannot be read"):
+        cluster.backend.find("k2")
+
+
+def test_unreadable_nodes_are_told_again_while_nothing_moved(cluster):
+    rows = [NODE, {**NODE, "name": "n2", "cpus": "many"}]
+    cluster.answers["GET /nodes"] = 200, {"nodes": rows, "errors": []}
+    cluster.backend.nodes()
+    cluster.answers["GET /nodes"] = 200, {"nodes": [], "errors": []}
+
+    assert [row.name for row in cluster.backend.nodes().unreadable] == ["n2"]

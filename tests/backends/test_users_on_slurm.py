@@ -1,0 +1,84 @@
+"""Jobs on a real Slurm run as the person who submitted them, by either method."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+
+import pytest
+
+from jobs.lifecycle import State
+from scheduling.backends.base import Refused
+from scheduling.backends.opening import open_backend
+from scheduling.backends.senders import HeaderSenders, TokenSenders
+from tests.backends.real_slurm import started_or_skipped
+from tests.backends.test_dialect import submission
+from tests.patience import until
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root's Slurm runs jobs of several users"),
+]
+USERS = ("games", "www-data")  # that every machine has
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    with started_or_skipped() as slurm:
+        slurm.output.chmod(0o1777)
+        yield slurm
+
+
+@pytest.fixture
+def opened(slurm):
+    """Opens backends, and closes them after the test."""
+    with ExitStack() as stack:
+        yield lambda senders: stack.enter_context(
+            closing(open_backend(slurm.tcp_address, user=slurm.user, token=slurm.token(), senders=senders))
+        )
+
+
+def header_senders(slurm):
+    return HeaderSenders(service_user=slurm.user, token=slurm.token())
+
+
+def ran_as(slurm, backend, user):
+    log = slurm.output / f"{user}.out"
+    place = {"nodes": (slurm.nodes[0],), "gpus_per_node": 1, "cpus_per_node": 1, "gpu_model": "a100", "workdir": "/tmp"}
+    backend.submit(submission(key=user, account="", script="id -un", user=user, stdout=str(log), **place))
+    until(lambda: log.exists() and log.read_text())
+    return log.read_text().strip()
+
+
+def test_jobs_run_as_the_users_named_to_a_token_that_may_act_for_others(slurm, opened):
+    backend = opened(header_senders(slurm))
+
+    assert [ran_as(slurm, backend, user) for user in USERS] == [*USERS]
+
+
+def test_jobs_run_as_the_users_of_their_own_tokens(slurm, opened):
+    read = {f"/tokens/{user}": slurm.token(user) for user in USERS}.__getitem__
+    senders = TokenSenders(service_user=slurm.user, directory="/tokens", read=read, now=lambda: datetime.now(UTC))
+    backend = opened(senders)
+
+    assert [ran_as(slurm, backend, user) for user in USERS] == [*USERS]
+
+
+def test_user_whom_slurm_does_not_know_is_refused_and_leaves_no_job(slurm, opened):
+    backend = opened(header_senders(slurm))
+
+    with pytest.raises(Refused, match="the cluster knows no user lovelace"):
+        ran_as(slurm, backend, "lovelace")
+
+    assert until(lambda: backend.find("lovelace")).state == State.CANCELLED
+
+
+def test_service_token_cancels_the_job_of_a_user(slurm, opened):
+    backend = opened(header_senders(slurm))
+    place = {"nodes": (slurm.nodes[1],), "gpus_per_node": 1, "cpus_per_node": 1, "gpu_model": "a100", "workdir": "/tmp"}
+    job = backend.submit(submission(key="c", account="", script="sleep 600", user="games", stdout="/dev/null", **place))
+
+    backend.cancel(job)
+
+    until(lambda: (seen := backend.find("c")) and seen.state == State.CANCELLED)

@@ -1,0 +1,540 @@
+"""Everything that a storm does to a running instance. Each fault says whether it happened, so that the count is true.
+
+Instant faults kill or cut something. Lasting ones keep up a condition for some seconds and end it again; one of them is
+active at a time, while instant ones go on beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import httpx
+import psycopg
+import redis
+from celery import Celery
+from psycopg.conninfo import conninfo_to_dict
+
+from acmeweb.env import read_file
+from acmeweb.services import leash, postgres
+from acmeweb.services.supervisor import Silent
+from tests.acceptance.instance import Instance
+from tests.chaos import proxy as answers
+from tests.chaos.disks import Disk
+from tests.chaos.proxy import Proxy
+from tests.chaos.record import Record
+from tests.patience import until
+
+TURNS_QUEUE = "turns"
+WORKERS = "workers"
+LEASE_S = 33.0  # longer than the lease of a loop
+LOST_S = 10.0  # of commits, in a failover
+CLOCK_OFFSET_S = 300
+LEASE_HOLDER = """
+SELECT holder, term FROM scheduling_lease WHERE name LIKE 'cluster:%' AND expires_at > clock_timestamp()
+"""
+RUNNING_LOGS = """
+SELECT log_path FROM jobs_attempt WHERE ended_at IS NULL AND confirmed_at IS NOT NULL AND log_path <> ''
+ORDER BY id DESC LIMIT 5
+"""
+CUT_SESSIONS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+IN_THE_MIDDLE = " AND (state <> 'idle' OR query ILIKE 'COMMIT%')"
+
+
+@dataclass(kw_only=True)
+class Site:
+    """What faults act on."""
+
+    instance: Instance
+    record: Record
+    proxy: Proxy
+    second: Second
+    over: threading.Event
+    min_job_age_s: float
+    disks: Mapping[str, Disk]
+    failed_over: Callable[[float], None]  # is told when the backup began, while the database is stopped
+    spared: Counter[str] = field(default_factory=Counter)  # programs that are not killed just now
+    workers: threading.Lock = field(default_factory=threading.Lock)  # held by who freezes workers
+
+    def pids(self, program: str) -> list[int]:
+        """Of all programs of this kind (`web` is also `web-2`); of workers also the processes that they forked."""
+        found = [pid for name, pid in self.instance.pids().items() if name.startswith(program)]
+        return _with_descendants(found) if program == WORKERS else found
+
+    @contextmanager
+    def sparing(self, *programs: str) -> Iterator[None]:
+        self.spared.update(programs)
+        try:
+            yield
+        finally:
+            self.spared.subtract(programs)
+
+
+Strike = Callable[[Site, Random], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    name: str
+    sentence: str
+    strike: Strike
+    lasting: bool = False
+    times: int = 1  # in a storm of eight minutes, of a lasting fault
+    quick: bool = True  # takes part in the short storm
+    disk: str = ""  # needs this disk to be one that can be filled
+
+
+class Second:
+    """A second worker on the same instance; killed, it is back at once."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.process = self._start()
+
+    def revive(self) -> None:
+        """What the process runner does for the others."""
+        if self.process.poll() is not None:
+            self.process = self._start()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        place = self.instance.place
+        words = [sys.executable, "-m", "acmeweb.services.workers", "--queues", TURNS_QUEUE]
+        with (place.log / "second.log").open("ab") as out:
+            return subprocess.Popen(
+                leash.command(words, stop="KILL", parent=os.getpid(), hold=place.alive),
+                cwd=Path(__file__).parents[2],
+                env=self.instance.surroundings(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+
+
+# Instant faults
+
+
+def kill(program: str) -> Strike:
+    def strike(site: Site, dice: Random) -> bool:
+        if site.spared[program]:
+            return False
+        pids = site.pids(program)
+        with suppress(ProcessLookupError):
+            if pids:
+                os.kill(dice.choice(pids), signal.SIGKILL)
+                return True
+        return False
+
+    return strike
+
+
+def kill_second(site: Site, dice: Random) -> bool:
+    if site.spared[WORKERS]:
+        return False
+    site.second.kill()
+    site.second.revive()
+    return True
+
+
+def flush(site: Site, dice: Random) -> bool:
+    with suppress(redis.RedisError), _valkey(site.instance) as valkey:
+        return bool(valkey.flushall())
+    return False
+
+
+@contextmanager
+def _valkey(instance: Instance) -> Iterator[redis.Redis]:
+    client = redis.Redis.from_url(read_file(instance.place.env)["VALKEY_URL"], socket_timeout=3)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def duplicate(site: Site, dice: Random) -> bool:
+    """The same message three times under one id, as from a broker that delivers it again too early."""
+    broker = read_file(site.instance.place.env)["VALKEY_URL"]
+    options = {"max_retries": 0, "socket_connect_timeout": 2}
+    with Celery("storm", broker=broker, broker_transport_options=options, set_as_current=False) as app:
+        cluster, name = site.record.cluster(), f"storm-{dice.random()}"
+        try:
+            for _ in range(3):
+                app.send_task("scheduling.turn", [cluster], task_id=name, retry=False, queue=TURNS_QUEUE)
+        except Exception:  # whatever the broker's library raises when nobody is there
+            return False
+    return True
+
+
+def cut(site: Site, dice: Random) -> bool:
+    """Sessions in the middle of something, so that some commit is cut off from its answer."""
+    with suppress(psycopg.Error):
+        for _ in range(40):
+            if site.instance.sql(CUT_SESSIONS + IN_THE_MIDDLE).fetchall():
+                return True
+            time.sleep(0.02)
+    return False
+
+
+# Frozen processes
+
+
+def freeze_lease_holder(site: Site, dice: Random) -> bool:
+    """Stop the process that holds the lease until it has run out and another one has taken it."""
+    with site.workers:
+        pid = _stop_lease_holder(site)
+        if not pid:
+            return False
+        site.over.wait(LEASE_S)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        return True
+
+
+def _stop_lease_holder(site: Site) -> int:
+    """Its pid, if it still holds the lease now that it is stopped; turns are short, so mostly it does not."""
+    for _ in range(400):
+        with suppress(psycopg.Error, OSError):
+            if holder := site.instance.sql(LEASE_HOLDER).fetchone():
+                pid = int(holder[0].rpartition(":")[2])
+                os.kill(pid, signal.SIGSTOP)
+                if site.instance.sql(LEASE_HOLDER).fetchone() == holder:
+                    return pid
+                os.kill(pid, signal.SIGCONT)
+        if site.over.wait(0.005):
+            break
+    return 0
+
+
+def freeze_workers(site: Site, dice: Random) -> bool:
+    """For longer than the cluster remembers ended jobs."""
+    with site.workers, site.sparing(WORKERS):
+        stopped = _with_descendants([*site.pids(WORKERS), site.second.process.pid])
+        _signal_all(stopped, signal.SIGSTOP)
+        try:
+            site.over.wait(site.min_job_age_s + dice.uniform(3, 7))
+        finally:
+            _signal_all(stopped, signal.SIGCONT)
+    return len(stopped) > 1
+
+
+def _with_descendants(pids: Sequence[int]) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = list(pids)
+    for pid in found:  # grows while it is walked
+        found += children.get(pid, [])
+    return found
+
+
+def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+# Faults of the cluster's answers
+
+
+def damaged(fault: answers.Fault, seconds: tuple[float, float]) -> Strike:
+    def strike(site: Site, dice: Random) -> bool:
+        before = site.proxy.damaged
+        with site.proxy.active(fault):
+            site.over.wait(dice.uniform(*seconds))
+        return site.proxy.damaged > before
+
+    return strike
+
+
+def wrong_clock(site: Site, dice: Random) -> bool:
+    if not _set_clock(site, dice.choice((CLOCK_OFFSET_S, -CLOCK_OFFSET_S))):
+        return False
+    site.over.wait(dice.uniform(10, 15))
+    until(lambda: _set_clock(site, 0), what="the cluster does not take back its wrong clock")
+    return True
+
+
+def _set_clock(site: Site, offset_s: int) -> bool:
+    token = {"X-SLURM-USER-TOKEN": site.instance.place.cluster_token.read_text().strip()}
+    with suppress(httpx.HTTPError):
+        address = f"{site.instance.cluster_url()}/clock"
+        answer = httpx.post(address, json={"offset_s": offset_s}, headers=token, timeout=5, trust_env=False)
+        return answer.is_success
+    return False
+
+
+# Full disks, and logs that block
+
+
+def full_disk(name: str, seconds: tuple[float, float]) -> Strike:
+    def strike(site: Site, dice: Random) -> bool:
+        with site.sparing(name), site.disks[name].full():
+            site.over.wait(dice.uniform(*seconds))
+        return True
+
+    return strike
+
+
+def blocking_logs(site: Site, dice: Random) -> bool:
+    """Pipes without a writer in the place of logs that are being written."""
+    replaced = []
+    with suppress(psycopg.Error):
+        running = [Path(path) for (path,) in site.instance.sql(RUNNING_LOGS).fetchall()]
+        replaced = [path for path in running if _replace_by_pipe(path)]
+    site.over.wait(dice.uniform(6, 10))
+    for path in replaced:
+        with suppress(FileNotFoundError):
+            _aside(path).rename(path)
+    return bool(replaced)
+
+
+def _replace_by_pipe(path: Path) -> bool:
+    with suppress(FileNotFoundError, FileExistsError):
+        path.rename(_aside(path))
+        os.mkfifo(path, 0o644)
+        return True
+    return False
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.aside")
+
+
+# The database
+
+
+def read_only(seconds: tuple[float, float]) -> Strike:
+    """As after a switch to a standby that is not promoted yet."""
+
+    def strike(site: Site, dice: Random) -> bool:
+        if not _configure(site, "ALTER SYSTEM SET default_transaction_read_only = on"):
+            return False
+        site.over.wait(dice.uniform(*seconds))
+        until(lambda: _configure(site, "ALTER SYSTEM RESET default_transaction_read_only"), what="it stays read-only")
+        return True
+
+    return strike
+
+
+def _configure(site: Site, setting: str) -> bool:
+    with suppress(psycopg.Error, OSError):
+        site.instance.sql(setting)
+        site.instance.sql("SELECT pg_reload_conf()")
+        site.instance.sql(CUT_SESSIONS)
+        return True
+    return False
+
+
+def failover(site: Site, dice: Random) -> bool:
+    """The database comes back as it was ten seconds ago, while the cluster keeps running."""
+    with site.sparing("postgres"):
+        began = time.monotonic()
+        backup = _base_backup(site.instance)
+        if backup is None:
+            return False
+        site.over.wait(LOST_S)
+        with _stopped_database(site.instance):
+            data = backup.with_name("data")
+            shutil.rmtree(data)
+            backup.rename(data)
+            site.failed_over(began)
+        until(lambda: site.record.cluster(), what="the database does not come back")
+    return True
+
+
+@contextmanager
+def _stopped_database(instance: Instance) -> Iterator[None]:
+    until(lambda: _halted(instance), what="the database does not stop")
+    try:
+        yield
+    finally:
+        until(lambda: _started(instance), what="the database does not start")
+
+
+def _halted(instance: Instance) -> bool:
+    with suppress(Silent):
+        instance.halt("postgres")
+    running = instance.pids()
+    return bool(running) and "postgres" not in running
+
+
+def _started(instance: Instance) -> bool:
+    with suppress(Silent):
+        instance.launch("postgres")
+    with suppress(psycopg.Error, OSError):
+        return bool(instance.sql("SELECT 1"))
+    return False
+
+
+def _base_backup(instance: Instance) -> Path | None:
+    """A copy of the running database beside its directory, owned as that is; None if it was killed meanwhile."""
+    home = instance.place.postgres
+    backup, account = home / "backup", conninfo_to_dict(instance.surroundings()["DATABASE_URL"])
+    shutil.rmtree(backup, ignore_errors=True)
+    words = [str(postgres.binary("pg_basebackup")), "-h", str(account["host"]), "-p", str(account["port"])]
+    words += ["-U", str(account["user"]), "-D", str(backup), "-X", "stream", "-c", "fast"]
+    environment = {**os.environ, "PGPASSWORD": str(account["password"])}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return None
+    owner = (home / "data").stat()
+    for path in [backup, *backup.rglob("*")]:
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+    return backup
+
+
+EVERY = (
+    Fault(
+        name="worker",
+        sentence="kill -9 of a worker, of a process that it forked, or of the parent of all workers",
+        strike=kill(WORKERS),
+    ),
+    Fault(name="second", sentence="kill -9 of a second worker that takes turns as well", strike=kill_second),
+    Fault(name="beat", sentence="kill -9 of beat", strike=kill("beat")),
+    Fault(name="web", sentence="kill -9 of a web process", strike=kill("web")),
+    Fault(name="cluster", sentence="kill -9 of the cluster's server", strike=kill("cluster")),
+    Fault(name="valkey", sentence="kill -9 of Valkey", strike=kill("valkey")),
+    Fault(name="postgres", sentence="kill -9 of PostgreSQL", strike=kill("postgres")),
+    Fault(name="flush", sentence="Valkey loses everything it holds", strike=flush),
+    Fault(name="duplicate", sentence="one message is delivered three times", strike=duplicate),
+    Fault(name="cut", sentence="database sessions are cut in the middle of a transaction", strike=cut),
+    Fault(
+        name="stopped",
+        sentence="the process that holds the lease is frozen until another one has taken it",
+        strike=freeze_lease_holder,
+        lasting=True,
+        quick=False,
+    ),
+    Fault(
+        name="frozen",
+        sentence="all workers are frozen for longer than the cluster remembers ended jobs",
+        strike=freeze_workers,
+        lasting=True,
+        times=2,
+    ),
+    Fault(
+        name="truncated",
+        sentence="answers of the cluster break off",
+        strike=damaged(answers.truncated, (5, 8)),
+        lasting=True,
+        times=2,
+    ),
+    Fault(
+        name="unreadable",
+        sentence="one row among valid ones has an unknown state, an odd list of nodes, or no name",
+        strike=damaged(answers.unreadable_row, (6, 10)),
+        lasting=True,
+        times=2,
+    ),
+    Fault(
+        name="stale",
+        sentence="the cluster repeats answers that are some seconds old",
+        strike=damaged(answers.stale, (6, 10)),
+        lasting=True,
+        times=2,
+    ),
+    Fault(
+        name="trickling",
+        sentence="answers of the cluster arrive at one byte per second",
+        strike=damaged(answers.trickling, (8, 14)),
+        lasting=True,
+        times=2,
+    ),
+    Fault(
+        name="unanswered",
+        sentence="the cluster accepts connections and never answers",
+        strike=damaged(answers.unanswered, (6, 12)),
+        lasting=True,
+        times=2,
+    ),
+    Fault(
+        name="clock",
+        sentence="the cluster's clock is five minutes ahead or behind",
+        strike=wrong_clock,
+        lasting=True,
+        times=2,
+    ),
+    Fault(
+        name="full_logs",
+        sentence="the disk of the job logs is full",
+        strike=full_disk("logs", (5, 8)),
+        lasting=True,
+        times=2,
+        quick=False,
+        disk="logs",
+    ),
+    Fault(
+        name="full_postgres",
+        sentence="the disk of PostgreSQL is full",
+        strike=full_disk("postgres", (4, 6)),
+        lasting=True,
+        quick=False,
+        disk="postgres",
+    ),
+    Fault(
+        name="full_valkey",
+        sentence="the disk of Valkey is full",
+        strike=full_disk("valkey", (5, 8)),
+        lasting=True,
+        quick=False,
+        disk="valkey",
+    ),
+    Fault(
+        name="read_only",
+        sentence="PostgreSQL accepts no writes for up to a minute",
+        strike=read_only((30, 60)),
+        lasting=True,
+        quick=False,
+    ),
+    Fault(
+        name="failover",
+        sentence="PostgreSQL loses the commits of ten seconds while the cluster keeps running",
+        strike=failover,
+        lasting=True,
+        quick=False,
+    ),
+    Fault(
+        name="pipes",
+        sentence="logs of running jobs become pipes that block whoever reads them",
+        strike=blocking_logs,
+        lasting=True,
+        times=2,
+    ),
+)
+NEIGHBOUR = "neighbour", "a second installation drives the same cluster and submits jobs of its own"
+
+
+def instant() -> list[Fault]:
+    return [fault for fault in EVERY if not fault.lasting]
+
+
+def lasting(*, quick: bool) -> list[Fault]:
+    return [fault for fault in EVERY if fault.lasting and (fault.quick or not quick)]
+
+
+def plan(faults: Sequence[Fault], dice: Random) -> Iterator[Fault]:
+    """Each once in random order, then those again that come several times, then any of these without an end."""
+    for number in range(max((fault.times for fault in faults), default=0)):
+        due = [fault for fault in faults if fault.times > number]
+        yield from dice.sample(due, len(due))
+    while faults:
+        yield dice.choice([fault for fault in faults if fault.times > 1] or list(faults))

@@ -1,0 +1,91 @@
+"""A second installation of Acme on the same cluster, which it drives as well.
+
+It has a database, workers and web server of its own and speaks to the cluster directly. Both submit jobs; neither may
+cancel the other's, nor promise GPUs on which a job of the other runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from tests.acceptance.instance import Instance
+from tests.chaos import judge
+from tests.chaos.people import Caller, People
+from tests.chaos.record import Record
+from tests.chaos.submitter import Submitter, neighbour
+from tests.patience import until
+
+MOST_UNFINISHED = 40
+BATCH = 10
+UNENDED = "SELECT public_id FROM jobs_job WHERE ended_at IS NULL"
+
+
+def clear(caller: Caller, instance: Instance, over: threading.Event) -> None:
+    """Nobody of the demo submits any more, and nothing of it runs: its jobs would hold the cluster for minutes."""
+    instance.halt("demo")
+    # Before its first look at the cluster an instance refuses jobs: it knows no node to size them by
+    until(lambda: instance.sql("SELECT 1 FROM jobs_node LIMIT 1").fetchone(), 120, "no node was reported")
+    if theirs := [job for (job,) in instance.sql(UNENDED).fetchall()]:
+        caller.ask("jobs/verbs/", {"verb": "cancel", "ids": theirs}, key=f"clear-{instance.port}", over=over)
+
+
+class Neighbour:
+    def __init__(self, first: Instance, var: Path, seed: int) -> None:
+        self.first, self.seed = first, seed
+        self.instance = Instance(var)
+        self.record = Record(self.instance)
+        self.submitter: Submitter | None = None
+        self.people: People | None = None
+
+    def run_until(self, over: threading.Event) -> None:
+        """Start, join the cluster and submit until the storm is over."""
+        self.instance.start(ACME_WEB_PROCESSES="1").ready()
+        caller = Caller(self.instance)
+        clear(caller, self.instance, over)
+        until(lambda: over.is_set() or not self.instance.sql(UNENDED).fetchone(), what="jobs of the demo do not end")
+        self._join_cluster()
+        self.submitter = Submitter(
+            caller, self.record, draw=neighbour, seed=self.seed, most_unfinished=MOST_UNFINISHED, batch=BATCH
+        )
+        self.people = People(caller, self.record, Record(self.first), Random(f"neighbours:{self.seed}"), recovery=False)
+        watching = threading.Thread(target=self.submitter.watch_until, args=(over,))
+        deciding = threading.Thread(target=self.people.decide_until, args=(over,))
+        watching.start(), deciding.start()
+        self.submitter.submit_until(over, most=1_000)
+        watching.join(), deciding.join()
+
+    def _join_cluster(self) -> None:
+        place = self.first.place
+        words = ["--address", self.first.cluster_url(), "--token-file", str(place.cluster_token)]
+        words += ["--log-root", str(place.var / "cluster" / "logs")]
+        self.instance.command("seed_demo", *words)
+        self.instance.halt("cluster")
+
+    @property
+    def took_part(self) -> bool:
+        return bool(self.submitter and self.submitter.accepted)
+
+    def unfinished(self) -> set[str]:
+        return self.record.unfinished(set(self.submitter.accepted)) if self.submitter else set()
+
+    def violations(self, ours: judge.Evidence) -> Sequence[str]:
+        """Of its own record, and of each installation against the other."""
+        if self.submitter is None:
+            return []
+        theirs = self.record.evidence(
+            self.submitter.accepted, self.submitter.final_once, self.submitter.withdrawn, effects=()
+        )
+        own = {row.job for row in theirs.rows}
+        theirs = replace(theirs, effects=[effect for effect in ours.effects if effect.job in own])
+        found = [*judge.violations(theirs), *judge.promised_while_held(theirs.events, ours.holdings)]
+        found += judge.promised_while_held(ours.events, theirs.holdings)
+        return [f"second installation: {sentence}" for sentence in found]
+
+    def end(self) -> None:
+        with suppress(OSError):
+            self.instance.end()

@@ -1,0 +1,263 @@
+"""A proxy between Acme and the cluster's HTTP port that damages answers while a fault is active.
+
+Acme's row of the cluster names the proxy's address; the judge and the harness talk to the cluster itself. Requests are
+forwarded one by one over a fresh connection, and each answer is read completely before any byte of it is passed on, so
+a fault can cut, change, delay or replace it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+HISTORY_S = 20.0  # how long answers are kept for the fault "stale"
+STALE_S = 4.0
+TRICKLE_PAUSE_S = 1.0
+MOST_HEADER_BYTES = 64 * 1024
+# Headers of one connection; the proxy writes its own
+HOP_BY_HOP = frozenset({"connection", "keep-alive", "content-length", "transfer-encoding"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """A request or an answer of HTTP/1.1, completely read."""
+
+    first_line: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    def header(self, name: str) -> str:
+        return next((value for key, value in self.headers if key.lower() == name), "")
+
+    @property
+    def method(self) -> str:
+        return self.first_line.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        """Of a request, without the query."""
+        return self.first_line.split(" ")[1].partition("?")[0]
+
+    def encoded(self, connection: str) -> bytes:
+        kept = [f"{key}: {value}" for key, value in self.headers if key.lower() not in HOP_BY_HOP]
+        head = [self.first_line, *kept, f"Content-Length: {len(self.body)}", f"Connection: {connection}"]
+        return "\r\n".join([*head, "", ""]).encode("latin-1") + self.body
+
+
+Fault = Callable[["Proxy", Message, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
+
+
+class Proxy:
+    """Runs an event loop in a thread of its own. `active(fault)` damages answers for the time of a with block."""
+
+    def __init__(self, upstream: str, *, seed: int = 0, trickle_pause_s: float = TRICKLE_PAUSE_S) -> None:
+        host, _, port = upstream.removeprefix("http://").partition(":")
+        self._upstream = (host, int(port))
+        self.random = Random(f"proxy:{seed}")
+        self.trickle_pause_s = trickle_pause_s
+        self.stale_s = STALE_S  # a stale answer is at least this old
+        self.damaged = 0  # answers since the start
+        self._fault: Fault | None = None
+        self._history: dict[str, deque[tuple[float, Message]]] = defaultdict(deque)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self._server = self._call(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    @contextmanager
+    def active(self, fault: Fault) -> Iterator[None]:
+        self._fault = fault
+        try:
+            yield
+        finally:
+            self._fault = None
+
+    def close(self) -> None:
+        self._call(self._shut_down())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
+
+    async def _shut_down(self) -> None:
+        self._server.close()
+        open_connections = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in open_connections:
+            task.cancel()
+        await asyncio.gather(*open_connections, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (request := await read_message(reader)) and await self._answer(request, reader, writer):
+                pass
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            pass  # one of the two sides was killed, or the proxy is closed
+        finally:
+            writer.close()
+
+    async def _answer(self, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; whether the connection can be used for another one."""
+        if fault := self._fault:
+            return await fault(self, request, reader, writer)
+        return await self.pass_on(await self.forward(request), writer)
+
+    async def pass_on(self, answer: Message, writer: asyncio.StreamWriter) -> bool:
+        writer.write(answer.encoded("keep-alive"))
+        await writer.drain()
+        return True
+
+    async def forward(self, request: Message) -> Message:
+        """The cluster's answer; an EOFError if it goes away before its end."""
+        reader, writer = await asyncio.open_connection(*self._upstream, limit=MOST_HEADER_BYTES)
+        try:
+            writer.write(_for_upstream(request, self._upstream).encoded("close"))
+            await writer.drain()
+            answer = await read_message(reader)
+            if answer is None:
+                raise EOFError("the cluster closed the connection without an answer")
+            self._remember(request, answer)
+            return answer
+        finally:
+            writer.close()
+
+    def _remember(self, request: Message, answer: Message) -> None:
+        if request.method != "GET":
+            return
+        answers, now = self._history[request.path], time.monotonic()
+        answers.append((now, answer))
+        while answers[0][0] < now - HISTORY_S:
+            answers.popleft()
+
+    def older_answer(self, request: Message) -> Message | None:
+        """The newest recorded answer to the same question that is at least `stale_s` old."""
+        limit = time.monotonic() - self.stale_s
+        return next((answer for at, answer in reversed(self._history[request.path]) if at < limit), None)
+
+
+async def read_message(reader: asyncio.StreamReader) -> Message | None:
+    """One request or answer; None where the other side has closed the connection."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError as cut:
+        if cut.partial:
+            raise
+        return None
+    first_line, *lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")
+    headers = tuple((key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines))
+    message = Message(first_line=first_line, headers=headers, body=b"")
+    return replace(message, body=await _body(message, reader))
+
+
+async def _body(message: Message, reader: asyncio.StreamReader) -> bytes:
+    if message.header("transfer-encoding").lower() == "chunked":
+        return b"".join([chunk async for chunk in _chunks(reader)])
+    return await reader.readexactly(int(message.header("content-length") or 0))
+
+
+async def _chunks(reader: asyncio.StreamReader) -> Any:
+    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+        yield await reader.readexactly(size)
+        await reader.readexactly(2)
+    await reader.readuntil(b"\r\n")
+
+
+def _for_upstream(request: Message, upstream: tuple[str, int]) -> Message:
+    """Without `Accept-Encoding`: the fault "unreadable row" must be able to read the answer."""
+    kept = [pair for pair in request.headers if pair[0].lower() not in ("host", "accept-encoding")]
+    return replace(request, headers=(("Host", f"{upstream[0]}:{upstream[1]}"), *kept))
+
+
+# Faults
+
+
+async def truncated(proxy: Proxy, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """The connection breaks in the middle of the answer."""
+    whole = (await proxy.forward(request)).encoded("keep-alive")
+    proxy.damaged += 1
+    writer.write(whole[: proxy.random.randint(len(whole) // 4, len(whole) - 1)])
+    await writer.drain()
+    return False
+
+
+async def trickling(proxy: Proxy, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """One byte per second: no single read times out, and the answer never ends."""
+    whole = (await proxy.forward(request)).encoded("keep-alive")
+    proxy.damaged += 1
+    for byte in whole:
+        writer.write(bytes([byte]))
+        await writer.drain()
+        await asyncio.sleep(proxy.trickle_pause_s)
+    return True
+
+
+async def unanswered(
+    proxy: Proxy, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> bool:
+    """The request is accepted and never answered. Every other time it has reached the cluster before."""
+    proxy.damaged += 1
+    if proxy.random.random() < 0.5:
+        with suppress(OSError, EOFError):
+            await proxy.forward(request)
+    await reader.read()  # until the caller gives up
+    return False
+
+
+async def stale(proxy: Proxy, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """What the cluster said some seconds ago is said again, as a cache or a lagging controller would."""
+    older = proxy.older_answer(request) if request.method == "GET" else None
+    answer = await proxy.forward(request)
+    if older:
+        proxy.damaged += 1
+    return await proxy.pass_on(older or answer, writer)
+
+
+async def unreadable_row(
+    proxy: Proxy, request: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> bool:
+    """One row of a list says what nobody understands; the others are valid."""
+    answer = await proxy.forward(request)
+    changed = with_unreadable_row(answer.body, proxy.random) if request.method == "GET" else None
+    if changed is not None:
+        proxy.damaged += 1
+        answer = replace(answer, body=changed)
+    return await proxy.pass_on(answer, writer)
+
+
+def with_unreadable_row(body: bytes, random: Random) -> bytes | None:
+    """The answer with one row changed; None where it has no rows."""
+    with suppress(ValueError):
+        answer = json.loads(body)
+        for kind, changes in UNREADABLE.items():
+            if isinstance(answer, dict) and (rows := answer.get(kind)):
+                position = random.randrange(len(rows))
+                rows[position] = {**rows[position], **_fitting(rows[position], changes, random)}
+                return json.dumps(answer).encode()
+    return None
+
+
+def _fitting(row: dict[str, Any], changes: list[dict[str, Any]], random: Random) -> dict[str, Any]:
+    """A change of a field that the row has: the list of states has fewer than the list of jobs."""
+    return random.choice([change for change in changes if set(change) <= set(row)] or [{}])
+
+
+UNREADABLE: dict[str, list[dict[str, Any]]] = {
+    "jobs": [
+        {"job_state": ["TELEPORTING"]},
+        {"state": ["TELEPORTING"]},
+        {"job_state": 7},
+        {"nodes": "node-[001-"},
+        {"start_time": {"set": True, "infinite": False, "number": "soon"}},
+    ],
+    "nodes": [{"name": ""}, {"name": None}, {"state": 7}, {"cpus": "many"}],
+}

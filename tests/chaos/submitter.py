@@ -1,0 +1,167 @@
+"""Submits jobs in batches and remembers what was promised: which jobs were accepted, and which final states were seen.
+
+A request counts as accepted once its answer was read; until then it is sent again with the same Idempotency-Key. After
+a failover that lost commits, everything accepted since the backup is forgotten and sent again in the same way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from tests.chaos.people import Caller
+from tests.chaos.record import Record
+
+BATCH = 20
+ENDS = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED:1", "OUT_OF_MEMORY")
+# Causes with different remedies: started again at once, elsewhere, after a roll back, or not at all
+TRAINING_FAILS = ("cuda_error", "ecc_error", "dataloader_killed", "checkpoint_corrupt", "value_error")
+# GPUs per node of gangs and trainings: whole nodes, and parts of nodes that others share
+WIDTHS = (2, 4, 8)
+# Shorter and longer than a cluster's clock may be wrong
+TIME_LIMITS_S = (120, 600)
+
+Request = dict[str, object]
+Drawing = Callable[[Random, int], Request]
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """Requests that are sent together."""
+
+    key: str
+    jobs: Sequence[Request]
+    accepted_at: float = 0.0
+    ids: Sequence[str] = ()
+
+
+class Submitter:
+    def __init__(
+        self, caller: Caller, record: Record, *, draw: Drawing, seed: int, most_unfinished: int, batch: int = BATCH
+    ) -> None:
+        self.caller, self.record, self.draw, self.seed = caller, record, draw, seed
+        self.most_unfinished, self.batch_size = most_unfinished, batch
+        self.withdrawn: set[str] = set()
+        self._batches: list[Batch] = []
+        self._finals: dict[str, tuple[float, str]] = {}  # when it was seen, and the final state
+        self._lost: list[Batch] = []
+        self._restored_at = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def accepted(self) -> dict[str, str]:
+        with self._lock:
+            return {
+                job: str(request["name"])
+                for batch in self._batches
+                for job, request in zip(batch.ids, batch.jobs, strict=True)
+            }
+
+    @property
+    def final_once(self) -> dict[str, str]:
+        with self._lock:
+            return {job: state for job, (_, state) in self._finals.items()}
+
+    def submit_until(self, over: threading.Event, most: int) -> None:
+        dice, number = Random(f"jobs:{self.seed}"), 0
+        while not over.is_set():
+            if self._lost:
+                self._send(self._lost.pop(), dice, over)
+            elif self._is_enough(most):
+                over.wait(0.2)
+            else:
+                jobs = [self.draw(dice, number + i) for i in range(self.batch_size)]
+                number += self.batch_size
+                self._send(Batch(key=f"{self.seed}-{number}", jobs=jobs), dice, over)
+
+    def _is_enough(self, most: int) -> bool:
+        accepted = self.accepted
+        return len(accepted) >= most or len(accepted.keys() - self.final_once.keys()) > self.most_unfinished
+
+    def _send(self, batch: Batch, dice: Random, over: threading.Event) -> None:
+        while found := self.caller.ask("jobs/bulk/", {"jobs": list(batch.jobs)}, key=batch.key, over=over):
+            sent_at, answer = found
+            if answer.is_error:
+                raise AssertionError(f"a submission was answered with {answer.status_code}: {answer.text[:500]}")
+            batch.ids = [job["id"] for job in answer.json()["results"]]
+            with self._lock:
+                if sent_at >= self._restored_at:  # else the answer may be about a commit that is lost
+                    batch.accepted_at = time.monotonic()
+                    self._batches.append(batch)
+                    break
+        else:
+            return
+        if dice.random() < 0.3:
+            self._withdraw(dice.sample(batch.ids, 2), batch.key, over)
+
+    def _withdraw(self, jobs: Sequence[str], key: str, over: threading.Event) -> None:
+        self.withdrawn.update(jobs)
+        self.caller.ask("jobs/verbs/", {"verb": "cancel", "ids": list(jobs)}, key=f"{key}-cancel", over=over)
+
+    def watch_until(self, over: threading.Event) -> None:
+        """Note each final state when it is first seen: it must be the last."""
+        while not over.wait(0.7):
+            with self._lock:
+                now = time.monotonic()
+                for job, state in self.record.finals().items():
+                    self._finals.setdefault(job, (now, state))
+
+    def failed_over(self, backup_began_at: float) -> None:
+        """The database, which is stopped just now, will come back as it was in the backup."""
+        with self._lock:
+            self._restored_at = time.monotonic()
+            lost = [batch for batch in self._batches if batch.accepted_at >= backup_began_at]
+            self._batches = [batch for batch in self._batches if batch.accepted_at < backup_began_at]
+            self._finals = {job: seen for job, seen in self._finals.items() if seen[0] < backup_began_at}
+        self._lost.extend(lost)
+
+
+def short_job(dice: Random, number: int) -> Request:
+    gang = dice.random() < 0.1
+    return {
+        "name": f"storm-{number}",
+        "command": "#!/bin/sh\ntrue\n",
+        "kind": "debug",
+        "environment": {"SIM_DURATION_S": f"{dice.uniform(0.2, 4):.1f}", "SIM_END": dice.choice(ENDS)},
+        "nodes": 2 if gang else 1,
+        "gpus_per_node": dice.choice(WIDTHS) if gang else dice.choice((1, 1, 1, 2)),
+        "time_limit": dice.choice(TIME_LIMITS_S),
+        "team": "platform",
+    }
+
+
+def training(dice: Random, number: int) -> Request:
+    """It fails once; recovery decides what follows."""
+    fails = f"FAILED:1:{dice.choice(TRAINING_FAILS)}"
+    return {
+        "name": f"storm-{number}-train",
+        "command": "#!/bin/sh\ntrue\n",
+        "kind": "pretrain",
+        "environment": {"SIM_DURATION_S": f"{dice.uniform(1, 5):.1f}", "SIM_END": f"{fails},COMPLETED"},
+        "labels": {"acme-recovery": "on"},
+        "nodes": dice.choice((1, 2)),
+        "gpus_per_node": dice.choice(WIDTHS),
+        "time_limit": 600,
+        "checkpoint_dir": "/checkpoints/storm",
+        "team": "platform",
+    }
+
+
+def mixed(trainings: float) -> Drawing:
+    """Short jobs, and this share of trainings."""
+
+    def draw(dice: Random, number: int) -> Request:
+        return training(dice, number) if trainings and dice.random() < trainings else short_job(dice, number)
+
+    return draw
+
+
+def neighbour(dice: Random, number: int) -> Request:
+    """A job of the second installation; each tenth one holds its GPUs for longer than a decision can be late."""
+    job = short_job(dice, number) | {"name": f"storm-neighbour-{number}"}
+    if number % 10 == 0:
+        job |= {"environment": {"SIM_DURATION_S": "80", "SIM_END": "COMPLETED"}, "gpus_per_node": 2, "nodes": 1}
+    return job

@@ -1,0 +1,151 @@
+"""The proxy between Acme and the cluster: what each fault does to an answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from random import Random
+
+import httpx
+import pytest
+
+from tests.chaos import proxy as faults
+from tests.chaos.proxy import Proxy, with_unreadable_row
+from tests.patience import until
+
+JOBS = [{"job_id": n, "job_state": ["RUNNING"], "nodes": "seren-001"} for n in range(5)]
+
+
+class Cluster(ThreadingHTTPServer):
+    """Answers with a list of jobs and the number of the request."""
+
+    daemon_threads = True
+    asked = 0
+
+
+class Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.server.asked += 1
+        self.say({"jobs": JOBS, "asked": self.server.asked})
+
+    def do_POST(self):
+        self.server.asked += 1
+        said = self.rfile.read(int(self.headers["Content-Length"]))
+        self.say({"received": json.loads(said), "token": self.headers["X-SLURM-USER-TOKEN"]})
+
+    def say(self, answer):
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words):
+        pass
+
+
+@pytest.fixture
+def cluster():
+    server = Cluster(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def proxy(cluster):
+    proxy = Proxy(f"http://127.0.0.1:{cluster.server_port}", trickle_pause_s=0.001)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def client(proxy):
+    with httpx.Client(base_url=proxy.address, trust_env=False) as client:
+        yield client
+
+
+def test_requests_and_answers_pass_unchanged_without_a_fault(client, proxy):
+    sent = client.post("/jobs", json={"name": "a"}, headers={"X-SLURM-USER-TOKEN": "secret"})
+
+    assert sent.json() == {"received": {"name": "a"}, "token": "secret"}
+    assert client.get("/jobs").json()["jobs"] == JOBS
+    assert proxy.damaged == 0
+
+
+def test_a_truncated_answer_reached_the_cluster_and_breaks_off(client, proxy, cluster):
+    with proxy.active(faults.truncated), pytest.raises(httpx.HTTPError):
+        client.post("/jobs", json={})
+
+    assert (cluster.asked, proxy.damaged) == (1, 1)
+    assert client.get("/jobs").status_code == 200
+
+
+def test_one_row_of_a_list_becomes_unreadable_and_the_others_stay(client, proxy):
+    with proxy.active(faults.unreadable_row):
+        rows = client.get("/jobs").json()["jobs"]
+
+    assert sum(row == known for row, known in zip(rows, JOBS, strict=True)) == len(JOBS) - 1
+
+
+def test_a_stale_answer_is_one_that_was_given_before(client, proxy):
+    client.get("/jobs")
+    proxy.stale_s = 0.0
+
+    with proxy.active(faults.stale):
+        answers = [client.get("/jobs").json()["asked"] for _ in range(3)]
+
+    assert answers == [1, 2, 3]  # each is the one that was given to the request before
+    assert client.post("/jobs", json={}).status_code == 200
+
+
+def test_an_answer_is_never_stale_where_nothing_was_asked_before(client, proxy):
+    with proxy.active(faults.stale):
+        assert client.get("/jobs").json()["asked"] == 1
+    assert proxy.damaged == 0
+
+
+def test_a_trickling_answer_is_complete_after_all(client, proxy):
+    with proxy.active(faults.trickling):
+        assert client.get("/jobs").json()["jobs"] == JOBS
+
+
+def test_an_unanswered_request_waits_until_its_caller_gives_up(client, proxy):
+    with proxy.active(faults.unanswered), pytest.raises(httpx.ReadTimeout):
+        client.get("/jobs", timeout=0.2)
+
+    assert client.get("/jobs").status_code == 200
+
+
+def test_half_of_the_unanswered_requests_have_reached_the_cluster(client, proxy, cluster):
+    with proxy.active(faults.unanswered):
+        for _ in range(12):
+            with pytest.raises(httpx.ReadTimeout):
+                client.post("/jobs", json={}, timeout=0.1)
+        until(lambda: proxy.damaged == 12)
+
+    assert 0 < cluster.asked < 12
+
+
+def test_a_cluster_that_is_away_closes_the_connection(client, proxy, cluster):
+    cluster.server_close()
+
+    with pytest.raises(httpx.HTTPError):
+        client.get("/jobs")
+
+
+@pytest.mark.parametrize("body", [b"", b"not JSON", b"[]", b'{"jobs": []}', b'{"pings": [{}]}'])
+def test_an_answer_without_rows_stays_as_it_is(body):
+    assert with_unreadable_row(body, Random(1)) is None
+
+
+def test_a_row_is_changed_only_in_a_field_that_it_has():
+    states = json.dumps({"jobs": [{"job_id": 1, "state": ["RUNNING"]}]}).encode()
+
+    assert json.loads(with_unreadable_row(states, Random(1))) == {"jobs": [{"job_id": 1, "state": ["TELEPORTING"]}]}

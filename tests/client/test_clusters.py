@@ -1,0 +1,88 @@
+"""`acme cluster`: listed, added, changed and tested from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from acme_client.api import sentence_of
+
+from jobs.models import Cluster
+from tests.jobs import api_make as make
+
+pytestmark = pytest.mark.django_db
+KALOS = ("kalos", "--address", "http://127.0.0.1:1")
+
+
+@pytest.fixture
+def cluster(acme):
+    """`acme cluster WORDS` as somebody who configures clusters."""
+    make.configurer("ada")
+    return lambda *words, **more: acme("cluster", *words, **more)
+
+
+def test_clusters_are_listed(cluster):
+    header, row = cluster().stdout.splitlines()
+
+    assert header.split()[:3] == ["CLUSTER", "MODE", "POLICY"]
+    assert row.split()[:3] == ["seren", "drive", "acme"]
+    assert [one["name"] for one in json.loads(cluster("--json").stdout)] == ["seren"]
+
+
+def test_a_cluster_is_shown(cluster):
+    assert "http://127.0.0.1:1" in cluster("show", "seren").stdout
+    assert json.loads(cluster("show", "seren", "--json").stdout)["mode"] == "drive"
+
+
+def test_a_cluster_is_added_and_observed(cluster):
+    result = cluster("add", *KALOS, "--user", "acme", "--reason", "new room")
+
+    assert result.stdout == "kalos: added in mode observe.\n"
+    row = Cluster.objects.get(name="kalos")
+    assert (row.mode, row.api_user) == ("observe", "acme")
+
+
+@pytest.mark.parametrize("words, mode, exit_code", [("y\n", "drive", 0), ("n\n", None, 1), ("", None, 2)])
+def test_driving_is_explained_and_asked_for(cluster, words, mode, exit_code):
+    result = cluster("add", *KALOS, "--mode", "drive", stdin=words)
+
+    assert result.exit_code == exit_code
+    assert "start, stop and requeue jobs" in result.stderr
+    assert Cluster.objects.filter(name="kalos").values_list("mode", flat=True).first() == mode
+
+
+def test_nobody_is_asked_with_yes(cluster):
+    Cluster.objects.update(mode="observe")
+
+    result = cluster("set", "seren", "--mode", "drive", "--yes")
+
+    assert result.stdout == "seren: changed mode.\n"
+    assert Cluster.objects.get().mode == "drive"
+
+
+def test_a_change_that_names_nothing_is_wrong_usage(cluster):
+    assert cluster("set", "seren").exit_code == 2
+
+
+def test_a_saved_cluster_is_tested(cluster):
+    result = cluster("test", "seren")
+
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[0].startswith("FAILED  Address    127.0.0.1 is there, but nobody listens")
+    assert json.loads(cluster("test", "seren", "--json").stdout)["works"] is False
+
+
+def test_a_connection_is_tested_before_it_is_saved(cluster):
+    assert "FAILED" in cluster("test", "--address", "http://127.0.0.1:1").stdout
+    assert not Cluster.objects.filter(name="kalos").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("seren", "--address", "http://127.0.0.1:1")])
+def test_a_test_is_of_one_or_the_other(cluster, words):
+    assert cluster("test", *words).exit_code == 2
+
+
+def test_sentences_of_several_fields_are_joined_without_doubled_punctuation():
+    errors = {"token_file": ["It is not there."], "log_root": ["It is a link."]}
+
+    assert sentence_of(errors) == "token_file: It is not there; log_root: It is a link."

@@ -1,0 +1,116 @@
+"""The accounting storage: what outlives the controller's memory, how it is asked, and when it forgets too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jobs.lifecycle import State
+from scheduling.simulator.accounting import query_of
+from scheduling.simulator.store import ACCOUNTED_S, Store
+from scheduling.simulator.values import Changes, Exit, Job
+from scheduling.simulator.wire import BadBody
+
+from .make import NOW, picture, request
+
+
+def ended(job_id: int, *, at: float = NOW, **changed) -> Job:
+    asked = request(comment=f"acme:k3v9q2m7:j{job_id}.1", **changed)
+    job = Job(id=job_id, request=asked, submitted_at=at - 100, started_at=at - 90, ended_at=at)
+    return replace(job, state=State.FAILED, exit=Exit(code=3))
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path / "cluster.sqlite3", most_accounted=5)
+    store.begin(picture())
+    yield store
+    store.close()
+
+
+def forget(store: Store, *jobs: Job) -> None:
+    store.write(Changes(jobs=jobs))
+    store.write(Changes(forgotten=jobs))
+
+
+def test_a_forgotten_job_is_accounted_with_its_comment_and_without_its_script(store):
+    job = ended(1)
+
+    forget(store, job)
+
+    (found,) = store.accounted(1)
+    assert (found.request.comment, found.exit, found.ended_at) == (job.request.comment, job.exit, job.ended_at)
+    assert (found.request.script, dict(found.request.environment)) == ("", {})
+    assert store.load().jobs == ()
+
+
+def test_a_job_that_was_never_written_before_it_was_forgotten_is_accounted(store):
+    store.write(Changes(forgotten=(ended(1),)))
+
+    assert [job.id for job in store.accounted_since(0)] == [1]
+
+
+def test_a_job_that_never_was_is_not_accounted(store):
+    assert store.accounted(1) == []
+
+
+def test_accounting_keeps_a_job_for_thirty_days(store):
+    forget(store, ended(1), ended(2, at=NOW + 10))
+
+    forget(store, ended(3, at=NOW + 5 + ACCOUNTED_S))
+
+    assert [job.id for job in store.accounted_since(0)] == [2, 3]
+
+
+def test_accounting_keeps_only_so_many_jobs(store):
+    forget(store, *(ended(number) for number in range(1, 9)))
+
+    assert [job.id for job in store.accounted_since(0)] == [4, 5, 6, 7, 8]
+
+
+def test_a_store_without_accounting_keeps_no_forgotten_job(tmp_path):
+    store = Store(tmp_path / "cluster.sqlite3", accounting=False)
+    store.begin(picture())
+
+    forget(store, ended(1))
+
+    assert store.accounted(1) == store.accounted_since(0) == []
+    assert store.load().jobs == ()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "matches"),
+    [
+        ({}, True),
+        ({"start_time": str(int(NOW))}, True),
+        ({"start_time": str(int(NOW) + 1)}, False),
+        ({"start_time": f"uts{int(NOW)}"}, True),
+        ({"start_time": "2000-01-01T00:00:00"}, True),
+        ({"start_time": "2100-01-01T00:00:00+00:00"}, False),
+        ({"end_time": str(int(NOW) - 100)}, True),
+        ({"end_time": str(int(NOW) - 101)}, False),
+        ({"users": "eve,ada"}, True),
+        ({"users": "eve"}, False),
+        ({"account": "nlp"}, False),
+        ({"job_name": "train"}, True),
+        ({"job_name": "trai"}, False),
+        ({"users": "ada", "job_name": "other"}, False),
+    ],
+)
+def test_a_query_finds_jobs_by_period_and_names(given, matches):
+    assert query_of(given).matches(ended(1)) is matches
+
+
+def test_a_job_that_still_waits_is_in_every_period_after_its_submission():
+    waiting = replace(ended(1), ended_at=0.0, state=State.PENDING)
+
+    assert query_of({"start_time": str(int(NOW) + 5000)}).matches(waiting)
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "1" * 13, "٣", "2024-13-01"])
+@pytest.mark.parametrize("field", ["start_time", "end_time"])
+def test_a_moment_that_is_none_names_the_parameter(field, text):
+    with pytest.raises(BadBody, match=field):
+        query_of({field: text})

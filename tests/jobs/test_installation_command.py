@@ -1,0 +1,34 @@
+"""The identity of an installation on the command line."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from jobs.models import Installation
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_command_prints_the_identity(capsys):
+    call_command("installation")
+
+    assert capsys.readouterr().out.strip() == Installation.current_id()
+
+
+def test_a_copy_gets_an_identity_of_its_own():
+    before = Installation.current_id()
+
+    call_command("installation", new_identity=True, yes=True)
+
+    assert Installation.current_id() != before
+    assert Installation.objects.count() == 1
+
+
+def test_a_new_identity_must_be_confirmed():
+    before = Installation.current_id()
+
+    with pytest.raises(CommandError, match="confirm with --yes"):
+        call_command("installation", new_identity=True)
+
+    assert Installation.current_id() == before

@@ -1,0 +1,41 @@
+"""While the database is prepared, `make up` waits for as long as it takes, and says so now and then."""
+
+from acmeweb.services.instance import Waiting
+
+
+class Clock:
+    def __init__(self):
+        self.at = 0.0
+
+    def __call__(self):
+        return self.at
+
+
+def said_at(tmp_path, *moments):
+    (tmp_path / "prepare.log").write_text("Running migrations:\n  Applying jobs.0028_events_of_nodes...\n")
+    clock, said = Clock(), []
+    waiting = Waiting(tmp_path / "prepare.log", said.append, every_s=30, monotonic=clock)
+    for clock.at in moments:
+        waiting.remind()
+    return said
+
+
+def test_nothing_is_said_of_a_short_preparation(tmp_path):
+    assert said_at(tmp_path, 1, 10, 29) == []
+
+
+def test_a_long_preparation_is_reported_every_half_minute_with_the_end_of_its_log(tmp_path):
+    said = said_at(tmp_path, 29, 30, 31, 60, 3600)
+
+    assert [line.split(" s. ")[0].rsplit(" ", 1)[1] for line in said] == ["30", "60", "3600"]
+    assert said[0].endswith("ends: Applying jobs.0028_events_of_nodes...")
+
+
+def test_a_log_without_a_line_is_said_to_be_empty(tmp_path):
+    clock, said = Clock(), []
+    waiting = Waiting(tmp_path / "missing.log", said.append, every_s=30, monotonic=clock)
+    clock.at = 31
+
+    waiting.remind()
+
+    assert said[0].endswith("it has written nothing yet")

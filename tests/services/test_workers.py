@@ -1,0 +1,88 @@
+"""The parent of the workers: a child for each queue, forked again when it dies, none left when the parent ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from acmeweb.env import ROOT
+from acmeweb.services.workers import main
+from tests.patience import PATIENCE_S, until
+
+# Its children write down their process id and wait for a signal
+PARENT = """
+import os, signal, sys, time
+from pathlib import Path
+from acmeweb.services.workers import Parent
+def work(name):
+    Path(sys.argv[1], name).write_text(str(os.getpid()))
+    time.sleep(3600)
+sys.exit(Parent({"turns": "turns", "long": "long"}, work, again_s=0.01).run())
+"""
+
+
+@pytest.fixture
+def parent(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], cwd=ROOT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def pid_of(directory, name):
+    file = directory / name
+    return int(file.read_text() or 0) if file.exists() else 0
+
+
+def lives(pid):
+    """A zombie, which nobody may have reaped yet, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def running(directory):
+    return until(
+        lambda: (found := (pid_of(directory, "turns"), pid_of(directory, "long"))) and all(found) and found,
+        what="the children did not begin",
+    )
+
+
+def test_a_worker_that_dies_is_forked_again_and_the_other_goes_on(parent, tmp_path):
+    turns, long = running(tmp_path)
+
+    os.kill(turns, signal.SIGKILL)
+
+    until(lambda: pid_of(tmp_path, "turns") not in (0, turns), what="it was not forked again")
+    assert pid_of(tmp_path, "long") == long and lives(long)
+
+
+def test_workers_end_with_a_parent_that_is_killed(parent, tmp_path):
+    children = running(tmp_path)
+
+    parent.kill()
+
+    until(lambda: not any(lives(pid) for pid in children), what="a worker outlived its parent")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_parent_ends_everything(parent, tmp_path, number):
+    children = running(tmp_path)
+
+    parent.send_signal(number)
+
+    assert parent.wait(timeout=PATIENCE_S) == 0
+    assert not any(lives(pid) for pid in children)
+
+
+def test_an_unknown_queue_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--queues", "turns,shorts"])
+
+    assert "--queues: shorts is none of turns, watching" in capsys.readouterr().err
