@@ -56,7 +56,7 @@ class Neighbour:
         watching = threading.Thread(target=self.submitter.watch_until, args=(over,))
         deciding = threading.Thread(target=self.people.decide_until, args=(over,))
         watching.start(), deciding.start()
-        self.submitter.submit_until(over, most=1_000)
+        self.submitter.submit_until(over, most=2_500)
         watching.join(), deciding.join()
 
     def _join_cluster(self) -> None:
