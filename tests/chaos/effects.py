@@ -27,6 +27,7 @@ class Effect:
     key: str  # <installation>:<attempt key>, or the attempt key alone
     exit_code: int | None = None
     signal: int | None = None
+    at: float = 0.0
 
     @property
     def attempt(self) -> str:
@@ -65,7 +66,12 @@ def parse(text: str) -> Iterator[Effect]:
 
 def _effect(row: Mapping[str, Any]) -> Effect:
     return Effect(
-        event=row["event"], job_id=row["job_id"], key=row["key"], exit_code=row["exit_code"], signal=row["signal"]
+        event=row["event"],
+        job_id=row["job_id"],
+        key=row["key"],
+        exit_code=row["exit_code"],
+        signal=row["signal"],
+        at=row["at"],
     )
 
 

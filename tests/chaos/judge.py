@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from jobs.lifecycle import FINAL, LIVE, MOVES, State
@@ -80,6 +80,7 @@ class Holding:
     """A GPU of a job, from the moment its installation knew that the job runs until the GPU was released."""
 
     job: str
+    attempt: str
     gpu: Gpu
     since: datetime
     until: datetime
@@ -315,18 +316,23 @@ def restarted_alive(events: Sequence[JobEvent]) -> Iterator[str]:
             states[event.job] = event.target
 
 
-def promised_while_held(events: Sequence[JobEvent], holdings: Sequence[Holding]) -> Iterator[str]:
+def promised_while_held(
+    events: Sequence[JobEvent], holdings: Sequence[Holding], effects: Sequence[Effect]
+) -> Iterator[str]:
     """(14) Two installations on one cluster: neither promises a GPU on which a job of the other is known to run.
 
-    An installation may decide from a picture that is `OLDEST_PICTURE` old; a job that runs for longer is in it.
+    An installation may decide from a picture that is `OLDEST_PICTURE` old; a job that runs for longer is in it. The
+    other installation may learn late that its job has ended, so the end in the effects file counts.
     """
+    ends = {effect.attempt: datetime.fromtimestamp(effect.at, UTC) for effect in effects if effect.event == "end"}
     by_gpu: dict[Gpu, list[Holding]] = defaultdict(list)
     for holding in holdings:
         by_gpu[holding.gpu].append(holding)
     for event in events:
         for gpu in event.gpus or () if event.at else ():
             for holding in by_gpu.get(gpu, ()):
-                if holding.since + OLDEST_PICTURE < event.at < holding.until:
+                until = min(holding.until, ends.get(holding.attempt, holding.until))
+                if holding.since + OLDEST_PICTURE < event.at < until:
                     yield (
                         f"{gpu[0]} GPU {gpu[1]} was promised to {event.job} (event {event.id}) while {holding.job}"
                         " of the other installation ran there"

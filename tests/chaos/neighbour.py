@@ -82,8 +82,8 @@ class Neighbour:
         )
         own = {row.job for row in theirs.rows}
         theirs = replace(theirs, effects=[effect for effect in ours.effects if effect.job in own])
-        found = [*judge.violations(theirs), *judge.promised_while_held(theirs.events, ours.holdings)]
-        found += judge.promised_while_held(ours.events, theirs.holdings)
+        found = [*judge.violations(theirs), *judge.promised_while_held(theirs.events, ours.holdings, ours.effects)]
+        found += judge.promised_while_held(ours.events, theirs.holdings, ours.effects)
         return [f"second installation: {sentence}" for sentence in found]
 
     def end(self) -> None:

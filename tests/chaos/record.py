@@ -40,7 +40,7 @@ WHERE a.ended_at IS NOT NULL AND j.name LIKE 'storm-%' AND j.foreign_id = ''
 """
 # The times are those at which the record learned of it, by the database's clock
 HOLDINGS = """
-SELECT j.public_id, n.name, h.gpu, e.at, coalesce(h.released_at, clock_timestamp())
+SELECT j.public_id, a.key, n.name, h.gpu, e.at, coalesce(h.released_at, clock_timestamp())
 FROM jobs_allocation h JOIN jobs_node n ON n.id = h.node_id JOIN jobs_attempt a ON a.id = h.attempt_id
 JOIN jobs_job j ON j.id = a.job_id AND j.name LIKE 'storm-%' AND j.foreign_id = ''
 JOIN jobs_event e ON e.attempt_id = a.id AND e.what = 'job.started' WHERE h.gpu IS NOT NULL
@@ -132,8 +132,8 @@ class Record:
                     for key, state, requested in session.execute(ENDED_ATTEMPTS)
                 ],
                 holdings=[
-                    Holding(job=job, gpu=(node, gpu), since=since, until=until)
-                    for job, node, gpu, since, until in session.execute(HOLDINGS)
+                    Holding(job=job, attempt=attempt, gpu=(node, gpu), since=since, until=until)
+                    for job, attempt, node, gpu, since, until in session.execute(HOLDINGS)
                 ],
             )
 

@@ -164,11 +164,16 @@ def test_mistakes_of_recovery_are_among_the_violations():
 
 def test_a_gpu_on_which_a_job_of_the_other_installation_runs_is_not_promised():
     began = datetime(2026, 1, 1, tzinfo=UTC)
-    holding = Holding(job="b", gpu=FIRST, since=began, until=began + timedelta(minutes=2))
+    holding = Holding(job="b", attempt="b.1", gpu=FIRST, since=began, until=began + timedelta(minutes=2))
+    ended = Effect(event="end", job_id=1, key="other:b.1", exit_code=0, at=(began + timedelta(seconds=90)).timestamp())
 
     def promise(after_s):
         return replace(moved("PENDING", "RUNNING", gpus=[FIRST]), at=began + timedelta(seconds=after_s))
 
-    assert len(list(judge.promised_while_held([promise(60)], [holding]))) == 1
-    assert list(judge.promised_while_held([promise(10)], [holding])) == []  # decided from an older picture
-    assert list(judge.promised_while_held([promise(130)], [holding])) == []
+    assert len(list(judge.promised_while_held([promise(60)], [holding], []))) == 1
+    assert list(judge.promised_while_held([promise(10)], [holding], [])) == []  # decided from an older picture
+    assert list(judge.promised_while_held([promise(130)], [holding], [])) == []
+    assert len(list(judge.promised_while_held([promise(85)], [holding], [ended]))) == 1
+    assert (
+        list(judge.promised_while_held([promise(100)], [holding], [ended])) == []
+    )  # it ended; its owner learned later
