@@ -17,6 +17,7 @@ import http.client
 import json
 import os
 import platform
+import shutil
 import socket
 import statistics
 import sys
@@ -76,13 +77,16 @@ def measure(instance: Any, healthy: ClusterProcess, home: Path, seconds: float, 
     import django
 
     django.setup()
+    from jobs.models import Cluster
     from tests import make
     from tests.jobs import api_make
+    from tests.patience import until
 
-    place = {"address": healthy.address, "token_file": str(healthy.state / "token"), "api_user": "acme"}
+    place = {"address": healthy.address, "token_file": str(shared_token(instance, healthy)), "api_user": "acme"}
     make.cluster("healthy", nodes=0, policy="fifo", log_root=str(healthy.log_root), **place)
     person = api_make.person("bench", in_team="bench")
     browser = Browser(instance.port, api_make.token(person), person)
+    until(lambda: Cluster.objects.get(name="healthy").nodes.exists(), what="the healthy cluster reports no nodes")
     time.sleep(SETTLE_S)
     found = {"machine": machine(), "undisturbed": part(browser, seconds)}
     logs = home / "logs"
@@ -90,6 +94,17 @@ def measure(instance: Any, healthy: ClusterProcess, home: Path, seconds: float, 
     silent = disturb(logs)
     found["disturbed"] = part(browser, seconds)
     return found | {"disturbance": proof(silent, model), "machine_after": machine()}
+
+
+def shared_token(instance: Any, cluster: ClusterProcess) -> Path:
+    """The cluster's token where Acme accepts tokens, readable to the user that Acme runs as."""
+    directory = instance.place.var / "tokens"
+    directory.mkdir(exist_ok=True)
+    file = directory / "healthy"
+    file.write_text(cluster.token)
+    for path in (directory, file):
+        shutil.chown(path, instance.place.work.stat().st_uid, instance.place.work.stat().st_gid)
+    return file
 
 
 # --- what disturbs
