@@ -9,7 +9,7 @@ ARGS =
 SEED =
 UPGRADE =
 
-.PHONY: setup up compiled test chaos lint lock secrets clean
+.PHONY: setup up compiled test chaos lint map lock secrets clean
 .NOTPARALLEL:
 
 setup:
@@ -34,6 +34,10 @@ lint: setup
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+# docs/modules.md, docs/job-states.md and docs/glossary.md from the code
+map: setup
+	@.venv/bin/python docs/module_map.py
 
 # Every wheel of every platform, by hash; no index is named, so the files install from any mirror.
 lock: setup

@@ -10,25 +10,25 @@ from channels.security.websocket import AllowedHostsOriginValidator
 from django.conf import settings
 from django.urls import path
 
-from acmeweb.client_address import TrustedProxies
-from acmeweb.handler import DjangoInThreads
-from acmeweb.serving import keep_what_is_loaded, refuse_without_key
+from acmeweb.auth.client_address import TrustedProxyMiddleware
+from acmeweb.django_asgi import ThreadedASGIHandler
+from acmeweb.startup import freeze_loaded_modules, require_secret_key
 
-refuse_without_key()
-http = DjangoInThreads()
+require_secret_key()
+http = ThreadedASGIHandler()
 
-from acmeweb.consumers import LiveConsumer  # models need the application to be set up
-from acmeweb.heartbeats import Heartbeats
-from acmeweb.submissions import Submissions
-from jobs.api.following import Following
+from acmeweb.batching.heartbeats import HeartbeatBatching
+from acmeweb.batching.submissions import SubmissionBatching
+from acmeweb.updates.consumers import LiveConsumer  # models need the application to be set up
+from jobs.api.log_stream import LogStreamMiddleware
 
 protocols = ProtocolTypeRouter(
     {
-        "http": Heartbeats(Submissions(Following(http))),
+        "http": HeartbeatBatching(SubmissionBatching(LogStreamMiddleware(http))),
         "websocket": AllowedHostsOriginValidator(
             AuthMiddlewareStack(URLRouter([path("live/", LiveConsumer.as_asgi())]))
         ),
     }
 )
-application = TrustedProxies(protocols, settings.ACME_TRUSTED_PROXIES)
-keep_what_is_loaded()
+application = TrustedProxyMiddleware(protocols, settings.ACME_TRUSTED_PROXIES)
+freeze_loaded_modules()

@@ -12,16 +12,16 @@ from kombu import Exchange, Queue
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "acmeweb.settings")
 
-from acmeweb.queues import QUEUES, ROUTES
-from acmeweb.serving import keep_what_is_loaded, refuse_without_key
+from acmeweb.queues import TASK_ROUTES, WORKER_QUEUES
+from acmeweb.startup import freeze_loaded_modules, require_secret_key
 
 app = Celery("acme", set_as_current=True)
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
 # A worker without -Q serves them all. The default queue `celery` is not among them and stays empty.
-app.conf.task_queues = [Queue(one.name, Exchange(one.name), routing_key=one.name) for one in QUEUES]
-app.conf.task_routes = ROUTES
+app.conf.task_queues = [Queue(one.name, Exchange(one.name), routing_key=one.name) for one in WORKER_QUEUES]
+app.conf.task_routes = TASK_ROUTES
 
 # A tick that no worker took within its interval is worthless: the next one is there. So it expires.
 app.conf.beat_schedule = {
@@ -36,9 +36,9 @@ app.conf.beat_schedule = {
     "unknown outcomes": {"task": "scheduling.outcomes_again", "schedule": 60.0, "options": {"expires": 60}},
     "recoveries": {"task": "scheduling.recover", "schedule": 1.0, "options": {"expires": 2}},
     "watches": {"task": "scheduling.watch", "schedule": 15.0, "options": {"expires": 15}},
-    "slow steps": {"task": "scheduling.slow", "schedule": 60.0, "options": {"expires": 60}},
-    "nodes' health": {"task": "scheduling.health", "schedule": 30.0, "options": {"expires": 30}},
-    "burn-ins": {"task": "scheduling.care", "schedule": 15.0, "options": {"expires": 15}},
+    "slow steps": {"task": "failures.slow_steps", "schedule": 60.0, "options": {"expires": 60}},
+    "nodes' health": {"task": "failures.node_health", "schedule": 30.0, "options": {"expires": 30}},
+    "burn-ins": {"task": "failures.burn_in", "schedule": 15.0, "options": {"expires": 15}},
     "notices": {"task": "failures.notify", "schedule": 5.0, "options": {"expires": 5}},
     "late diagnoses": {"task": "failures.sweep", "schedule": 300.0, "options": {"expires": 300}},
     "accounts": {"task": "scheduling.accounts", "schedule": 300.0, "options": {"expires": 300}},
@@ -53,10 +53,10 @@ app.conf.beat_schedule = {
 
 @celeryd_init.connect
 @beat_init.connect
-def refuse(**_: Any) -> None:
-    refuse_without_key()
+def check_secret_key(**_: Any) -> None:
+    require_secret_key()
 
 
 @worker_process_init.connect
-def settle(**_: Any) -> None:
-    keep_what_is_loaded()
+def freeze_loaded_objects(**_: Any) -> None:
+    freeze_loaded_modules()

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Queue:
+class WorkerQueue:
     name: str
-    role: str  # which database timeouts apply, see acmeweb.env.ROLE_TIMEOUTS
+    role: str  # which database timeouts apply, see acmeweb.common.env.ROLE_TIMEOUTS
     processes: int
     niceness: int = 0  # where the processor is short, pages and turns come first
     tasks: tuple[str, ...]
 
 
-QUEUES = (
+WORKER_QUEUES = (
     # A cluster that hangs occupies one process until the deadline of the call, so there are several
-    Queue(name="turns", role="loops", processes=4, tasks=("scheduling.turns", "scheduling.turn")),
-    Queue(
+    WorkerQueue(name="turns", role="loops", processes=4, tasks=("scheduling.turns", "scheduling.turn")),
+    WorkerQueue(
         name="watching",
         role="loops",
         processes=2,
@@ -29,11 +29,11 @@ QUEUES = (
         tasks=(
             "scheduling.accounts",
             "scheduling.campaigns",
-            "scheduling.care",
+            "failures.burn_in",
             "scheduling.estimate",
             "scheduling.estimates",
             "scheduling.evaluation_rules",
-            "scheduling.health",
+            "failures.node_health",
             "scheduling.minutes",
             "scheduling.outcomes",
             "scheduling.outcomes_again",
@@ -43,12 +43,12 @@ QUEUES = (
             "scheduling.sample",
             "scheduling.samples",
             "scheduling.simulations",
-            "scheduling.slow",
+            "failures.slow_steps",
             "scheduling.sweep",
             "scheduling.watch",
         ),
     ),
-    Queue(
+    WorkerQueue(
         name="diagnosis",
         role="loops",
         processes=2,
@@ -56,14 +56,14 @@ QUEUES = (
         tasks=("failures.diagnose", "failures.follow", "failures.sweep"),
     ),
     # Minutes of computing, for which nobody waits
-    Queue(
+    WorkerQueue(
         name="long",
         role="long",
         processes=2,
         niceness=10,
         tasks=("failures.consult", "failures.learn", "scheduling.simulation"),
     ),
-    Queue(name="mail", role="loops", processes=1, niceness=5, tasks=("failures.notify",)),
+    WorkerQueue(name="mail", role="loops", processes=1, niceness=5, tasks=("failures.notify",)),
 )
 
-ROUTES = {task: {"queue": queue.name} for queue in QUEUES for task in queue.tasks}
+TASK_ROUTES = {task: {"queue": queue.name} for queue in WORKER_QUEUES for task in queue.tasks}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from acmeweb import env as environment
-from acmeweb.env import ROOT
+from acmeweb.common import env as environment
+from acmeweb.common.env import ROOT
 
 env = environment.load()
 
@@ -26,7 +26,7 @@ ALLOWED_HOSTS = [*env.words("ACME_HOSTS"), "localhost", "127.0.0.1", "[::1]", so
 if BIND not in ("0.0.0.0", "::"):  # noqa: S104 - "everywhere" is no name that a browser may come with
     ALLOWED_HOSTS.append(f"[{BIND}]" if ":" in BIND else BIND)
 CSRF_TRUSTED_ORIGINS = env.words("ACME_ORIGINS")
-# Reverse proxies whose X-Forwarded-For and X-Forwarded-Proto count (acmeweb/client_address.py)
+# Reverse proxies whose X-Forwarded-For and X-Forwarded-Proto count (acmeweb/auth/client_address.py)
 ACME_TRUSTED_PROXIES = tuple(map(ipaddress.ip_network, env.networks("ACME_TRUSTED_PROXIES")))
 
 INSTALLED_APPS = [
@@ -46,7 +46,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
-    "acmeweb.requests.RequestMiddleware",
+    "acmeweb.middleware.RequestMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "acmeweb.staticfiles.StaticFilesMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -79,11 +79,11 @@ TEMPLATES = [
     },
 ]
 
-ACME_ROLE = environment.role(env)  # web, loops or long; empty for management commands
+ACME_ROLE = environment.database_role(env)  # web, loops or long; empty for management commands
 _database = env.url(("DATABASE_URL",), ("postgresql", "postgres"))
 _database = _database and environment.with_password(_database, env.text("DATABASE_PASSWORD"))
 DATABASES: dict[str, dict[str, Any]] = {
-    "default": environment.database(_database) if _database else {"ENGINE": "django.db.backends.dummy"}
+    "default": environment.database_settings(_database) if _database else {"ENGINE": "django.db.backends.dummy"}
 }
 if _database:
     # The pool keeps connections across requests; Django's own keeping (CONN_MAX_AGE) must be off with it.
@@ -107,7 +107,7 @@ VALKEY_URL = _valkey._replace(scheme=_valkey.scheme.replace("valkey", "redis")).
 OWN_CLUSTER_URL = env.text("SIMULATED_CLUSTER_URL", "http://127.0.0.1:6820")
 OWN_CLUSTER_TOKEN_FILE = env.text("OWN_CLUSTER_TOKEN_FILE")
 OWN_CLUSTER_USER = "acme"  # the name that comes with the token, as X-SLURM-USER-NAME
-# What the settings of clusters may name on this machine (jobs/allowed_paths.py)
+# What the settings of clusters may name on this machine (jobs/logs/allowed_paths.py)
 ACME_TOKEN_DIRS = env.directories("ACME_TOKEN_DIRS", f"{VAR.absolute() / 'tokens'},/etc/acme/tokens")
 ACME_LOG_DIRS = env.directories("ACME_LOG_DIRS")
 
@@ -144,23 +144,24 @@ CELERY_TIMEZONE = "UTC"
 # Counts (of requests, of durations) are worth no longer wait than this; tests want them all, however slow the machine
 VALKEY_COUNTING_S = 60.0 if env.flag("ACME_TESTING", False) else 0.5
 
-# What is the same for everyone is rendered once (acmeweb/shared.py); a test begins with other rows and the same numbers
+# Fragments that are the same for everyone are rendered once (acmeweb/updates/fragment_cache.py). A test begins with
+# other rows and the same numbers
 _memory = "dummy.DummyCache" if env.flag("ACME_TESTING", False) else "locmem.LocMemCache"
 CACHES = {"default": {"BACKEND": f"django.core.cache.backends.{_memory}"}}
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "acmeweb.authentication.BearerTokenAuthentication",
-        "acmeweb.authentication.BrowserSessionAuthentication",
+        "acmeweb.auth.api_authentication.BearerTokenAuthentication",
+        "acmeweb.auth.api_authentication.BrowserSessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["jobs.door.rights.ByRule"],
+    "DEFAULT_PERMISSION_CLASSES": ["jobs.rest.permissions.EndpointRulePermission"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["jobs.door.body.StrictJSONParser"],
-    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "jobs.door.body.AlwaysJSON",
-    "DEFAULT_THROTTLE_CLASSES": ["jobs.door.throttle.PerUser"],
-    "DEFAULT_SCHEMA_CLASS": "jobs.door.schema.ByRule",
+    "DEFAULT_PARSER_CLASSES": ["jobs.rest.json_body.StrictJSONParser"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "jobs.rest.json_body.JSONContentNegotiation",
+    "DEFAULT_THROTTLE_CLASSES": ["jobs.rest.throttle.PerUserThrottle"],
+    "DEFAULT_SCHEMA_CLASS": "jobs.rest.schema.EndpointRuleSchema",
     "DEFAULT_METADATA_CLASS": None,
-    "EXCEPTION_HANDLER": "acmeweb.api.answer_error",
+    "EXCEPTION_HANDLER": "acmeweb.api_root.answer_error",
     "UNAUTHENTICATED_USER": None,
     "URL_FORMAT_OVERRIDE": None,
 }
@@ -215,8 +216,8 @@ SPECTACULAR_SETTINGS = {
 # Sign-ins by OpenID Connect; None: passwords only
 OIDC = env.oidc()
 
-# The only one: a second backend would check passwords past the limits (acmeweb/login_limits.py)
-AUTHENTICATION_BACKENDS = ["acmeweb.login_limits.ThrottledBackend"]
+# The only one: a second backend would check passwords past the limits (acmeweb/auth/login_limits.py)
+AUTHENTICATION_BACKENDS = ["acmeweb.auth.login_limits.ThrottledBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
@@ -262,7 +263,12 @@ X_FRAME_OPTIONS = "DENY"
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"()": "acmeweb.requests.Line", "fmt": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "formatters": {
+        "line": {
+            "()": "acmeweb.middleware.RequestLogFormatter",
+            "fmt": "%(asctime)s %(levelname)s %(name)s %(message)s",
+        }
+    },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": env.text("ACME_LOG_LEVEL", "INFO")},
     "loggers": {"django.db.backends": {"level": "WARNING"}, "httpx": {"level": "WARNING"}},

@@ -16,7 +16,7 @@ def bare_loop(submit, runtime, gpus, *, nodes, per_node=8, shortest=False):
     heapify(buckets[per_node])
     ends, queue, arrived = [], [], 0
 
-    def fullest(need):
+    def fullest_node(need):
         for level in range(need, per_node + 1):
             bucket = buckets[level]
             while bucket:
@@ -25,9 +25,9 @@ def bare_loop(submit, runtime, gpus, *, nodes, per_node=8, shortest=False):
                 heappop(bucket)
         return None
 
-    def place(need):
+    def find_placement(need):
         if need <= per_node:
-            node = fullest(need)
+            node = fullest_node(need)
             return None if node is None else [(node, need)]
         whole, rest = divmod(need, per_node)
         empty = sorted({node for node in buckets[per_node] if free[node] == per_node})[: whole + bool(rest)]
@@ -44,7 +44,7 @@ def bare_loop(submit, runtime, gpus, *, nodes, per_node=8, shortest=False):
         while arrived < count and submit[arrived] == now:
             heappush(queue, (runtime[arrived] if shortest else arrived, arrived))
             arrived += 1
-        while queue and (places := place(gpus[queue[0][1]])) is not None:
+        while queue and (places := find_placement(gpus[queue[0][1]])) is not None:
             job = heappop(queue)[1]
             start[job] = now
             heappush(ends, (now + runtime[job], job, places))

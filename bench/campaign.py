@@ -37,14 +37,18 @@ from loops import clear, database
 
 NODES, PRETRAINING_NODES = 10, 9
 RESTART_S, HORIZON_S = 10.0, 60.0  # of the wall, since evaluation was asked for
-TOO_LONG_S = 1800.0
-ARRIVAL_SPEED, SETTLED_S, SHORT_S = 4.0, 20.0, 60.0  # it arrives in the midst of their slices, and ends after a minute
-PAUSE_S = 0.1
-ROOT = "/shared/evaluations"
+RUN_TIMEOUT_S = 1800.0
+ARRIVAL_SPEED, ARRIVAL_DELAY_S, SHORT_JOB_S = (
+    4.0,
+    20.0,
+    60.0,
+)  # it arrives in the midst of their slices, and ends after a minute
+TURN_INTERVAL_S = 0.1
+EVALUATION_ROOT = "/shared/evaluations"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretraining:
+class PretrainingResult:
     started_s: float
     restarted_s: float
     attempts: int
@@ -52,7 +56,7 @@ class Pretraining:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated:
+class EvaluationResult:
     datasets: int
     gpu_jobs: int
     cpu_jobs: int
@@ -66,7 +70,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrival:
+class ArrivalResult:
     """Seconds of the wall."""
 
     held_gpus: int  # by evaluation, when pretraining came
@@ -92,13 +96,13 @@ def main() -> None:
     print(f"{machine}\n{NODES} nodes of 8 GPUs, pretraining on {PRETRAINING_NODES}, evaluation {given.trial_speed:g}x")
     with ExitStack() as stack:
         database(stack)
-        kinds = {} if given.only == "arrival" else KINDS
-        found = {name: run(kind(given.trial_speed), given.trial_speed) for name, kind in kinds.items()}
+        kinds = {} if given.only == "arrival" else EVALUATION_METHODS
+        found = {name: run_method(kind(given.trial_speed), given.trial_speed) for name, kind in kinds.items()}
         if found:
-            print("\n".join(table(found)))
-        arrived = None if given.only == "beside" else arrival()
+            print("\n".join(result_lines(found)))
+        arrived = None if given.only == "beside" else measure_arrival()
         if arrived:
-            print("\n".join(told(arrived)))
+            print("\n".join(arrival_lines(arrived)))
     if given.json:
         runs = {name: {part: one and asdict(one) for part, one in parts.items()} for name, parts in found.items()}
         said = {"machine": machine, "trial_speed": given.trial_speed, "runs": runs}
@@ -106,52 +110,52 @@ def main() -> None:
         Path(given.json).write_text(json.dumps(said, indent=2) + "\n")
 
 
-def run(kind: Any, speed: float) -> dict[str, Any]:
-    with site(speed) as place:
+def run_method(kind: Any, speed: float) -> dict[str, Any]:
+    with start_bench_cluster(speed) as place:
         return place.live(kind)
 
 
 @contextmanager
-def site(speed: float) -> Iterator[Site]:
+def start_bench_cluster(speed: float) -> Iterator[BenchCluster]:
     from tests.cluster.running import ClusterProcess
 
     clear()
     with tempfile.TemporaryDirectory(prefix="acme-bench-") as home:
         options = ("--nodes", str(NODES), "--trial-speed", str(speed), "--seed", "0")
         with ClusterProcess(Path(home), *options) as cluster:
-            yield Site(cluster, speed)
+            yield BenchCluster(cluster, speed)
 
 
-def arrival() -> Arrival:
-    with site(ARRIVAL_SPEED) as place:
-        kind = Decoupled(ARRIVAL_SPEED)
+def measure_arrival() -> ArrivalResult:
+    with start_bench_cluster(ARRIVAL_SPEED) as place:
+        kind = CampaignEvaluation(ARRIVAL_SPEED)
         kind.prepare(place)
         asked = kind.ask(place.cluster, nodes=NODES)
-        place.until(lambda: held_gpus(asked) >= 8 * PRETRAINING_NODES)
+        place.until(lambda: count_allocated_gpus(asked) >= 8 * PRETRAINING_NODES)
         since = time.monotonic()
-        place.until(lambda: time.monotonic() - since > SETTLED_S)
-        held, job = held_gpus(asked), place.pretraining(SHORT_S)
-        place.until(lambda: ended(job) and kind.over(asked))
+        place.until(lambda: time.monotonic() - since > ARRIVAL_DELAY_S)
+        held, job = count_allocated_gpus(asked), place.pretraining(SHORT_JOB_S)
+        place.until(lambda: job_has_ended(job) and kind.over(asked))
         after = place.pretraining(1.0)
-        place.until(lambda: ended(after))
-        return arrived_at(asked, job, after, held)
+        place.until(lambda: job_has_ended(after))
+        return arrival_result(asked, job, after, held)
 
 
-def held_gpus(campaign: Any) -> int:
+def count_allocated_gpus(campaign: Any) -> int:
     from jobs.models import Allocation
 
     held = Allocation.objects.filter(attempt__job__trial__campaign=campaign, released_at=None, gpu__isnull=False)
     return int(held.count())
 
 
-def ended(job: Any) -> bool:
-    from jobs.lifecycle import FINAL
+def job_has_ended(job: Any) -> bool:
+    from jobs.core.lifecycle import FINAL_STATES
 
     job.refresh_from_db()
-    return job.state in FINAL
+    return job.state in FINAL_STATES
 
 
-def arrived_at(campaign: Any, pretraining: Any, after: Any, held: int) -> Arrival:
+def arrival_result(campaign: Any, pretraining: Any, after: Any, held: int) -> ArrivalResult:
     from django.db.models import Max, Sum
 
     from jobs.models import Event, Job
@@ -164,31 +168,31 @@ def arrived_at(campaign: Any, pretraining: Any, after: Any, held: int) -> Arriva
     gone = list(jobs.filter(pk__in=asked).annotate(last_s=Max("trial__inferred__inferred_at_s")))
     came_at = pretraining.submitted_at
     shards = Shard.objects.filter(evaluation__campaign=campaign)
-    return Arrival(
+    return ArrivalResult(
         held_gpus=held,
-        started_s=_started_s(pretraining),
-        alone_s=_started_s(after),
+        started_s=_start_wait_s(pretraining),
+        alone_s=_start_wait_s(after),
         attempts=pretraining.attempts.count(),
         asked_s=min(((at - came_at).total_seconds() for at in asked.values()), default=0.0),
         gave_way=len(gone),
         longest_wait_s=max(((job.ended_at - asked[job.pk]).total_seconds() for job in gone), default=0.0),
-        begun_s=sum(max(_held_s(job) - (job.last_s or 0.0), 0.0) for job in gone),
-        held_s=sum(_held_s(job) for job in jobs),
+        begun_s=sum(max(_job_gpu_seconds(job) - (job.last_s or 0.0), 0.0) for job in gone),
+        held_s=sum(_job_gpu_seconds(job) for job in jobs),
         makespan_s=(campaign.ended_at - campaign.created_at).total_seconds(),
         samples=shards.aggregate(Sum("samples"))["samples__sum"],
     )
 
 
-def _started_s(job: Any) -> float:
+def _start_wait_s(job: Any) -> float:
     first = job.attempts.order_by("number").first()
     return float((first.confirmed_at - job.submitted_at).total_seconds())
 
 
-def _held_s(job: Any) -> float:
+def _job_gpu_seconds(job: Any) -> float:
     return float((job.ended_at - job.started_at).total_seconds() * job.gpus)
 
 
-class Site:
+class BenchCluster:
     """One cluster, its pretraining job, and the loops that beat would run."""
 
     def __init__(self, process: Any, speed: float) -> None:
@@ -202,38 +206,38 @@ class Site:
         self.turn()
 
     def turn(self) -> None:
-        from jobs import clock
-        from scheduling.connections import connect
-        from scheduling.loops.evaluate import evaluate_once
-        from scheduling.loops.staging import stage_once
-        from scheduling.loops.turn import turns
+        from jobs.models import clock
+        from scheduling.clusters.connections import connect
+        from scheduling.loops.campaigns import coordinate_campaigns_once
+        from scheduling.loops.staging import advance_stagings_once
+        from scheduling.loops.turn import run_turns
 
-        turns(self.cluster.pk, "bench", connect)
+        run_turns(self.cluster.pk, "bench", connect)
         now = clock.now()
-        stage_once(now)
-        evaluate_once(now)
+        advance_stagings_once(now)
+        coordinate_campaigns_once(now)
 
     def until(self, over: Callable[[], bool]) -> None:
         began = time.monotonic()
         while not over():
-            if time.monotonic() - began > TOO_LONG_S:
+            if time.monotonic() - began > RUN_TIMEOUT_S:
                 raise RuntimeError("the run did not come to its end")
             self.turn()
-            time.sleep(PAUSE_S)
+            time.sleep(TURN_INTERVAL_S)
 
     def live(self, kind: Any) -> dict[str, Any]:
-        from jobs.stop_actions import requeue
+        from jobs.actions.stop import requeue
         from tests import make
 
         kind.prepare(self)
         job = self.pretraining()
-        self.until(lambda: running(job))
+        self.until(lambda: job_is_running(job))
         asked, began = kind.ask(self.cluster), time.monotonic()
         self.until(lambda: time.monotonic() - began > RESTART_S)
         job.refresh_from_db()
         requeue(job, author=make.author(), why="It starts again from its newest checkpoint.")
         self.until(lambda: time.monotonic() - began > HORIZON_S and kind.over(asked))
-        return {"pretraining": pretrained(job), "evaluation": kind.told(asked)}
+        return {"pretraining": pretraining_result(job), "evaluation": kind.told(asked)}
 
     def pretraining(self, lasts_s: float = 3600.0) -> Any:
         from tests import make
@@ -243,25 +247,25 @@ class Site:
         return make.job(cluster=self.cluster, kind="pretrain", name="pretrain", environment=hints, **wish)
 
 
-def running(job: Any) -> bool:
+def job_is_running(job: Any) -> bool:
     job.refresh_from_db()
     return bool(job.state == "RUNNING" and job.attempts.filter(confirmed_at__isnull=False, ended_at=None).exists())
 
 
-def pretrained(job: Any) -> Pretraining:
+def pretraining_result(job: Any) -> PretrainingResult:
     from jobs.models import Event
 
     first, *later = job.attempts.order_by("number")
     asked = Event.objects.get(job=job, what="job.requeue_asked").at
-    return Pretraining(
+    return PretrainingResult(
         started_s=(first.confirmed_at - job.submitted_at).total_seconds(),
         restarted_s=(later[-1].confirmed_at - asked).total_seconds(),
         attempts=1 + len(later),
-        lines=sum(_lines(job, attempt) for attempt in (first, *later)),
+        lines=sum(_count_progress_lines(job, attempt) for attempt in (first, *later)),
     )
 
 
-def _lines(job: Any, attempt: Any) -> int:
+def _count_progress_lines(job: Any, attempt: Any) -> int:
     from datetime import UTC, datetime
 
     until = datetime.fromtimestamp(job.submitted_at.timestamp() + HORIZON_S, UTC).strftime("[%Y-%m-%d %H:%M:%S]")
@@ -272,11 +276,11 @@ def _lines(job: Any, attempt: Any) -> int:
 # --- the ways to evaluate
 
 
-class Alone:
+class NoEvaluation:
     def __init__(self, speed: float) -> None:
         pass
 
-    def prepare(self, site: Site) -> None:
+    def prepare(self, site: BenchCluster) -> None:
         pass
 
     def ask(self, cluster: Any) -> None:
@@ -289,107 +293,115 @@ class Alone:
         return None
 
 
-class OneEach:
+class OneJobPerDataset:
     """Each dataset is a job that starts, loads over the link, infers and scores on its GPU: what people submit."""
 
     def __init__(self, speed: float) -> None:
         self._speed = speed
 
-    def prepare(self, site: Site) -> None:
+    def prepare(self, site: BenchCluster) -> None:
         pass
 
     def ask(self, cluster: Any) -> list[Any]:
-        from jobs import actions, clock
+        from jobs.actions import jobs as job_actions
+        from jobs.models import clock
         from scheduling.evaluation.work import datasets
         from tests import make
 
-        specs = [self._spec(number, one) for number, one in enumerate(datasets())]
+        specs = [self._job_spec(number, one) for number, one in enumerate(datasets())]
         team = make.team()
-        return actions.submit(specs, cluster=cluster, team=team, author=make.author(), now=clock.now())
+        return job_actions.submit(specs, cluster=cluster, team=team, author=make.author(), now=clock.now())
 
-    def _spec(self, number: int, dataset: Any) -> Any:
+    def _job_spec(self, number: int, dataset: Any) -> Any:
         from scheduling.evaluation import orders
 
-        part = orders.Part(
+        part = orders.TrialPart(
             shard=number,
             dataset=dataset.name,
             start=0,
             samples=dataset.samples,
-            output=f"{ROOT}/{number}",
+            output=f"{EVALUATION_ROOT}/{number}",
             command="answer && score",
             scores=True,
             expected_s=3600.0,
         )
-        told = orders.told([part], model="/checkpoints/run/step-1000", serve="", nonce="each")
+        told = orders.trial_instructions([part], model="/checkpoints/run/step-1000", serve="", nonce="each")
         asked = {"gpus_per_node": 1, "cpus_per_node": 4}
-        return orders.inference(f"each-{dataset.name}", "", "", [part], {orders.VARIABLE: told}, **asked)
+        return orders.inference_job(
+            f"each-{dataset.name}", "", "", [part], {orders.INSTRUCTIONS_VARIABLE: told}, **asked
+        )
 
     def over(self, jobs: list[Any]) -> bool:
-        from jobs.lifecycle import FINAL
+        from jobs.core.lifecycle import FINAL_STATES
         from jobs.models import Job
 
-        return not Job.objects.filter(pk__in=[job.pk for job in jobs]).exclude(state__in=FINAL).exists()
+        return not Job.objects.filter(pk__in=[job.pk for job in jobs]).exclude(state__in=FINAL_STATES).exists()
 
-    def told(self, asked: list[Any]) -> Evaluated:
+    def told(self, asked: list[Any]) -> EvaluationResult:
         from jobs.models import Job
         from scheduling.evaluation.work import datasets
-        from scheduling.loops.evaluate import said_by
+        from scheduling.loops.campaigns import read_job_output
 
         jobs = list(Job.objects.filter(pk__in=[job.pk for job in asked]).select_related("cluster").order_by("id"))
         failed = [job.name for job in jobs if job.state != "COMPLETED"]
         if failed:
             raise RuntimeError(f"these did not come to their end: {failed}")
-        took = {part.part: part.took_s for job in jobs for part in said_by(job, "each", 1 << 20).parts}
-        inferring = sum(took[number] * _inferring(one) for number, one in enumerate(datasets()))
+        took = {part.part: part.took_s for job in jobs for part in read_job_output(job, "each", 1 << 20).parts}
+        inferring = sum(took[number] * _inference_share(one) for number, one in enumerate(datasets()))
         done = [(job.ended_at - job.submitted_at).total_seconds() for job in jobs]
-        return evaluated(self._speed, gpu_jobs=jobs, cpu_jobs=0, inferring=inferring, done=done)
+        return evaluation_result(self._speed, gpu_jobs=jobs, cpu_jobs=0, inferring=inferring, done=done)
 
 
-def _inferring(dataset: Any) -> float:
+def _inference_share(dataset: Any) -> float:
     """Which share of a job that does both is inference: the dice of a shard stretch both alike."""
-    from scheduling.simulator.trials import pace
+    from scheduling.slurmsim.scripts.evaluation_jobs import dataset_cost
 
-    cost = pace(dataset.name, dataset.samples)
-    return float(cost.on_gpu / (cost.on_gpu + cost.score))
+    cost = dataset_cost(dataset.name, dataset.samples)
+    return float(cost.gpu_s / (cost.gpu_s + cost.score))
 
 
-class Decoupled:
+class CampaignEvaluation:
     """The cluster has evaluated before, if only a small dataset: so it is known how long a trial takes to start."""
 
     def __init__(self, speed: float) -> None:
         self._speed = speed
 
-    def prepare(self, site: Site) -> None:
-        known = self._campaign(site.cluster, "/checkpoints/run/step-500", [_prior("warmup", 200, 30.0, 1.0)])
+    def prepare(self, site: BenchCluster) -> None:
+        known = self._start_campaign(
+            site.cluster, "/checkpoints/run/step-500", [_dataset_prior("warmup", 200, 30.0, 1.0)]
+        )
         site.until(lambda: self.over(known))
 
     def ask(self, cluster: Any, nodes: int = 1) -> Any:
-        from scheduling.evaluation.work import Phases, datasets
+        from scheduling.evaluation.work import PhaseCosts, datasets
 
-        costs = [(one, Phases.anchored().cost(one, one.samples)) for one in datasets()]
+        costs = [(one, PhaseCosts.calibrate().cost(one, one.samples)) for one in datasets()]
         priors = [
-            _prior(one.name, one.samples, cost.on_gpu / self._speed, cost.score / self._speed) for one, cost in costs
+            _dataset_prior(one.name, one.samples, cost.gpu_s / self._speed, cost.score / self._speed)
+            for one, cost in costs
         ]
-        return self._campaign(cluster, "/checkpoints/run/step-1000", priors, nodes)
+        return self._start_campaign(cluster, "/checkpoints/run/step-1000", priors, nodes)
 
-    def _campaign(self, cluster: Any, checkpoint: str, priors: list[dict[str, Any]], nodes: int = 1) -> Any:
-        from jobs import clock
-        from scheduling import evaluation_actions as verbs
-        from scheduling.evaluation import asked
+    def _start_campaign(self, cluster: Any, checkpoint: str, priors: list[dict[str, Any]], nodes: int = 1) -> Any:
+        from jobs.models import clock
+        from scheduling.actions import campaigns as verbs
+        from scheduling.evaluation import campaign_requests as asked
         from tests import make
 
-        commands = {"infer": "answer", "metric": "score", "output_root": ROOT, "stage_root": "/dev/shm"}
+        commands = {"infer": "answer", "metric": "score", "output_root": EVALUATION_ROOT, "stage_root": "/dev/shm"}
         team = make.team()
-        spec = asked.suite({"name": "study", "datasets": priors, **commands})
-        suite = verbs.define(spec, team=team, author=make.author())
-        wanted = asked.campaign({"checkpoints": [checkpoint], "nodes": nodes})
-        return verbs.ask(wanted, suite=suite, cluster=cluster, team=team, author=make.author(), now=clock.now())
+        spec = asked.parse_suite({"name": "study", "datasets": priors, **commands})
+        suite = verbs.define_suite(spec, team=team, author=make.author())
+        wanted = asked.parse_campaign({"checkpoints": [checkpoint], "nodes": nodes})
+        return verbs.create_campaign(
+            wanted, suite=suite, cluster=cluster, team=team, author=make.author(), now=clock.now()
+        )
 
     def over(self, campaign: Any) -> bool:
         campaign.refresh_from_db()
         return campaign.state not in ("PENDING", "RUNNING")
 
-    def told(self, campaign: Any) -> Evaluated:
+    def told(self, campaign: Any) -> EvaluationResult:
         from django.db.models import Sum
 
         from jobs.models import Job
@@ -403,18 +415,20 @@ class Decoupled:
         done = [(at - campaign.created_at).total_seconds() for at in ended]
         gpu_jobs = list(jobs.filter(trial__kind="infer"))
         cpu_jobs = jobs.filter(trial__kind="score").count()
-        return evaluated(self._speed, gpu_jobs=gpu_jobs, cpu_jobs=cpu_jobs, inferring=inferring, done=done)
+        return evaluation_result(self._speed, gpu_jobs=gpu_jobs, cpu_jobs=cpu_jobs, inferring=inferring, done=done)
 
 
-def _prior(name: str, samples: int, infer_s: float, score_s: float) -> dict[str, Any]:
+def _dataset_prior(name: str, samples: int, infer_s: float, score_s: float) -> dict[str, Any]:
     return {"name": name, "samples": samples, "infer_s": infer_s, "score_s": score_s}
 
 
-def evaluated(speed: float, *, gpu_jobs: list[Any], cpu_jobs: int, inferring: float, done: list[float]) -> Evaluated:
-    queued = sorted(wait for job in gpu_jobs for wait in _waits(job))
+def evaluation_result(
+    speed: float, *, gpu_jobs: list[Any], cpu_jobs: int, inferring: float, done: list[float]
+) -> EvaluationResult:
+    queued = sorted(wait for job in gpu_jobs for wait in _queue_waits(job))
     held = sum((job.ended_at - job.started_at).total_seconds() * job.gpus for job in gpu_jobs if job.started_at)
     ready = sorted(done)
-    return Evaluated(
+    return EvaluationResult(
         datasets=len(done),
         gpu_jobs=len(gpu_jobs),
         cpu_jobs=cpu_jobs,
@@ -428,7 +442,7 @@ def evaluated(speed: float, *, gpu_jobs: list[Any], cpu_jobs: int, inferring: fl
     )
 
 
-def _waits(job: Any) -> Iterator[float]:
+def _queue_waits(job: Any) -> Iterator[float]:
     if job.started_at:
         yield (job.started_at - job.submitted_at).total_seconds()
 
@@ -437,12 +451,12 @@ def _quantile(values: list[float], share: float) -> float:
     return values[int(share * (len(values) - 1) + 0.5)]
 
 
-KINDS = {"alone": Alone, "one job each": OneEach, "decoupled": Decoupled}
+EVALUATION_METHODS = {"alone": NoEvaluation, "one job each": OneJobPerDataset, "decoupled": CampaignEvaluation}
 
 
 # --- shown
 
-COLUMNS = {
+RESULT_COLUMNS = {
     "gpu_jobs": "GPU jobs",
     "cpu_jobs": "CPU jobs",
     "queued_p50_s": "queued p50",
@@ -455,15 +469,15 @@ COLUMNS = {
 }
 
 
-def table(found: dict[str, Any]) -> Iterator[str]:
-    yield f"\n{'evaluation':<14}" + "".join(f"{title:>14}" for title in COLUMNS.values())
+def result_lines(found: dict[str, Any]) -> Iterator[str]:
+    yield f"\n{'evaluation':<14}" + "".join(f"{title:>14}" for title in RESULT_COLUMNS.values())
     for name, run in found.items():
         if one := run["evaluation"]:
-            yield f"{name:<14}" + "".join(f"{getattr(one, column):>14,.0f}" for column in COLUMNS)
+            yield f"{name:<14}" + "".join(f"{getattr(one, column):>14,.0f}" for column in RESULT_COLUMNS)
     each, ours = found["one job each"]["evaluation"], found["decoupled"]["evaluation"]
     yield f"{'ratio':<14}" + "".join(
         f"{getattr(each, column) / getattr(ours, column):>13.1f}x" if getattr(ours, column) else f"{'':>14}"
-        for column in COLUMNS
+        for column in RESULT_COLUMNS
     )
     yield f"\n{'pretraining':<14}{'start s':>14}{'restart s':>14}{'attempts':>14}{f'steps in {HORIZON_S:.0f} s':>14}"
     for name, run in found.items():
@@ -471,7 +485,7 @@ def table(found: dict[str, Any]) -> Iterator[str]:
         yield f"{name:<14}{one.started_s:>14.1f}{one.restarted_s:>14.1f}{one.attempts:>14}{one.lines * 10:>14}"
 
 
-def told(one: Arrival) -> Iterator[str]:
+def arrival_lines(one: ArrivalResult) -> Iterator[str]:
     yield f"\npretraining arrives while evaluation holds {one.held_gpus} of {8 * NODES} GPUs, {ARRIVAL_SPEED:g}x:"
     yield f"  started after {one.started_s:.1f} s, {one.alone_s:.1f} s on the empty cluster, attempts: {one.attempts}"
     yield f"  {one.gave_way} trials gave way: the first was asked after {one.asked_s:.1f} s,"

@@ -30,7 +30,7 @@ from acme_client.checkpointing import AsyncCheckpointer
 LAYERS = 16
 
 
-def state_of(megabytes, device):
+def make_state(megabytes, device):
     side = int((megabytes * 1e6 / 4 / LAYERS) ** 0.5)
     return {f"layer {n}": torch.randn(side, side, device=device) for n in range(LAYERS)}
 
@@ -45,8 +45,8 @@ def train(state, device):
         torch.accelerator.synchronize()
 
 
-def plainly(home):
-    def save(state, step):
+def torch_saver(home):
+    def save_with_torch(state, step):
         began = time.perf_counter()
         path = home / f"step_{step}.pt"
         with open(path.with_suffix(".new"), "wb") as file:
@@ -56,10 +56,10 @@ def plainly(home):
         (home / f"step_{step - 2}.pt").unlink(missing_ok=True)
         return time.perf_counter() - began
 
-    return save
+    return save_with_torch
 
 
-def measured(save, state, device, saves, steps):
+def measure_saves(save, state, device, saves, steps):
     stalls, began = [], time.perf_counter()
     for number in range(saves):
         for _ in range(steps):
@@ -69,9 +69,9 @@ def measured(save, state, device, saves, steps):
     return stalls, time.perf_counter() - began
 
 
-def compare(megabytes, saves, steps, rounds):
+def compare_savers(megabytes, saves, steps, rounds):
     device = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"
-    state = state_of(megabytes, device)
+    state = make_state(megabytes, device)
     rows = {"torch.save": ([], []), "AsyncCheckpointer": ([], []), "no save": ([], [])}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_AT")) as home:
@@ -79,15 +79,19 @@ def compare(megabytes, saves, steps, rounds):
             with AsyncCheckpointer(Path(home) / "async") as saving:
                 saving.save(state, 10_000_000)  # makes its buffers, as the first save of a run does
                 saving.wait()
-                ways = {"no save": None, "torch.save": plainly(Path(home) / "plain"), "AsyncCheckpointer": saving.save}
+                ways = {
+                    "no save": None,
+                    "torch.save": torch_saver(Path(home) / "plain"),
+                    "AsyncCheckpointer": saving.save,
+                }
                 for name, save in ways.items():
-                    stalls, whole = measured(save, state, device, saves, steps)
+                    stalls, whole = measure_saves(save, state, device, saves, steps)
                     rows[name][0].extend(stalls)
                     rows[name][1].append(whole)
-    return device, [told(name, *row) for name, row in rows.items()]
+    return device, [saver_summary(name, *row) for name, row in rows.items()]
 
 
-def told(name, stalls, wholes):
+def saver_summary(name, stalls, wholes):
     return {
         "way": name,
         "stall_s": {"p50": statistics.median(stalls), "max": max(stalls)} if stalls else {"p50": 0.0, "max": 0.0},
@@ -108,7 +112,7 @@ def main():
         torch.set_num_threads(1)  # a GPU's trainer leaves the processor to others; here it must be told to
     with tempfile.TemporaryDirectory() as meeting:  # a world of one, so that a process writes as it does for many ranks
         dist.init_process_group("gloo", init_method=f"file://{meeting}/meet", rank=0, world_size=1)
-        device, rows = compare(given.mb, given.saves, given.steps, given.rounds)
+        device, rows = compare_savers(given.mb, given.saves, given.steps, given.rounds)
         dist.destroy_process_group()
     plain, ours = (next(row for row in rows if row["way"] == way) for way in ("torch.save", "AsyncCheckpointer"))
     ratio = plain["stall_s"]["p50"] / ours["stall_s"]["p50"]

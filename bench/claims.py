@@ -15,12 +15,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from jobs.traces.files import read
-from scheduling.simulator import acme, report
-from scheduling.simulator.run import Setting, run
+from jobs.traces.files import read_trace
+from scheduling.replay import acme_trace, report
+from scheduling.replay.run import ReplaySetting, run_policy
 
 # policy, the paper's claim against its baseline
-CLAIMS = {
+PAPER_CLAIMS = {
     "sjf": "2.5x on Philly, two months, per virtual cluster (Helios' notebook)",
     "srtf": "2.8x on Philly, two months, per virtual cluster (Helios' notebook)",
     "qssf": "2.3x on Philly, up to 6.5x on Helios (SC'21)",
@@ -29,33 +29,37 @@ CLAIMS = {
 }
 
 
-def told(history, policy, setting):
-    return report.summary(run(history, policy, setting), wall_s=1, peak_rss_mb=0)
+def replay_summary(history, policy, setting):
+    return report.summary(run_policy(history, policy, setting), wall_s=1, peak_rss_mb=0)
 
 
-def gains(title, history, setting, policies=tuple(CLAIMS)):
-    base = told(history, "fifo", setting)
+def policy_speedups(title, history, setting, policies=tuple(PAPER_CLAIMS)):
+    base = replay_summary(history, "fifo", setting)
     fifo, waits = base["jct_s"]["mean"], base["queue_s"]["mean"]
     row = {"input": title, "fifo_jct_s": fifo, "fifo_queue_s": waits}
     for policy in policies:
-        row[policy] = fifo / told(history, policy, setting)["jct_s"]["mean"]
+        row[policy] = fifo / replay_summary(history, policy, setting)["jct_s"]["mean"]
     print(f"{title:<34}{fifo:>12,.0f}{waits:>12,.0f}" + "".join(f"{row[policy]:>9.2f}x" for policy in policies))
     return row
 
 
-def ordering(week):
+def compare_policies(week):
     print("mean completion under FIFO over that under the policy")
-    print(f"{'input':<34}{'fifo jct s':>12}{'queue s':>12}" + "".join(f"{policy:>10}" for policy in CLAIMS))
-    rows = [gains(f"Philly week, {nodes} nodes", week, Setting(nodes=nodes)) for nodes in (80, 64, 48, 40)]
-    seren = acme.drawn(acme.SITES["seren"], "seren", jobs=100_000, seed=1)
-    rows += [gains(f"Seren drawn, {nodes} nodes", seren, Setting(nodes=nodes)) for nodes in (286, 200, 160)]
-    for policy, claim in CLAIMS.items():
+    print(f"{'input':<34}{'fifo jct s':>12}{'queue s':>12}" + "".join(f"{policy:>10}" for policy in PAPER_CLAIMS))
+    rows = [
+        policy_speedups(f"Philly week, {nodes} nodes", week, ReplaySetting(nodes=nodes)) for nodes in (80, 64, 48, 40)
+    ]
+    seren = acme_trace.draw_trace(acme_trace.PUBLISHED_CLUSTERS["seren"], "seren", jobs=100_000, seed=1)
+    rows += [
+        policy_speedups(f"Seren drawn, {nodes} nodes", seren, ReplaySetting(nodes=nodes)) for nodes in (286, 200, 160)
+    ]
+    for policy, claim in PAPER_CLAIMS.items():
         if claim:
             print(f"  {policy} is said to bring {claim}")
     return rows
 
 
-def synergy(pods):
+def compare_cpu_sharing(pods):
     """CPUs counted hard, as most schedulers do, and given back as Synergy-Tune does; both with the same jobs.
 
     An upper bound for Tune: nobody runs slower here on fewer CPUs, because no trace says how much slower.
@@ -64,8 +68,10 @@ def synergy(pods):
     with_gpus = pods.rows(((pods.gpus > 0) & (pods.cpus <= 48)).nonzero()[0])
     rows = []
     for nodes in (10, 8, 7):
-        hard = Setting(nodes=nodes, cpus_per_node=48)
-        one, other = (told(with_gpus, "fifo", replace(hard, placement=name)) for name in ("consolidate", "tune"))
+        hard = ReplaySetting(nodes=nodes, cpus_per_node=48)
+        one, other = (
+            replay_summary(with_gpus, "fifo", replace(hard, placement=name)) for name in ("consolidate", "tune")
+        )
         before, after = one["jct_s"]["mean"], other["jct_s"]["mean"]
         rows.append({"nodes": nodes, "hard_jct_s": before, "tune_jct_s": after})
         print(f"{nodes:>3} nodes: CPUs hard {before:>10,.0f} s   tune {after:>10,.0f} s   {before / after:.2f}x")
@@ -78,8 +84,8 @@ if __name__ == "__main__":
     asked.add_argument("openb", nargs="?")
     asked.add_argument("--json", metavar="FILE")
     given = asked.parse_args()
-    figures = {"ordering": ordering(read(given.philly))}
+    figures = {"ordering": compare_policies(read_trace(given.philly))}
     if given.openb:
-        figures["synergy"] = synergy(read(given.openb))
+        figures["synergy"] = compare_cpu_sharing(read_trace(given.openb))
     if given.json:
         Path(given.json).write_text(json.dumps(figures, indent=2) + "\n")

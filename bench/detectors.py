@@ -33,17 +33,17 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from failures.detect import printed
-from failures.detect.cadence import Heard, hear, silence
-from failures.detect.pace import Step, Watch
-from jobs.logs import clean
+from failures.detection import training_output
+from failures.detection.slow_steps import SlowStepDetector, StepTiming
+from failures.detection.step_cadence import CadenceState, detect_silence, update_cadence
+from jobs.logs.job_log import decode_log_text
 
-STEPS, ONSET = 700, (200, 500)
-FACTORS = (1.2, 1.3, 1.5, 2.0, 3.0)
+STEPS, ONSET_RANGE = 700, (200, 500)
+SLOWDOWN_FACTORS = (1.2, 1.3, 1.5, 2.0, 3.0)
 ALPHA, BETA = 8e-6, 6e-10
 
 
-def batches(dice, steps):
+def packed_batches(dice, steps):
     """Tokens and squares of each step: 64 sequences, of lengths that the data changes every so often."""
     tokens, squares = np.empty(steps), np.empty(steps)
     at = 0
@@ -57,43 +57,43 @@ def batches(dice, steps):
     return tokens, squares
 
 
-def alike(steps):
+def uniform_batches(steps):
     """64 sequences of one length, as who packs to a fixed length has them."""
     return np.full(steps, 64 * 2048.0), np.full(steps, 64 * 2048.0**2)
 
 
-def series(dice, factor, steps=STEPS, packed=True):
+def generate_series(dice, factor, steps=STEPS, packed=True):
     """Steps, and the number of the first slow one (None: healthy)."""
-    tokens, squares = batches(dice, steps) if packed else alike(steps)
+    tokens, squares = packed_batches(dice, steps) if packed else uniform_batches(steps)
     took = (ALPHA * tokens + BETA * squares) * np.exp(dice.normal(0, dice.uniform(0.005, 0.03), steps))
     took *= 1 + dice.uniform(-0.08, 0.08) * np.linspace(0, 1, steps)
     pauses = dice.random(steps) < 1 / 60
     took[pauses] *= dice.uniform(2, 20, pauses.sum())
-    onset = None if factor == 1 else int(dice.integers(*ONSET))
+    onset = None if factor == 1 else int(dice.integers(*ONSET_RANGE))
     if onset is not None:
         took[onset:] *= factor
     return [
-        Step(at=float(n), seconds=float(s), tokens=float(t), squares=float(q))
+        StepTiming(at=float(n), seconds=float(s), tokens=float(t), squares=float(q))
         for n, (s, t, q) in enumerate(zip(took, tokens, squares, strict=True))
     ], onset
 
 
-def ours(steps):
-    watch = Watch()
+def detect_slow_steps(steps):
+    watch = SlowStepDetector()
     return [number for number, step in enumerate(steps) if watch.see(step)]
 
 
-def by_tokens_alone(steps):
+def detect_by_tokens(steps):
     """The same predictor, told nothing of the lengths of sequences."""
-    return ours([replace(step, squares=0.0) for step in steps])
+    return detect_slow_steps([replace(step, squares=0.0) for step in steps])
 
 
-def by_time_alone(steps):
+def detect_by_time(steps):
     """The same, of a job that tells nothing of its batches."""
-    return ours([replace(step, tokens=1.0, squares=0.0) for step in steps])
+    return detect_slow_steps([replace(step, tokens=1.0, squares=0.0) for step in steps])
 
 
-def change_points(steps, hazard=1 / 500, longest=300):
+def detect_change_points(steps, hazard=1 / 500, longest=300):
     """Normal data with unknown mean and variance; a change is when the likeliest run begins anew."""
     took = np.log([step.seconds for step in steps])
     found, prior = [], (took[:20].mean(), 1.0, 1.0, 0.05)
@@ -126,9 +126,9 @@ def change_points(steps, hazard=1 / 500, longest=300):
     return found
 
 
-def score(name, judge, cases):
+def score_detector(name, judge, cases):
     true = false = missed = alarms = 0
-    delays, per_factor, steps_seen = [], {factor: [0, 0] for factor in FACTORS}, 0
+    delays, per_factor, steps_seen = [], {factor: [0, 0] for factor in SLOWDOWN_FACTORS}, 0
     began = time.perf_counter()
     for steps, onset, factor in cases:
         found = judge(steps)
@@ -157,28 +157,28 @@ def percentile(values, part):
     return float(np.percentile(values, part)) if values else None
 
 
-def compare(count, seed, packed=True):
+def compare_detectors(count, seed, packed=True):
     cases = []
     for number in range(count):
         dice = np.random.default_rng([seed, number])
-        factor = 1 if number % 2 else FACTORS[number // 2 % len(FACTORS)]
-        cases.append((*series(dice, factor, packed=packed), factor))
+        factor = 1 if number % 2 else SLOWDOWN_FACTORS[number // 2 % len(SLOWDOWN_FACTORS)]
+        cases.append((*generate_series(dice, factor, packed=packed), factor))
     return [
-        score("by tokens and squares", ours, cases),
-        score("by tokens alone", by_tokens_alone, cases),
-        score("by time alone", by_time_alone, cases),
-        score("change points", change_points, cases),
+        score_detector("by tokens and squares", detect_slow_steps, cases),
+        score_detector("by tokens alone", detect_by_tokens, cases),
+        score_detector("by time alone", detect_by_time, cases),
+        score_detector("change points", detect_change_points, cases),
     ]
 
 
-LOOK_S, LOG_S, LONGEST_LOG_STEPS = 15.0, 7200.0, 150
+LOG_CHECK_INTERVAL_S, LOG_DURATION_S, LONGEST_LOG_STEPS = 15.0, 7200.0, 150
 
 
-def written(dice, hangs):
+def generate_log_writes(dice, hangs):
     """(when, text) of each write to a log, and when the job hangs (None: it does not)."""
     step_s, every, width = 10 ** dice.uniform(-0.3, 1.8), int(dice.integers(1, 4)), int(dice.integers(30, 110))
     block = int(dice.choice([0, 0, 0, 4096, 8192]))
-    ends = max(LOG_S, LONGEST_LOG_STEPS * step_s * every)
+    ends = max(LOG_DURATION_S, LONGEST_LOG_STEPS * step_s * every)
     onset = dice.uniform(0.6, 0.95) * ends if hangs else None
     at, step, held, size = dice.uniform(20, 300), 0, [], 0
     # (what it says, how often, how long it takes), in seconds
@@ -210,35 +210,35 @@ def written(dice, hangs):
         yield at, [f"watchdog: no progress since iteration {step}"]
 
 
-def log_findings(writes, ends):
+def hang_alarm_times(writes, ends):
     """Each moment at which the loop would say that it hangs; one that lasts is said once."""
-    heard, writes, found, told = Heard(), list(writes), [], False
-    at, next_ = LOOK_S, 0
+    heard, writes, found, told = CadenceState(), list(writes), [], False
+    at, next_ = LOG_CHECK_INTERVAL_S, 0
     while at < ends:
         lines = []
         while next_ < len(writes) and writes[next_][0] <= at:
             lines += writes[next_][1]
             next_ += 1
-        heard = hear(heard, lines, at) if lines else heard
-        finding = silence(heard, at)
+        heard = update_cadence(heard, lines, at) if lines else heard
+        finding = detect_silence(heard, at)
         found += [at] if finding and not told else []
-        told, at = finding is not None, at + LOOK_S
+        told, at = finding is not None, at + LOG_CHECK_INTERVAL_S
     return found
 
 
-def hangs_in_logs(count, seed):
+def score_hang_detection(count, seed):
     true = false = missed = healthy_alarms = 0
     delays, began, looks = [], time.process_time(), 0
     for number in range(count):
         dice, hangs = np.random.default_rng([seed, number, 7]), number % 2 == 0
-        writes = list(written(dice, hangs))
+        writes = list(generate_log_writes(dice, hangs))
         work = [moment for moment, lines in writes if "watchdog" not in lines[0]]
         if not work:  # it hung before it had written its first block
             missed += 1
             continue
         onset = work[-1] if hangs else None
         ends = (onset + 3600) if hangs else work[-1]
-        found, looks = log_findings(writes, ends), looks + int(ends / LOOK_S)
+        found, looks = hang_alarm_times(writes, ends), looks + int(ends / LOG_CHECK_INTERVAL_S)
         early = [at for at in found if onset is None or at < onset]
         late = [at for at in found if onset is not None and at >= onset]
         false, healthy_alarms = false + len(early), healthy_alarms + (onset is None and bool(early))
@@ -263,18 +263,18 @@ STEP_LINE = (
 OTHER_LINE = "node-{step:03}: [rank{step}] data worker waited 12 ms for shard {step} of /data/corpus/part-{step}"
 
 
-def cost_of_a_look(rounds=20):
+def log_check_cost_ms(rounds=20):
     """Milliseconds of processor time, from bytes to what is known."""
     lines = [(OTHER_LINE if number % 10 else STEP_LINE).format(step=number) for number in range(1500)]
     raw, began = "\n".join(lines).encode(), time.process_time()
     for _ in range(rounds):
-        said = clean(raw).splitlines()
-        hear(Heard(), said, 0.0)
-        printed.read(said)
+        said = decode_log_text(raw).splitlines()
+        update_cadence(CadenceState(), said, 0.0)
+        training_output.parse_training_output(said)
     return (time.process_time() - began) / rounds * 1000
 
 
-def table(rows):
+def detector_table(rows):
     yield f"{'':24}{'precision':>10}{'recall':>8}{'false':>7}{'delay p50':>11}{'p95':>6}{'us/step':>9}   recall at"
     for row in rows:
         delay = row["delay_steps"]
@@ -286,7 +286,7 @@ def table(rows):
         )
 
 
-def log_line(row):
+def hang_summary(row):
     delay = row["delay_s"]
     right = f"precision {row['precision']:.4f}, recall {row['recall']:.3f}, {row['false_alarms']} false"
     return (
@@ -300,9 +300,9 @@ def main():
     asked.add_argument("--seed", type=int, default=1)
     asked.add_argument("--json", metavar="FILE")
     given = asked.parse_args()
-    rows, even = (compare(given.series, given.seed, packed) for packed in (True, False))
+    rows, even = (compare_detectors(given.series, given.seed, packed) for packed in (True, False))
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
-    logs, look_ms = hangs_in_logs(given.series, given.seed), cost_of_a_look()
+    logs, look_ms = score_hang_detection(given.series, given.seed), log_check_cost_ms()
     told = {
         "machine": machine,
         "hangs": logs,
@@ -314,11 +314,12 @@ def main():
         "batches_alike": even,
     }
     print(f"{given.series} series of {STEPS} steps, seed {given.seed}; {machine}")
-    print("\n".join(table(rows)))
+    print("\n".join(detector_table(rows)))
     print("batches that are all alike:")
-    print("\n".join(table(even)))
-    print(log_line(logs))
-    print(f"a look at 1,500 lines: {look_ms:.1f} ms; 500 such logs: {look_ms * 500 / LOOK_S / 1000:.2f} s a second")
+    print("\n".join(detector_table(even)))
+    print(hang_summary(logs))
+    share = look_ms * 500 / LOG_CHECK_INTERVAL_S / 1000
+    print(f"a look at 1,500 lines: {look_ms:.1f} ms; 500 such logs: {share:.2f} s a second")
     if given.json:
         Path(given.json).write_text(json.dumps(told, indent=2) + "\n")
 

@@ -30,16 +30,16 @@ import psycopg
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench import load
-from bench.load import request
+from bench.load import build_request
 from tests.acceptance.instance import Instance, running
 
 CLIENTS = 8
-WISH = {"command": "torchrun --nproc-per-node 8 train.py --config base.yaml", "nodes": 2, "gpus_per_node": 8,
+JOB_REQUEST = {"command": "torchrun --nproc-per-node 8 train.py --config base.yaml", "nodes": 2, "gpus_per_node": 8,
         "time_limit": "2-00:00:00", "labels": {"run": "bench"}, "environment": {"NCCL_DEBUG": "WARN"},
         "team": "bench", "cluster": "bench"}  # fmt: skip
-SINGLES, BULKS, BULK_SIZE = 2000, 8, 5000
-HEARTBEATS, ATTEMPTS, PACE = 12_000, 10_000, 1000
-READS = 100
+SINGLE_SUBMISSIONS, BULK_SUBMISSIONS, JOBS_PER_BULK = 2000, 8, 5000
+HEARTBEAT_COUNT, RUNNING_ATTEMPTS, HEARTBEATS_PER_S = 12_000, 10_000, 1000
+READ_COUNT = 100
 
 
 def main() -> None:
@@ -49,29 +49,29 @@ def main() -> None:
     options = parser.parse_args()
     with running(DEMO="0") as (instance, _):
         try:
-            found = measure(Bench(instance), options)
+            found = measure_parts(BenchInstance(instance), options)
         except SystemExit:
             for log in sorted(instance.place.log.glob("web*.log")):
                 print(f"{log.name} ends:\n{log.read_text()[-3000:]}", file=sys.stderr)
             raise
-    print(table(found), file=sys.stderr)
+    print(format_figures(found), file=sys.stderr)
     print(json.dumps(found, indent=1))
 
 
-def measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+def measure_parts(bench: BenchInstance, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {
         "machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0], "python": platform.python_version()}
     }
     if "submit" in options.parts:
-        found["submit"] = submissions(bench)
+        found["submit"] = measure_submissions(bench)
     if "heartbeats" in options.parts:
-        found["heartbeats"] = heartbeats(bench)
+        found["heartbeats"] = measure_heartbeats(bench)
     if "reads" in options.parts:
-        found["reads"] = reads(bench, options.history)
+        found["reads"] = measure_reads(bench, options.history)
     return found
 
 
-class Bench:
+class BenchInstance:
     """A running instance with a cluster, a team and its people."""
 
     def __init__(self, instance: Instance) -> None:
@@ -83,7 +83,7 @@ class Bench:
         django.setup()
         from django.db import connection
 
-        from tests.jobs import api_make
+        from tests.jobs.api import api_make
 
         self.connection = connection
         api_make.team("bench")
@@ -93,17 +93,17 @@ class Bench:
         connection.close()
 
     def url(self) -> str:
-        from acmeweb.env import read_file
+        from acmeweb.common.env import read_file
 
         return read_file(self.instance.place.env)["DATABASE_URL"]
 
     def cpu_s(self) -> dict[str, float]:
         """Processor seconds so far of each program with all its children."""
         pids = self.instance.pids()
-        return {name: sum(_cpu_s(pid) for pid in _family(root)) for name, root in pids.items()}
+        return {name: sum(_process_cpu_s(pid) for pid in _process_tree(root)) for name, root in pids.items()}
 
 
-def _family(root: int) -> list[int]:
+def _process_tree(root: int) -> list[int]:
     found = [root]
     for pid in found:
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -112,7 +112,7 @@ def _family(root: int) -> list[int]:
     return found
 
 
-def _cpu_s(pid: int) -> float:
+def _process_cpu_s(pid: int) -> float:
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -123,23 +123,26 @@ def _cpu_s(pid: int) -> float:
 # --- submissions
 
 
-def submissions(bench: Bench) -> dict[str, Any]:
-    body = json.dumps(WISH).encode()
-    singles = (request("POST", "/api/v1/jobs/", token, body) for token in itertools.cycle(bench.tokens))
-    many = json.dumps({"jobs": [WISH] * BULK_SIZE}).encode()
-    bulk = (request("POST", "/api/v1/jobs/bulk/", token, many) for token in itertools.cycle(bench.tokens))
-    load.drive(bench.home, singles, connections=CLIENTS, count=100)  # everything imported, everything connected
-    single, cost = _with_cost(bench, SINGLES, lambda: load.drive(
-        bench.home, singles, connections=CLIENTS, count=SINGLES, check=_created))  # fmt: skip
-    bulked, bulk_cost = _with_cost(bench, BULK_SIZE * BULKS, lambda: load.drive(
-        bench.home, bulk, connections=CLIENTS, count=BULKS, check=_created))  # fmt: skip
+def measure_submissions(bench: BenchInstance) -> dict[str, Any]:
+    body = json.dumps(JOB_REQUEST).encode()
+    singles = (build_request("POST", "/api/v1/jobs/", token, body) for token in itertools.cycle(bench.tokens))
+    many = json.dumps({"jobs": [JOB_REQUEST] * JOBS_PER_BULK}).encode()
+    bulk = (build_request("POST", "/api/v1/jobs/bulk/", token, many) for token in itertools.cycle(bench.tokens))
+    load.run_load(bench.home, singles, connections=CLIENTS, count=100)  # everything imported, everything connected
+    single, cost = _measure_with_cpu(bench, SINGLE_SUBMISSIONS, lambda: load.run_load(
+        bench.home, singles, connections=CLIENTS, count=SINGLE_SUBMISSIONS, check=_check_created))  # fmt: skip
+    bulked, bulk_cost = _measure_with_cpu(bench, JOBS_PER_BULK * BULK_SUBMISSIONS, lambda: load.run_load(
+        bench.home, bulk, connections=CLIENTS, count=BULK_SUBMISSIONS, check=_check_created))  # fmt: skip
     rows = sample_rows(bench)
-    loop, copy = bare_loop(bench, rows, SINGLES), bare_copy(bench, rows, BULK_SIZE * BULKS)
-    bulk_per_s = BULK_SIZE * BULKS / bulked.wall_s
+    loop, copy = (
+        measure_raw_inserts(bench, rows, SINGLE_SUBMISSIONS),
+        measure_raw_copy(bench, rows, JOBS_PER_BULK * BULK_SUBMISSIONS),
+    )
+    bulk_per_s = JOBS_PER_BULK * BULK_SUBMISSIONS / bulked.wall_s
     return {
         "single": single.figures() | {"cpu_ms_each": cost},
         "bulk": {
-            "jobs": BULK_SIZE * BULKS,
+            "jobs": JOBS_PER_BULK * BULK_SUBMISSIONS,
             "jobs_per_s": round(bulk_per_s),
             "request_s": round(bulked.at(0.5), 2),
             "cpu_ms_each": bulk_cost,
@@ -151,41 +154,43 @@ def submissions(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _with_cost(bench: Bench, jobs: int, work: Callable[[], load.Measured]) -> tuple[load.Measured, dict[str, float]]:
+def _measure_with_cpu(
+    bench: BenchInstance, jobs: int, work: Callable[[], load.LoadResult]
+) -> tuple[load.LoadResult, dict[str, float]]:
     """What it came to, and the processor time of each program for one job."""
     before = bench.cpu_s()
     found = work()
     return found, {name: round(1000 * (now - before.get(name, 0)) / jobs, 3) for name, now in bench.cpu_s().items()}
 
 
-def _created(status: int, body: bytes) -> None:
+def _check_created(status: int, body: bytes) -> None:
     if status != 201:
         raise SystemExit(f"status {status}: {body[:500]!r}")
 
 
-Rows = dict[str, tuple[list[str], list[Any]]]
+SampleRows = dict[str, tuple[list[str], list[Any]]]
 
 
-def sample_rows(bench: Bench) -> Rows:
+def sample_rows(bench: BenchInstance) -> SampleRows:
     """One job and its event, as the door wrote them: names and values of all columns but the key."""
-    found: Rows = {}
+    found: SampleRows = {}
     with psycopg.connect(bench.url()) as session:
         for name in ("jobs_job", "jobs_event"):
             cursor = session.execute(f"SELECT * FROM {name} ORDER BY id DESC LIMIT 1")
             row = cursor.fetchone()
             assert row and cursor.description
             pairs = [(d.name, v) for d, v in zip(cursor.description, row, strict=True) if d.name != "id"]
-            found[name] = ([n for n, _ in pairs], [_adapted(v) for _, v in pairs])
+            found[name] = ([n for n, _ in pairs], [_adapt_value(v) for _, v in pairs])
     return found
 
 
-def _adapted(value: Any) -> Any:
+def _adapt_value(value: Any) -> Any:
     from psycopg.types.json import Jsonb
 
     return Jsonb(value) if isinstance(value, dict) else value
 
 
-def bare_loop(bench: Bench, rows: Rows, count: int) -> float:
+def measure_raw_inserts(bench: BenchInstance, rows: SampleRows, count: int) -> float:
     """Rows a second: the same number of connections, for each job two INSERTs and a COMMIT; nothing is checked."""
     texts = {
         name: f"INSERT INTO {name} ({', '.join(names)}) VALUES ({', '.join(['%s'] * len(names))}) RETURNING id"
@@ -193,47 +198,47 @@ def bare_loop(bench: Bench, rows: Rows, count: int) -> float:
     }
     numbers = itertools.count()
 
-    def work(mine: int) -> None:
+    def insert_rows(mine: int) -> None:
         with psycopg.connect(bench.url()) as session:
             for _ in range(mine):
-                job = session.execute(texts["jobs_job"], _with(rows["jobs_job"], public_id=f"l{next(numbers)}"))
-                event = _with(rows["jobs_event"], job_id=job.fetchone()[0])
+                job = session.execute(texts["jobs_job"], _row_values(rows["jobs_job"], public_id=f"l{next(numbers)}"))
+                event = _row_values(rows["jobs_event"], job_id=job.fetchone()[0])
                 session.execute(texts["jobs_event"], event)
                 session.commit()
 
-    threads = [threading.Thread(target=work, args=[count // CLIENTS]) for _ in range(CLIENTS)]
-    return count / _timed(lambda: [*[t.start() for t in threads], *[t.join() for t in threads]])
+    threads = [threading.Thread(target=insert_rows, args=[count // CLIENTS]) for _ in range(CLIENTS)]
+    return count / _elapsed_s(lambda: [*[t.start() for t in threads], *[t.join() for t in threads]])
 
 
-def bare_copy(bench: Bench, rows: Rows, count: int) -> float:
+def measure_raw_copy(bench: BenchInstance, rows: SampleRows, count: int) -> float:
     """Rows a second: one COPY of all jobs and one of all events, one COMMIT for each request's worth of them."""
     with psycopg.connect(bench.url()) as session:
 
-        def work() -> None:
-            for first in range(0, count, BULK_SIZE):
-                one = range(first, first + BULK_SIZE)
+        def copy_rows() -> None:
+            for first in range(0, count, JOBS_PER_BULK):
+                one = range(first, first + JOBS_PER_BULK)
                 keys = session.execute(
-                    "SELECT nextval('jobs_job_id_seq') FROM generate_series(1, %s)", [BULK_SIZE]
+                    "SELECT nextval('jobs_job_id_seq') FROM generate_series(1, %s)", [JOBS_PER_BULK]
                 ).fetchall()
                 names, _ = rows["jobs_job"]
                 with session.cursor().copy(f"COPY jobs_job (id, {', '.join(names)}) FROM STDIN") as copy:
                     for (key,), n in zip(keys, one, strict=True):
-                        copy.write_row([key, *_with(rows["jobs_job"], public_id=f"c{n}")])
+                        copy.write_row([key, *_row_values(rows["jobs_job"], public_id=f"c{n}")])
                 names, _ = rows["jobs_event"]
                 with session.cursor().copy(f"COPY jobs_event ({', '.join(names)}) FROM STDIN") as copy:
                     for (key,) in keys:
-                        copy.write_row(_with(rows["jobs_event"], job_id=key))
+                        copy.write_row(_row_values(rows["jobs_event"], job_id=key))
                 session.commit()
 
-        return count / _timed(work)
+        return count / _elapsed_s(copy_rows)
 
 
-def _with(row: tuple[list[str], list[Any]], **other: Any) -> list[Any]:
+def _row_values(row: tuple[list[str], list[Any]], **other: Any) -> list[Any]:
     names, values = row
     return [other.get(name, value) for name, value in zip(names, values, strict=True)]
 
 
-def _timed(work: Callable[[], object]) -> float:
+def _elapsed_s(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -242,18 +247,18 @@ def _timed(work: Callable[[], object]) -> float:
 # --- reads
 
 
-def reads(bench: Bench, large: int) -> dict[str, Any]:
+def measure_reads(bench: BenchInstance, large: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for history, live in ((10_000, 500), (large, 50_000)):
-        grow(bench, history, live)
-        found[f"{history}"] = {name: _read(bench, asked) for name, asked in questions(bench).items()}
+        fill_history(bench, history, live)
+        found[f"{history}"] = {name: _measure_read(bench, asked) for name, asked in read_requests(bench).items()}
     small, big = found["10000"], found[f"{large}"]
     for what in ("p95_ms", "cpu_ms"):
         found[f"growth_{what}"] = {name: round(big[name][what] / small[name][what], 2) for name in big}
     return found
 
 
-def addresses(bench: Bench) -> dict[str, str]:
+def read_paths(bench: BenchInstance) -> dict[str, str]:
     with psycopg.connect(bench.url()) as session:
         row = session.execute(
             "SELECT public_id FROM jobs_job WHERE public_id LIKE 'h%' ORDER BY id DESC LIMIT 1 OFFSET 4000"
@@ -275,12 +280,12 @@ def addresses(bench: Bench) -> dict[str, str]:
     }
 
 
-def questions(bench: Bench) -> dict[str, bytes]:
-    asked = {name: request("GET", path, bench.tokens[0]) for name, path in addresses(bench).items()}
-    return asked | {"home page": request("GET", "/", "", Cookie=f"sessionid={session(bench)}")}
+def read_requests(bench: BenchInstance) -> dict[str, bytes]:
+    asked = {name: build_request("GET", path, bench.tokens[0]) for name, path in read_paths(bench).items()}
+    return asked | {"home page": build_request("GET", "/", "", Cookie=f"sessionid={create_session(bench)}")}
 
 
-def session(bench: Bench) -> str:
+def create_session(bench: BenchInstance) -> str:
     """Of one of the people, as signing in makes it."""
     from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY, get_user_model
     from django.contrib.sessions.backends.db import SessionStore
@@ -294,21 +299,21 @@ def session(bench: Bench) -> str:
     return str(store.session_key)
 
 
-def _read(bench: Bench, asked: bytes) -> dict[str, float]:
+def _measure_read(bench: BenchInstance, asked: bytes) -> dict[str, float]:
     """With the processor time that web and database spent on one, whoever else was busy."""
-    load.drive(bench.home, itertools.repeat(asked), connections=1, count=10)
+    load.run_load(bench.home, itertools.repeat(asked), connections=1, count=10)
     before = bench.cpu_s()
-    measured = load.drive(bench.home, itertools.repeat(asked), connections=1, count=READS, check=_read_well)
+    measured = load.run_load(bench.home, itertools.repeat(asked), connections=1, count=READ_COUNT, check=_check_ok)
     spent = sum(now - before.get(name, 0) for name, now in bench.cpu_s().items() if name.startswith(("web", "post")))
-    return measured.figures() | {"cpu_ms": round(1000 * spent / READS, 2)}
+    return measured.figures() | {"cpu_ms": round(1000 * spent / READ_COUNT, 2)}
 
 
-def _read_well(status: int, body: bytes) -> None:
+def _check_ok(status: int, body: bytes) -> None:
     if status != 200:
         raise SystemExit(f"status {status}: {body[:500]!r}")
 
 
-GROW = """
+INSERT_JOBS = """
 WITH made AS (
     INSERT INTO jobs_job (public_id, cluster_id, team_id, user_id, name, kind, command, workdir, environment, nodes,
         gpus_per_node, cpus_per_node, memory_per_node_mb, gpu_model, nic_type, time_limit, priority, preemptible,
@@ -335,9 +340,9 @@ FROM made WHERE started_at IS NOT NULL
 """
 
 
-def grow(bench: Bench, finished: int, live: int) -> None:
+def fill_history(bench: BenchInstance, finished: int, live: int) -> None:
     """So many finished jobs and so many waiting or running ones, on a cluster that is only observed."""
-    from tests.jobs import api_make
+    from tests.jobs.api import api_make
 
     history = api_make.cluster("history", nodes=0)
     type(history).objects.filter(pk=history.pk).update(mode="observe")
@@ -348,17 +353,17 @@ def grow(bench: Bench, finished: int, live: int) -> None:
     with psycopg.connect(bench.url(), autocommit=True) as session:
         # With all that the loops have said of them since
         session.execute("TRUNCATE jobs_job, jobs_attempt CASCADE")
-        with unhindered(session):
+        with without_indexes(session):
             for first in range(1, finished + live + 1, 100_000):
                 last = min(first + 99_999, finished + live)
                 alive = max(0, last - max(first - 1, finished))
-                session.execute(GROW, {**places, "first": first, "last": last, "live": alive})
+                session.execute(INSERT_JOBS, {**places, "first": first, "last": last, "live": alive})
         session.execute("VACUUM ANALYZE jobs_job")
         session.execute("VACUUM ANALYZE jobs_attempt")
 
 
 @contextmanager
-def unhindered(session: psycopg.Connection) -> Iterator[None]:
+def without_indexes(session: psycopg.Connection) -> Iterator[None]:
     """Without references being looked up, and without indexes, which are made again at the end: five times as quick."""
     found = session.execute(
         "SELECT indexrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index i"
@@ -380,39 +385,50 @@ def unhindered(session: psycopg.Connection) -> Iterator[None]:
 # --- heartbeats
 
 
-def heartbeats(bench: Bench) -> dict[str, Any]:
+def measure_heartbeats(bench: BenchInstance) -> dict[str, Any]:
     """As many as are answered, then the pace of ten thousand running attempts, one in ten seconds each."""
-    grow(bench, 0, ATTEMPTS * 10)  # every tenth of them runs
-    flood = load.drive(bench.home, beats(bench), connections=64, count=HEARTBEATS, check=_read_well)
+    fill_history(bench, 0, RUNNING_ATTEMPTS * 10)  # every tenth of them runs
+    flood = load.run_load(bench.home, heartbeat_requests(bench), connections=64, count=HEARTBEAT_COUNT, check=_check_ok)
     before, began = bench.cpu_s(), time.perf_counter()
-    paced = load.drive(bench.home, beats(bench), connections=64, count=PACE * 10, per_s=PACE, check=_read_well)
+    paced = load.run_load(
+        bench.home,
+        heartbeat_requests(bench),
+        connections=64,
+        count=HEARTBEATS_PER_S * 10,
+        per_s=HEARTBEATS_PER_S,
+        check=_check_ok,
+    )
     wall = time.perf_counter() - began
     cores = {name: round((after - before.get(name, 0)) / wall, 2) for name, after in bench.cpu_s().items()}
-    return {"flood": flood.figures(), "paced": paced.figures() | {"asked_per_s": PACE}, "cores_at_the_pace": cores}
+    return {
+        "flood": flood.figures(),
+        "paced": paced.figures() | {"asked_per_s": HEARTBEATS_PER_S},
+        "cores_at_the_pace": cores,
+    }
 
 
-def beats(bench: Bench) -> Iterator[bytes]:
-    from jobs import progress
+def heartbeat_requests(bench: BenchInstance) -> Iterator[bytes]:
+    from jobs.actions import progress
 
     # The instance's own key signs the tokens
-    keys = [f"h{n}.1" for n in range(10, ATTEMPTS * 10 + 1, 10)]
-    tokens = [progress.token_of(key) for key in keys]
+    keys = [f"h{n}.1" for n in range(10, RUNNING_ATTEMPTS * 10 + 1, 10)]
+    tokens = [progress.run_token(key) for key in keys]
     for step in itertools.count(1):
         body = json.dumps(
             {"heartbeats": [{"step": step, "loss": 2.31, "tokens": step * 4096, "step_time_s": 0.92}]}
         ).encode()
         for token in tokens:
-            yield request("POST", "/api/v1/progress/", token, body)
+            yield build_request("POST", "/api/v1/progress/", token, body)
 
 
 # --- the table
 
 
-def table(found: dict[str, Any], indent: str = "") -> str:
+def format_figures(found: dict[str, Any], indent: str = "") -> str:
     lines = []
     for name, value in found.items():
         if isinstance(value, dict) and any(isinstance(one, dict) for one in value.values()):
-            lines += [f"{indent}{name}", table(value, indent + "  ")]
+            lines += [f"{indent}{name}", format_figures(value, indent + "  ")]
         elif isinstance(value, dict):
             lines.append(f"{indent}{name:26} " + "  ".join(f"{k} {v}" for k, v in value.items()))
         else:

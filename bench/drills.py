@@ -19,14 +19,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scheduling.drill import figures
+from scheduling.drill.counts import percentiles
 from scheduling.drill.faults import SCENARIOS
-from scheduling.drill.run import Drilled, run
-from scheduling.drill.tally import percentiles
-from scheduling.drill.values import Plan
-from scheduling.simulator.troubles import Breakage
+from scheduling.drill.run import DrillResult, run_drill
+from scheduling.drill.values import DrillPlan
+from scheduling.slurmsim.faults import FaultKind
 
-COLUMNS = ("seed", "cured", "stops", "restarts", "cordons", "false", "named", "p50", "p95", "p95 w/o", *SCENARIOS)
-WRONG = ("wrong_stops", "wrong_restarts", "false_cordons")
+DRILL_COLUMNS = ("seed", "cured", "stops", "restarts", "cordons", "false", "named", "p50", "p95", "p95 w/o", *SCENARIOS)
+ERROR_COUNTS = ("wrong_stops", "wrong_restarts", "false_cordons")
 
 
 def main() -> int:
@@ -34,43 +34,43 @@ def main() -> int:
     parser.add_argument("seeds", type=int, nargs="+")
     parser.add_argument("--hours", type=float, default=24.0)
     asked = parser.parse_args()
-    print(shown(COLUMNS))
-    all_runs: list[Drilled] = []
+    print(format_row(DRILL_COLUMNS))
+    all_runs: list[DrillResult] = []
     clean = True
     for seed in asked.seeds:
-        runs = [run(scenario, Plan(hours=asked.hours, seed=seed), "acme") for scenario in SCENARIOS.values()]
+        runs = [run_drill(scenario, DrillPlan(hours=asked.hours, seed=seed), "acme") for scenario in SCENARIOS.values()]
         all_runs += runs
-        clean &= is_clean(figures.counts(runs))
-        print(shown(row(str(seed), runs, [f"{figures.ettr(one):.3f}" for one in runs])), flush=True)
-    print(shown(row("all", all_runs, [])))
+        clean &= is_clean(figures.drill_summary(runs))
+        print(format_row(drill_row(str(seed), runs, [f"{figures.gang_ettr(one):.3f}" for one in runs])), flush=True)
+    print(format_row(drill_row("all", all_runs, [])))
     return 0 if clean else 1
 
 
-def row(name: str, runs: Sequence[Drilled], ettr: Sequence[str]) -> list[str]:
-    counts = figures.counts(runs)
-    quick, times = percentiles(without_outages(runs)), counts["fault_to_first_step_s"]
+def drill_row(name: str, runs: Sequence[DrillResult], ettr: Sequence[str]) -> list[str]:
+    counts = figures.drill_summary(runs)
+    quick, times = percentiles(recovery_times_without_outages(runs)), counts["fault_to_first_step_s"]
     return [
         f"{name}{'' if is_clean(counts) else ' !'}", f"{counts['recovered_without_human']}/{counts['recoverable']}",
         str(counts["wrong_stops"]), str(counts["wrong_restarts"]), str(counts["cordons"]),
         str(counts["false_cordons"]), f"{counts['diagnosed_right']}/{counts['detected']}",
-        seconds(times["p50"]), seconds(times["p95"]), seconds(quick["p95"]), *ettr,
+        format_seconds(times["p50"]), format_seconds(times["p95"]), format_seconds(quick["p95"]), *ettr,
     ]  # fmt: skip
 
 
 def is_clean(counts: dict[str, Any]) -> bool:
-    return not any(counts[name] for name in WRONG) and counts["recovered_without_human"] == counts["recoverable"]
+    return not any(counts[name] for name in ERROR_COUNTS) and counts["recovered_without_human"] == counts["recoverable"]
 
 
-def without_outages(runs: Sequence[Drilled]) -> list[float]:
-    cases = [case for one in runs for case in one.tally.cases if case.recoverable and case.kind != Breakage.STORAGE]
+def recovery_times_without_outages(runs: Sequence[DrillResult]) -> list[float]:
+    cases = [case for one in runs for case in one.tally.cases if case.recoverable and case.kind != FaultKind.STORAGE]
     return [case.first_step - case.at for case in cases if case.first_step is not None]
 
 
-def seconds(value: float | None) -> str:
+def format_seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}"
 
 
-def shown(cells: Sequence[str]) -> str:
+def format_row(cells: Sequence[str]) -> str:
     return "".join(f"{cell:>11}" for cell in cells)
 
 

@@ -24,27 +24,27 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from scheduling.evaluation.bound import lower_bound_s
-from scheduling.evaluation.line import Task
-from scheduling.evaluation.plan import foresee
-from scheduling.evaluation.whole import least_s
-from scheduling.evaluation.work import Cost, Phases, Site, datasets
+from scheduling.evaluation.dispatch import DatasetTask
+from scheduling.evaluation.lower_bound import lower_bound_s
+from scheduling.evaluation.plan import simulate_campaign
+from scheduling.evaluation.uncut_order import makespan_lower_bound_s
+from scheduling.evaluation.work import EvaluationSite, PhaseCosts, SliceCost, datasets
 
-EFFORT = 3.0  # of the solver for a case, in its own units: some seconds, the same on every machine
-SMALL, LARGER = ((2, 3, 4), (5, 9)), ((2, 4, 6, 8), (10, 40))  # how many GPUs, how many datasets
-NO_START = Phases(start=0.0, weights_gb=0.0)
+SOLVER_EFFORT = 3.0  # of the solver for a case, in its own units: some seconds, the same on every machine
+SMALL_CASES, LARGE_CASES = ((2, 3, 4), (5, 9)), ((2, 4, 6, 8), (10, 40))  # how many GPUs, how many datasets
+NO_STARTUP_COST = PhaseCosts(start=0.0, weights_gb=0.0)
 
 
-def planned(checkpoints: int, nodes: int, *, whole: bool = False) -> dict[str, Any]:
-    phases, known, site = Phases.anchored(), datasets(), Site(nodes=nodes)
+def measure_plan(checkpoints: int, nodes: int, *, whole: bool = False) -> dict[str, Any]:
+    phases, known, site = PhaseCosts.calibrate(), datasets(), EvaluationSite(nodes=nodes)
     costs = [(d, phases.cost(d, d.samples)) for d in known]
     tasks = [
-        Task(checkpoint=c, dataset=n, samples=d.samples, parts=1 if whole else d.samples, prior=cost)
+        DatasetTask(checkpoint=c, dataset=n, samples=d.samples, parts=1 if whole else d.samples, prior=cost)
         for c in range(checkpoints)
         for n, (d, cost) in enumerate(costs)
     ]
     began = time.process_time()
-    plan = foresee(tasks, [d.name for d in known], site, phases)
+    plan = simulate_campaign(tasks, [d.name for d in known], site, phases)
     took = time.process_time() - began
     bound = lower_bound_s(site, phases, [(t.parts, t.prior) for t in tasks], checkpoints=checkpoints)
     return {
@@ -57,41 +57,45 @@ def planned(checkpoints: int, nodes: int, *, whole: bool = False) -> dict[str, A
     }
 
 
-Cases = tuple[tuple[int, ...], tuple[int, int]]
+CaseSizes = tuple[tuple[int, ...], tuple[int, int]]
 
 
-def case(seed: int, sizes: Cases) -> tuple[list[tuple[int, int]], int]:
+def random_case(seed: int, sizes: CaseSizes) -> tuple[list[tuple[int, int]], int]:
     dice = Random(seed)
     gpus, (fewest, most) = dice.choice(sizes[0]), sizes[1]
     count = dice.randint(fewest, most)
     return [(dice.randint(10, 400), dice.choice([0, 0, dice.randint(1, 300)])) for _ in range(count)], gpus
 
 
-def ours_s(work: list[tuple[int, int]], gpus: int) -> float:
+def planned_makespan_s(work: list[tuple[int, int]], gpus: int) -> float:
     tasks = [
-        Task(
-            checkpoint=0, dataset=n, samples=1, parts=1, prior=Cost(prepare=0.0, infer=float(infer), score=float(score))
+        DatasetTask(
+            checkpoint=0,
+            dataset=n,
+            samples=1,
+            parts=1,
+            prior=SliceCost(prepare=0.0, infer=float(infer), score=float(score)),
         )
         for n, (infer, score) in enumerate(work)
     ]
-    site = Site(nodes=1, gpus_per_node=gpus, scorers_per_node=len(work))
-    return foresee(tasks, [str(n) for n in range(len(work))], site, NO_START).makespan_s
+    site = EvaluationSite(nodes=1, gpus_per_node=gpus, scorers_per_node=len(work))
+    return simulate_campaign(tasks, [str(n) for n in range(len(work))], site, NO_STARTUP_COST).makespan_s
 
 
-def gap(seed: int) -> tuple[float, bool]:
+def solver_gap(seed: int) -> tuple[float, bool]:
     """And whether the solver came to the end."""
-    work, gpus = case(seed, SMALL)
-    found = ours_s(work, gpus)
-    least, solved = best(work, gpus, int(found))
+    work, gpus = random_case(seed, SMALL_CASES)
+    found = planned_makespan_s(work, gpus)
+    least, solved = solve_makespan(work, gpus, int(found))
     return found / least - 1, solved
 
 
-def larger_gap(seed: int) -> float:
-    work, gpus = case(seed, LARGER)
-    return ours_s(work, gpus) / least_s(work, gpus) - 1
+def lower_bound_gap(seed: int) -> float:
+    work, gpus = random_case(seed, LARGE_CASES)
+    return planned_makespan_s(work, gpus) / makespan_lower_bound_s(work, gpus) - 1
 
 
-def best(work: list[tuple[int, int]], gpus: int, known: int) -> tuple[float, bool]:
+def solve_makespan(work: list[tuple[int, int]], gpus: int, known: int) -> tuple[float, bool]:
     """The shortest makespan there is, at most the one that is known: who is on which GPU, where the longest metrics go
     first, for then no other order of the same ends earlier."""
     from ortools.sat.python import cp_model
@@ -109,13 +113,13 @@ def best(work: list[tuple[int, int]], gpus: int, known: int) -> tuple[float, boo
     model.minimize(end)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
-    solver.parameters.max_deterministic_time = EFFORT
+    solver.parameters.max_deterministic_time = SOLVER_EFFORT
     if solver.solve(model) == cp_model.OPTIMAL:
         return solver.objective_value, True
     return solver.best_objective_bound, False
 
 
-def spread(gaps: list[float]) -> dict[str, float]:
+def gap_summary(gaps: list[float]) -> dict[str, float]:
     ranked = sorted(gaps)
     quantiles = {f"p{percent}": ranked[int(percent / 100 * (len(ranked) - 1) + 0.5)] for percent in (90, 95)}
     return {"cases": len(ranked), "mean": mean(ranked), **quantiles, "worst": ranked[-1]}
@@ -128,13 +132,15 @@ def main() -> None:
     given = parser.parse_args()
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     print(machine)
-    plans = [planned(500, nodes) for nodes in (4, 36, 64)] + [planned(500, nodes, whole=True) for nodes in (4, 64)]
+    plans = [measure_plan(500, nodes) for nodes in (4, 36, 64)] + [
+        measure_plan(500, nodes, whole=True) for nodes in (4, 64)
+    ]
     print(f"\n{'checkpoints':>11}{'nodes':>7}{'cut':>5}{'slices':>9}{'plan, CPU s':>13}{'of bound':>10}   goal 5 s")
     for plan in plans:
         print("{checkpoints:>11}{nodes:>7}{cut:>5}{slices:>9}{plan_s:>13}{over_bound:>10}".format(**plan))
-    cases = [gap(seed) for seed in range(given.cases)]
-    small = spread([over for over, _ in cases]) | {"solved": sum(done for _, done in cases)}
-    larger = spread([larger_gap(seed) for seed in range(given.cases)])
+    cases = [solver_gap(seed) for seed in range(given.cases)]
+    small = gap_summary([over for over, _ in cases]) | {"solved": sum(done for _, done in cases)}
+    larger = gap_summary([lower_bound_gap(seed) for seed in range(given.cases)])
     words = "mean {mean:.2%}, p90 {p90:.2%}, p95 {p95:.2%}, worst {worst:.2%}"
     print("\nbeside CP-SAT, {cases} cases, {solved} solved to the end: ".format(**small) + words.format(**small))
     print("larger ones, {cases} cases, over the bound: ".format(**larger) + words.format(**larger))

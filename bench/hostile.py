@@ -22,44 +22,44 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 MB = 1_000_000
-LIMIT_MB = 300
-CAUSE = b"\nRuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+MEMORY_LIMIT_MB = 300
+CAUSE_LINE = b"\nRuntimeError: CUDA error: uncorrectable ECC error encountered\n"
 
 
-def repeated(piece: bytes, mb: int, end: bytes = CAUSE) -> Iterator[bytes]:
+def repeat_bytes(piece: bytes, mb: int, end: bytes = CAUSE_LINE) -> Iterator[bytes]:
     block = piece * max(1, MB // len(piece))
     for _ in range(mb):
         yield block
     yield end
 
 
-def bomb(mb: int) -> Iterator[bytes]:
+def gzip_bomb(mb: int) -> Iterator[bytes]:
     yield b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"
     yield gzip.compress(bytes(min(mb, 300) * MB))[10:]
 
 
-CASES: dict[str, Callable[[int], Iterator[bytes]]] = {
+HOSTILE_LOGS: dict[str, Callable[[int], Iterator[bytes]]] = {
     "nothing": lambda mb: iter(()),
-    "one line without end": lambda mb: repeated(b"x" * 1000, mb),
-    "one line of 'Error: '": lambda mb: repeated(b"RuntimeError: x ", mb),
-    "NULs": lambda mb: repeated(bytes(1000), mb),
-    "broken UTF-8": lambda mb: repeated(b"loss \xff\xfe\xc3\x28 2.0\n", mb),
-    "only newlines": lambda mb: repeated(b"\n", mb),
-    "carriage returns": lambda mb: repeated(b" 12%|##  | 12/100 [00:10<01:10]\r", mb),
-    "colour codes": lambda mb: repeated(b"\x1b[31mred\x1b[0m ok\n", mb),
-    "every line an exception": lambda mb: repeated(b"ValueError: bad value 17\n", min(mb, 50)),
-    "every line an Xid": lambda mb: repeated(b"NVRM: Xid (PCI:0000:1b:00): 31, pid=3, MMU Fault\n", min(mb, 50)),
-    "random bytes": lambda mb: repeated(bytes(range(256)), mb),
-    "a zip": lambda mb: repeated(b"PK\x03\x04" + bytes(96), mb, b""),
-    "a gzip bomb": bomb,
+    "one line without end": lambda mb: repeat_bytes(b"x" * 1000, mb),
+    "one line of 'Error: '": lambda mb: repeat_bytes(b"RuntimeError: x ", mb),
+    "NULs": lambda mb: repeat_bytes(bytes(1000), mb),
+    "broken UTF-8": lambda mb: repeat_bytes(b"loss \xff\xfe\xc3\x28 2.0\n", mb),
+    "only newlines": lambda mb: repeat_bytes(b"\n", mb),
+    "carriage returns": lambda mb: repeat_bytes(b" 12%|##  | 12/100 [00:10<01:10]\r", mb),
+    "colour codes": lambda mb: repeat_bytes(b"\x1b[31mred\x1b[0m ok\n", mb),
+    "every line an exception": lambda mb: repeat_bytes(b"ValueError: bad value 17\n", min(mb, 50)),
+    "every line an Xid": lambda mb: repeat_bytes(b"NVRM: Xid (PCI:0000:1b:00): 31, pid=3, MMU Fault\n", min(mb, 50)),
+    "random bytes": lambda mb: repeat_bytes(bytes(range(256)), mb),
+    "a zip": lambda mb: repeat_bytes(b"PK\x03\x04" + bytes(96), mb, b""),
+    "a gzip bomb": gzip_bomb,
 }
 
 
-def one(name: str, mb: int) -> None:
+def diagnose_case(name: str, mb: int) -> None:
     from failures.diagnosis import engine
 
     began = time.perf_counter()
-    answer = engine.diagnose(CASES[name](mb))
+    answer = engine.diagnose(HOSTILE_LOGS[name](mb))
     print(json.dumps({
         "case": name, "seconds": round(time.perf_counter() - began, 2),
         "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024), "size_mb": round(answer.size / MB),
@@ -70,16 +70,16 @@ def one(name: str, mb: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=300)
-    parser.add_argument("--one", choices=CASES, help="used by the bench itself")
+    parser.add_argument("--one", choices=HOSTILE_LOGS, help="used by the bench itself")
     words = parser.parse_args()
     if words.one:
-        one(words.one, words.mb)
+        diagnose_case(words.one, words.mb)
         return 0
     bad = 0
     print(f"{platform.machine()}, Python {platform.python_version()}, {words.mb} MB each\n")
     print(f"{'case':26s} {'s':>7s} {'peak MB':>8s}  answer")
     rows = []
-    for name in CASES:
+    for name in HOSTILE_LOGS:
         run = [sys.executable, __file__, "--one", name, "--mb", str(words.mb)]
         out = subprocess.run(run, capture_output=True, text=True, check=False)
         if out.returncode:
@@ -88,7 +88,7 @@ def main() -> int:
             continue
         row = json.loads(out.stdout)
         rows.append(row)
-        bad += row["peak_mb"] > LIMIT_MB
+        bad += row["peak_mb"] > MEMORY_LIMIT_MB
         print(f"{name:26s} {row['seconds']:7.2f} {row['peak_mb']:8d}  {row['answer']}  {row['note'][:70]}")
     print("\n" + json.dumps(rows))
     return 1 if bad else 0

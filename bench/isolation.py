@@ -33,22 +33,22 @@ sys.path.insert(0, str(ROOT))
 from tests.acceptance.instance import running  # noqa: E402
 from tests.cluster.running import ClusterProcess  # noqa: E402
 
-PAUSE_S = 0.5
-SETTLE_S = 20.0
+SUBMIT_INTERVAL_S = 0.5
+WARMUP_S = 20.0
 GOAL_PROMISE_S, GOAL_PAGE_MS = 2.0, 300.0
-MODEL_S = "300"
+MODEL_TIMEOUT_S = "300"
 
 
-class Silent:
+class UnresponsiveServer:
     """A server that accepts connections and never answers."""
 
     def __init__(self) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
         self.accepted: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        threading.Thread(target=self._accept_connections, daemon=True).start()
 
-    def _accept(self) -> None:
+    def _accept_connections(self) -> None:
         while True:
             self.accepted.append(self.socket.accept()[0])
 
@@ -58,42 +58,44 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="How long each of the two parts is measured.")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    model = Silent()
+    model = UnresponsiveServer()
     agent = {"ACME_AGENT_URL": f"{model.address}/v1", "ACME_AGENT_MODEL": "slow"}
-    limits = {"ACME_AGENT_CALL_S": MODEL_S, "ACME_AGENT_BUDGET_S": "600"}
+    limits = {"ACME_AGENT_CALL_S": MODEL_TIMEOUT_S, "ACME_AGENT_BUDGET_S": "600"}
     with ExitStack() as stack:
         instance, _ = stack.enter_context(running(DEMO="1", **agent, **limits))
         home = instance.place.var.parent
         healthy = stack.enter_context(ClusterProcess(home / "healthy", "--nodes", "64"))
         os.environ.update(instance.surroundings())
-        found = measure(instance, healthy, home, options.seconds, model)
-    print(table(found), file=sys.stderr)
+        found = measure_isolation(instance, healthy, home, options.seconds, model)
+    print(latency_table(found), file=sys.stderr)
     if options.json:
         print(json.dumps(found, indent=1))
 
 
-def measure(instance: Any, healthy: ClusterProcess, home: Path, seconds: float, model: Silent) -> dict[str, Any]:
+def measure_isolation(
+    instance: Any, healthy: ClusterProcess, home: Path, seconds: float, model: UnresponsiveServer
+) -> dict[str, Any]:
     os.environ["DJANGO_SETTINGS_MODULE"] = "acmeweb.settings"
     import django
 
     django.setup()
     from jobs.models import Cluster
     from tests import make
-    from tests.jobs import api_make
+    from tests.jobs.api import api_make
     from tests.patience import until
 
     place = {"address": healthy.address, "token_file": str(shared_token(instance, healthy)), "api_user": "acme"}
     make.cluster("healthy", nodes=0, policy="fifo", log_root=str(healthy.log_root), **place)
     person = api_make.person("bench", in_team="bench")
-    browser = Browser(instance.port, api_make.token(person), person)
+    browser = BenchUser(instance.port, api_make.token(person), person)
     until(lambda: Cluster.objects.get(name="healthy").nodes.exists(), what="the healthy cluster reports no nodes")
-    time.sleep(SETTLE_S)
-    found = {"machine": machine(), "undisturbed": part(browser, seconds)}
+    time.sleep(WARMUP_S)
+    found = {"machine": machine_info(), "undisturbed": measure_part(browser, seconds)}
     logs = home / "logs"
     logs.mkdir()
-    silent = disturb(logs)
-    found["disturbed"] = part(browser, seconds)
-    return found | {"disturbance": proof(silent, model), "machine_after": machine()}
+    silent = start_disturbances(logs)
+    found["disturbed"] = measure_part(browser, seconds)
+    return found | {"disturbance": disturbance_counts(silent, model), "machine_after": machine_info()}
 
 
 def shared_token(instance: Any, cluster: ClusterProcess) -> Path:
@@ -110,18 +112,18 @@ def shared_token(instance: Any, cluster: ClusterProcess) -> Path:
 # --- what disturbs
 
 
-def disturb(logs: Path) -> list[Silent]:
+def start_disturbances(logs: Path) -> list[UnresponsiveServer]:
     from jobs.models import Attempt
     from tests import make
     from tests.failures import make as failing
-    from tests.jobs import api_make
+    from tests.jobs.api import api_make
 
-    silent = [Silent() for _ in range(3)]
+    silent = [UnresponsiveServer() for _ in range(3)]
     for number, server in enumerate(silent, start=1):
         metrics = f"{server.address}/metrics"
         make.cluster(f"silent-{number}", nodes=2, address=server.address, metrics_address=metrics)
-    failing.end(logs, started(logs, 0), "nobody knows what this means\n" * 50)
-    hanging = started(logs, 1)
+    failing.end(logs, start_training_job(logs, 0), "nobody knows what this means\n" * 50)
+    hanging = start_training_job(logs, 1)
     os.mkfifo(logs / "fifo.log")
     Attempt.objects.filter(pk=hanging.pk).update(log_path="fifo.log")
     for number in range(5):
@@ -131,21 +133,22 @@ def disturb(logs: Path) -> list[Silent]:
     return silent
 
 
-def started(logs: Path, gpu: int) -> Any:
+def start_training_job(logs: Path, gpu: int) -> Any:
     """A training job that runs on a cluster which nobody reaches, so the record alone speaks of it."""
     from datetime import timedelta
 
-    from jobs import actions, clock
+    from jobs.actions import jobs as job_actions
+    from jobs.models import clock
     from tests import make
 
     home = make.cluster("records", log_root=str(logs))
     job = make.job(by="planner", cluster=home, gpus_per_node=1, kind="pretrain", requeue_limit=0)
     attempt = make.attempt(job, on=("records-001",), gpus=(gpu,))
-    actions.confirm(attempt, started_at=clock.now() - timedelta(hours=2), author=make.LOOP)
+    job_actions.confirm_start(attempt, started_at=clock.now() - timedelta(hours=2), author=make.LOOP)
     return attempt
 
 
-def proof(silent: list[Silent], model: Silent) -> dict[str, Any]:
+def disturbance_counts(silent: list[UnresponsiveServer], model: UnresponsiveServer) -> dict[str, Any]:
     """That all of it was there."""
     from failures.models import Cadence, ModelOpinion
     from scheduling.models import OpenCircuit, Simulation
@@ -163,7 +166,7 @@ def proof(silent: list[Silent], model: Silent) -> dict[str, Any]:
 # --- what is measured
 
 
-class Browser:
+class BenchUser:
     """One person: a token for the API, a session for the pages."""
 
     def __init__(self, port: int, token: str, person: Any) -> None:
@@ -177,16 +180,18 @@ class Browser:
     def submit(self) -> str:
         body = {"name": "bench", "team": "bench", "cluster": "healthy", "nodes": 1, "gpus_per_node": 1}
         body |= {"command": "true", "time_limit": 600, "environment": {"SIM_DURATION_S": "20"}}
-        status, raw, _ = self._ask("POST", "/api/v1/jobs/", {"Authorization": f"Bearer {self.token}"}, body)
+        status, raw, _ = self._send_request("POST", "/api/v1/jobs/", {"Authorization": f"Bearer {self.token}"}, body)
         assert status == 201, raw[:500]
         return str(json.loads(raw)["id"])
 
     def page(self, path: str) -> float:
-        status, raw, took = self._ask("GET", path, {"Cookie": self.cookie})
+        status, raw, took = self._send_request("GET", path, {"Cookie": self.cookie})
         assert status == 200, (path, status, raw[:200])
         return took
 
-    def _ask(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> tuple[int, bytes, float]:
+    def _send_request(
+        self, method: str, path: str, headers: dict[str, str], body: Any = None
+    ) -> tuple[int, bytes, float]:
         raw = None if body is None else json.dumps(body)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         began = time.perf_counter()
@@ -198,24 +203,27 @@ class Browser:
         return response.status, answer, took
 
 
-def part(browser: Browser, seconds: float) -> dict[str, Any]:
+def measure_part(browser: BenchUser, seconds: float) -> dict[str, Any]:
     ids: list[str] = []
     pages: dict[str, list[float]] = {"home": [], "jobs": [], "queue": [], "job": []}
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        due = time.monotonic() + PAUSE_S
+        due = time.monotonic() + SUBMIT_INTERVAL_S
         ids.append(browser.submit())
         name = list(pages)[len(ids) % len(pages)]
-        pages[name].append(browser.page(path(name, ids)))
+        pages[name].append(browser.page(page_path(name, ids)))
         time.sleep(max(0.0, due - time.monotonic()))
-    return {"promise": promises(ids), "pages": {name: spread(took, 1000) for name, took in pages.items()}}
+    return {
+        "promise": promise_latencies(ids),
+        "pages": {name: latency_summary(took, 1000) for name, took in pages.items()},
+    }
 
 
-def path(name: str, ids: list[str]) -> str:
+def page_path(name: str, ids: list[str]) -> str:
     return {"home": "/", "jobs": "/jobs/", "queue": "/queue/?cluster=healthy", "job": f"/jobs/{ids[0]}/"}[name]
 
 
-def promises(ids: list[str]) -> dict[str, Any]:
+def promise_latencies(ids: list[str]) -> dict[str, Any]:
     from jobs.models import Attempt
 
     rows: list[tuple[Any, Any]] = []
@@ -225,40 +233,42 @@ def promises(ids: list[str]) -> dict[str, Any]:
         rows = list(first.values_list("promised_at", "job__submitted_at"))
         time.sleep(0.2)
     waits = [(promised - submitted).total_seconds() for promised, submitted in rows]
-    return spread(waits, 1) | {"never": len(ids) - len(rows)}
+    return latency_summary(waits, 1) | {"never": len(ids) - len(rows)}
 
 
-def spread(values: list[float], factor: float) -> dict[str, float]:
+def latency_summary(values: list[float], factor: float) -> dict[str, float]:
     ordered = sorted(value * factor for value in values)
     high = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
     found = {"p50": statistics.median(ordered), "p95": high, "max": ordered[-1]}
     return {name: round(value, 3) for name, value in found.items()} | {"count": len(ordered)}
 
 
-def machine() -> str:
+def machine_info() -> str:
     load = os.getloadavg()[0]
     return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}"
 
 
-def table(found: dict[str, Any]) -> str:
+def latency_table(found: dict[str, Any]) -> str:
     rows = [
         f"before: {found['machine']}; after: {found['machine_after']}",
         f"{'':24}{'undisturbed':>28}{'disturbed':>28}",
     ]
-    rows.append(row("submit to promise, s", found, lambda one: one["promise"]) + f"   goal p95 {GOAL_PROMISE_S:.0f} s")
-    rows.append(f"{'never promised':24}" + "".join(f"{found[when]['promise']['never']:>28}" for when in PARTS))
+    rows.append(
+        latency_row("submit to promise, s", found, lambda one: one["promise"]) + f"   goal p95 {GOAL_PROMISE_S:.0f} s"
+    )
+    rows.append(f"{'never promised':24}" + "".join(f"{found[when]['promise']['never']:>28}" for when in MEASURED_PARTS))
     for name in found["disturbed"]["pages"]:
         goal = f"   goal p95 {GOAL_PAGE_MS:.0f} ms"
-        rows.append(row(f"page {name}, ms", found, lambda one, name=name: one["pages"][name]) + goal)
+        rows.append(latency_row(f"page {name}, ms", found, lambda one, name=name: one["pages"][name]) + goal)
     return "\n".join([*rows, f"disturbance: {found['disturbance']}"])
 
 
-def row(title: str, found: dict[str, Any], of: Any) -> str:
-    cells = ["{p50:.2f} / {p95:.2f} / {max:.2f} ({count})".format(**of(found[when])) for when in PARTS]
+def latency_row(title: str, found: dict[str, Any], of: Any) -> str:
+    cells = ["{p50:.2f} / {p95:.2f} / {max:.2f} ({count})".format(**of(found[when])) for when in MEASURED_PARTS]
     return f"{title:24}" + "".join(f"{cell:>28}" for cell in cells)
 
 
-PARTS = ("undisturbed", "disturbed")
+MEASURED_PARTS = ("undisturbed", "disturbed")
 
 if __name__ == "__main__":
     main()

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from urllib.parse import urlsplit
 
-Requests = Iterator[bytes]
+RequestStream = Iterator[bytes]
 
 
 @dataclass(kw_only=True)
-class Measured:
+class LoadResult:
     """What came of a load; times in seconds."""
 
     wall_s: float = 0.0
@@ -37,7 +37,7 @@ class Measured:
         }
 
 
-def request(method: str, path: str, token: str, body: bytes = b"", **headers: str) -> bytes:
+def build_request(method: str, path: str, token: str, body: bytes = b"", **headers: str) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {token}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     if method == "POST":
@@ -45,12 +45,12 @@ def request(method: str, path: str, token: str, body: bytes = b"", **headers: st
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-class Connection:
+class LoadConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def to(cls, home: str) -> Connection:
+    async def to(cls, home: str) -> LoadConnection:
         place = urlsplit(home)
         return cls(*await asyncio.open_connection(place.hostname, place.port, limit=2**26))
 
@@ -61,25 +61,25 @@ class Connection:
         return int(head[9:12]), await self.reader.readexactly(length)
 
 
-def drive(
+def run_load(
     home: str,
-    requests: Requests,
+    requests: RequestStream,
     *,
     connections: int,
     count: int,
     per_s: float = 0.0,
     check: Callable = lambda *_: None,
-) -> Measured:
+) -> LoadResult:
     """So many requests, as fast as they are answered or at a pace; `check` sees each answer."""
-    return asyncio.run(_drive(home, islice(requests, count), connections, per_s, check))
+    return asyncio.run(_run_load(home, islice(requests, count), connections, per_s, check))
 
 
-async def _drive(home: str, requests: Requests, connections: int, per_s: float, check: Callable) -> Measured:
-    lines = [await Connection.to(home) for _ in range(connections)]
-    measured = Measured()
+async def _run_load(home: str, requests: RequestStream, connections: int, per_s: float, check: Callable) -> LoadResult:
+    lines = [await LoadConnection.to(home) for _ in range(connections)]
+    measured = LoadResult()
     began = time.perf_counter()
 
-    async def one(line: Connection) -> None:
+    async def send_requests(line: LoadConnection) -> None:
         for asked in requests:
             if per_s:
                 # The place in the row says when it is due, however late the ones before it came back
@@ -91,7 +91,7 @@ async def _drive(home: str, requests: Requests, connections: int, per_s: float, 
             measured.statuses[status] += 1
             check(status, body)
 
-    await asyncio.gather(*(one(line) for line in lines))
+    await asyncio.gather(*(send_requests(line) for line in lines))
     measured.wall_s = time.perf_counter() - began
     for line in lines:
         line.writer.close()

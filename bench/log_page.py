@@ -18,34 +18,34 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from jobs import log_reading, logs
+from jobs.logs import job_log, log_search
 
-MEGABYTES, ROUNDS = 200, 9
-LINE = b"[rank%d]: 2026-11-21 12:00:%02d step %07d | loss 2.3142 | lr 3.0e-04 | grad norm 0.81 | 1.25 s a step\n"
+MEGABYTES, TIMING_ROUNDS = 200, 9
+STEP_LINE = b"[rank%d]: 2026-11-21 12:00:%02d step %07d | loss 2.3142 | lr 3.0e-04 | grad norm 0.81 | 1.25 s a step\n"
 
 
-def write(path: Path) -> None:
-    block = b"".join(LINE % (number % 8, number % 60, number) for number in range(10_000))
+def write_log(path: Path) -> None:
+    block = b"".join(STEP_LINE % (number % 8, number % 60, number) for number in range(10_000))
     with path.open("wb") as file:
         while file.tell() < MEGABYTES << 20:
             file.write(block)
         file.write(b"the needle stands here\n")
 
 
-def timed(what: Callable[[], object]) -> dict[str, float]:
+def time_calls(what: Callable[[], object]) -> dict[str, float]:
     spent = []
-    for _ in range(ROUNDS):
+    for _ in range(TIMING_ROUNDS):
         began = time.perf_counter()
         what()
         spent.append(1000 * (time.perf_counter() - began))
     return {"median_ms": round(statistics.median(spent), 2), "worst_ms": round(max(spent), 2)}
 
 
-def searched(where: tuple[str, str]) -> int:
+def count_search_hits(where: tuple[str, str]) -> int:
     """From the beginning to the end, as often as the page would be asked."""
-    at, wanted, found = 0, log_reading.words("the needle"), 0
+    at, wanted, found = 0, log_search.text_matcher("the needle"), 0
     while True:
-        hits = log_reading.search(*where, wanted, at)
+        hits = log_search.search(*where, wanted, at)
         found, at = found + len(hits.lines), hits.until
         if not hits.more:
             return found
@@ -54,18 +54,20 @@ def searched(where: tuple[str, str]) -> int:
 def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         path = Path(home) / "job.log"
-        write(path)
+        write_log(path)
         where = (home, path.name)
-        assert searched(where) == 1
+        assert count_search_hits(where) == 1
         rows = {
-            "its end": timed(lambda: log_reading.before(*where)),
-            "a place in its middle": timed(lambda: log_reading.part(*where, MEGABYTES << 19)),
-            "around line 1,000,000": timed(lambda: logs.window(*where, 1_000_000)),
-            "a piece of a search (64 MiB)": timed(lambda: log_reading.search(*where, log_reading.words("needle"), 0)),
-            "a search of all of it": timed(lambda: searched(where)),
-            "for comparison: read it all": timed(path.read_bytes),
+            "its end": time_calls(lambda: log_search.chunk_before(*where)),
+            "a place in its middle": time_calls(lambda: log_search.chunk_at(*where, MEGABYTES << 19)),
+            "around line 1,000,000": time_calls(lambda: job_log.read_window(*where, 1_000_000)),
+            "a piece of a search (64 MiB)": time_calls(
+                lambda: log_search.search(*where, log_search.text_matcher("needle"), 0)
+            ),
+            "a search of all of it": time_calls(lambda: count_search_hits(where)),
+            "for comparison: read it all": time_calls(path.read_bytes),
         }
-        told = {"input_mb": path.stat().st_size / 1e6, "rounds": ROUNDS, "rows": rows}
+        told = {"input_mb": path.stat().st_size / 1e6, "rounds": TIMING_ROUNDS, "rows": rows}
     machine = {"python": platform.python_version(), "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
     print(json.dumps(told | {"machine": machine}))
     for name, row in rows.items():

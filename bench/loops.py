@@ -31,9 +31,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-SIZES = {"300 nodes, 500 waiting": (300, 500, 480), "1,250 nodes, 10,000 waiting": (1_250, 10_000, 2_000)}
+CLUSTER_SIZES = {"300 nodes, 500 waiting": (300, 500, 480), "1,250 nodes, 10,000 waiting": (1_250, 10_000, 2_000)}
 GOAL_TURN_S, GOAL_MEMORY_MB, GOAL_STARTS = 1.0, 500, 50
-BURST, SBATCHES, TIMES = 400, 40, 5
+BURST_JOBS, SBATCH_JOBS, TURN_COUNT = 400, 40, 5
 
 
 def main() -> None:
@@ -44,23 +44,25 @@ def main() -> None:
         "machine": {"cores": os.cpu_count(), "load_before": os.getloadavg()[0], "python": platform.python_version()}
     }
     with ExitStack() as stack:
-        database(stack)
+        start_database(stack)
         if {"turn", "profile"} & set(parts):
-            found["turn"] = {name: turn(*size, profile="profile" in parts) for name, size in SIZES.items()}
+            found["turn"] = {
+                name: measure_turn(*size, profile="profile" in parts) for name, size in CLUSTER_SIZES.items()
+            }
         if "starts" in parts:
-            found["starts"] = starts()
+            found["starts"] = measure_starts()
     found["peak_memory_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    print(table(found), file=sys.stderr)
+    print(figures_table(found), file=sys.stderr)
     print(json.dumps(found, indent=1))
 
 
-def database(stack: ExitStack) -> None:
+def start_database(stack: ExitStack) -> None:
     """Servers of our own, durable as in production, and an empty schema."""
     from acmeweb.services import postgres
     from tests import servers
 
     os.environ.update(ACME_TESTING="1", SECRET_KEY="only-for-figures-" + "x" * 40)
-    postgres.THROW_AWAY = {}  # what tests save of fsync would be a lie here
+    postgres.UNSAFE_TEST_SETTINGS = {}  # what tests save of fsync would be a lie here
     servers.start(stack)
     os.environ["DJANGO_SETTINGS_MODULE"] = "acmeweb.settings"
     import django
@@ -73,37 +75,36 @@ def database(stack: ExitStack) -> None:
 # --- one turn
 
 
-def turn(nodes: int, waiting: int, running: int, *, profile: bool) -> dict[str, float]:
-    from acmeweb.celery import settle
-    from jobs import clock
-    from jobs.models import Cluster
-    from scheduling import snapshot
-    from scheduling.engine.policies import POLICIES
-    from scheduling.loops.turn import turn_once
-    from tests.scheduling.test_turn import free
+def measure_turn(nodes: int, waiting: int, running: int, *, profile: bool) -> dict[str, float]:
+    from acmeweb.celery import freeze_loaded_objects
+    from jobs.models import Cluster, clock
+    from scheduling.engine.policies import LIVE_POLICIES
+    from scheduling.loops.turn import run_turn_once
+    from scheduling.queries import snapshot
+    from tests.scheduling.loops.test_turn import free
 
-    clear()
-    cluster, slurm = full_cluster(nodes, waiting, running)
-    analyse()
-    settle()
+    clear_database()
+    cluster, slurm = make_full_cluster(nodes, waiting, running)
+    analyze_tables()
+    freeze_loaded_objects()
 
-    def one() -> tuple[float, float]:
+    def time_one_turn() -> tuple[float, float]:
         began, spent = time.perf_counter(), time.process_time()
-        turn_once(Cluster.objects.get(pk=cluster.pk), lambda _: slurm, free(), clock.now())
+        run_turn_once(Cluster.objects.get(pk=cluster.pk), lambda _: slurm, free(), clock.now())
         return time.perf_counter() - began, time.process_time() - spent
 
-    first, _ = one()
-    later, cpu = zip(*(one() for _ in range(TIMES)), strict=True)
+    first, _ = time_one_turn()
+    later, cpu = zip(*(time_one_turn() for _ in range(TURN_COUNT)), strict=True)
     busy = []
-    for number in range(TIMES):
-        other_head(cluster, number)
-        busy.append(one()[0])
+    for number in range(TURN_COUNT):
+        change_queue_head(cluster, number)
+        busy.append(time_one_turn()[0])
     if profile:
         with cProfile.Profile() as spent:
-            one()
+            time_one_turn()
         pstats.Stats(spent, stream=sys.stderr).sort_stats("cumulative").print_stats(35)
-    picture, load_s = timed(lambda: snapshot.of(cluster, clock.now()))
-    _, decide_s = timed(lambda: POLICIES["fifo"](picture))
+    picture, load_s = time_call(lambda: snapshot.take_snapshot(cluster, clock.now()))
+    _, decide_s = time_call(lambda: LIVE_POLICIES["fifo"](picture))
     return {
         "first_s": first,
         "median_s": statistics.median(later),
@@ -115,7 +116,7 @@ def turn(nodes: int, waiting: int, running: int, *, profile: bool) -> dict[str, 
     }
 
 
-def other_head(cluster: Any, number: int) -> None:
+def change_queue_head(cluster: Any, number: int) -> None:
     """Somebody else is first in the queue since the last turn, and everybody's sentence names the first."""
     from jobs.models import Job
 
@@ -123,19 +124,19 @@ def other_head(cluster: Any, number: int) -> None:
     Job.objects.filter(pk=first.pk).update(priority=number + 1)
 
 
-def timed(work: Any) -> tuple[Any, float]:
+def time_call(work: Any) -> tuple[Any, float]:
     began = time.perf_counter()
     return work(), time.perf_counter() - began
 
 
-def clear() -> None:
+def clear_database() -> None:
     from django.db import connection
 
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE jobs_cluster, scheduling_lease CASCADE")
 
 
-def analyse() -> None:
+def analyze_tables() -> None:
     """What autovacuum does within a minute of such a flood of rows; the planner knows nothing before."""
     from django.db import connection
 
@@ -143,7 +144,7 @@ def analyse() -> None:
         cursor.execute("ANALYZE")
 
 
-def full_cluster(nodes: int, waiting: int, running: int) -> tuple[Any, Any]:
+def make_full_cluster(nodes: int, waiting: int, running: int) -> tuple[Any, Any]:
     """Every GPU is held; the widest jobs have whole nodes, the others halves."""
     from jobs.models import Node
     from tests import make
@@ -158,7 +159,7 @@ def full_cluster(nodes: int, waiting: int, running: int) -> tuple[Any, Any]:
             for place, name in enumerate(slurm.machines)
         ]
     )  # fmt: skip
-    run(cluster, slurm, list(Node.objects.filter(cluster=cluster).order_by("id")), running)
+    make_running_jobs(cluster, slurm, list(Node.objects.filter(cluster=cluster).order_by("id")), running)
     sizes = ((1, 8), (1, 1), (2, 8), (1, 4), (8, 8), (1, 2))
     make.jobs(
         *[
@@ -171,12 +172,11 @@ def full_cluster(nodes: int, waiting: int, running: int) -> tuple[Any, Any]:
     return cluster, slurm
 
 
-def run(cluster: Any, slurm: Any, nodes: list[Any], count: int) -> None:
+def make_running_jobs(cluster: Any, slurm: Any, nodes: list[Any], count: int) -> None:
     """`count` jobs that run since an hour, both in the record and on the cluster."""
-    from jobs import clock
-    from jobs.lifecycle import State
-    from jobs.models import Allocation, Attempt, Job
-    from scheduling.backends.base import SeenJob
+    from jobs.core.lifecycle import State
+    from jobs.models import Allocation, Attempt, Job, clock
+    from scheduling.backends.base import BackendJob
     from tests import make
 
     halves = 2 * (count - len(nodes))
@@ -201,7 +201,7 @@ def run(cluster: Any, slurm: Any, nodes: list[Any], count: int) -> None:
         batch_size=5_000,
     )
     for attempt, (node, gpus) in zip(attempts, places, strict=True):
-        slurm.known[attempt.backend_id] = SeenJob(
+        slurm.known[attempt.backend_id] = BackendJob(
             backend_id=attempt.backend_id, key=attempt.key, name="train", user="ada", state=State.RUNNING,
             nodes=(node.name,), gpus={node.name: tuple(gpus)}, started_at=since,
         )  # fmt: skip
@@ -210,7 +210,7 @@ def run(cluster: Any, slurm: Any, nodes: list[Any], count: int) -> None:
 # --- starts
 
 
-def starts() -> dict[str, Any]:
+def measure_starts() -> dict[str, Any]:
     from tests.backends.real_slurm import RealSlurm, missing_programs
     from tests.cluster.running import ClusterProcess
 
@@ -220,48 +220,50 @@ def starts() -> dict[str, Any]:
         ClusterProcess(Path(home), "--nodes", "64") as simulated,
     ):
         token = str(simulated.state / "token")
-        found["simulated"] = burst(simulated.address, str(simulated.log_root), token, BURST)
+        found["simulated"] = measure_burst(simulated.address, str(simulated.log_root), token, BURST_JOBS)
     found["slurm"] = f"not installed ({missing_programs()})" if missing_programs() else None
     if found["slurm"] is None:
         with RealSlurm() as slurm:
-            found["slurm"] = burst(slurm.address, str(slurm.output), "", 32)  # as many as its four nodes have GPUs
-            found["sbatch"] = sbatches(slurm)
+            found["slurm"] = measure_burst(
+                slurm.address, str(slurm.output), "", 32
+            )  # as many as its four nodes have GPUs
+            found["sbatch"] = measure_sbatch(slurm)
     return found
 
 
-def burst(address: str, log_root: str, token_file: str, count: int) -> dict[str, float]:
+def measure_burst(address: str, log_root: str, token_file: str, count: int) -> dict[str, float]:
     """So many jobs at once, and turns until the cluster has accepted all that fit."""
     from django.db.models import Q
 
     from jobs.models import Attempt
-    from scheduling.connections import connect
-    from scheduling.loops.turn import turns
+    from scheduling.clusters.connections import connect
+    from scheduling.loops.turn import run_turns
     from tests import make
 
-    clear()
+    clear_database()
     place = {"address": address, "log_root": log_root, "token_file": token_file, "api_user": "root", "is_bundled": True}
     cluster = make.cluster("burst", nodes=0, policy="fifo", **place)
-    turns(cluster.pk, "bench", connect)  # it learns its nodes
+    run_turns(cluster.pk, "bench", connect)  # it learns its nodes
     wish = {"gpus_per_node": 1, "cpus_per_node": 1, "memory_per_node": "100M", "command": "sleep 300"}
     make.jobs(*[{**wish, "environment": {"SIM_DURATION_S": "300"}} for _ in range(count)], cluster=cluster)
     began, spent = time.perf_counter(), time.process_time()
     while Attempt.objects.filter(job__cluster=cluster).exclude(Q(backend_id="")).count() < count:
-        turns(cluster.pk, "bench", connect)
+        run_turns(cluster.pk, "bench", connect)
         assert time.perf_counter() - began < 300, "the burst was not accepted"
     took = time.perf_counter() - began
     cpu_ms = 1000 * (time.process_time() - spent) / count
     return {"jobs": count, "seconds": took, "per_second": count / took, "cpu_ms_each": cpu_ms}
 
 
-def sbatches(slurm: Any) -> dict[str, float]:
-    _, took = timed(lambda: [slurm.sbatch() for _ in range(SBATCHES)])
-    return {"jobs": SBATCHES, "seconds": took, "per_second": SBATCHES / took}
+def measure_sbatch(slurm: Any) -> dict[str, float]:
+    _, took = time_call(lambda: [slurm.sbatch() for _ in range(SBATCH_JOBS)])
+    return {"jobs": SBATCH_JOBS, "seconds": took, "per_second": SBATCH_JOBS / took}
 
 
 # --- shown
 
 
-def table(found: dict[str, Any]) -> str:
+def figures_table(found: dict[str, Any]) -> str:
     lines = [f"load average before: {found['machine']['load_before']:.1f} on {found['machine']['cores']} cores"]
     for name, took in found.get("turn", {}).items():
         shown = " ".join(f"{what.removesuffix('_s')} {seconds:.2f}" for what, seconds in took.items())

@@ -18,18 +18,18 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from scheduling.engine.cluster import Need, NodeView
-from scheduling.engine.engine import Engine, Job
-from scheduling.engine.placements import PLACEMENTS, Outlook
-from scheduling.engine.placements.exact import solved
+from scheduling.engine.cluster import NodeView, ResourceRequest
+from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.placements import PLACEMENTS, PlacementContext
+from scheduling.engine.placements.exact import solve_placements
 from scheduling.engine.placements.gradient import Fragmentation
-from scheduling.engine.policies import RULES
-from scheduling.engine.room import EVERYWHERE, Room
+from scheduling.engine.policies import POLICY_RULES
+from scheduling.engine.room import ALL_NODES, NodeResources
 
-NAMES = [name for name in PLACEMENTS if name not in ("cells", "pack")]
+PLACEMENT_NAMES = [name for name in PLACEMENTS if name not in ("cells", "pack")]
 
 
-def case(seed):
+def random_case(seed):
     dice = Random(seed)
     nodes = [
         NodeView(id=n, name=f"n{n}", gpus=8, free_gpus=tuple(range(dice.choice([3, 4, 6, 8, 8]))),
@@ -39,31 +39,37 @@ def case(seed):
     wishes = []
     for _ in range(dice.randint(8, 14)):
         gpus = dice.choice([1, 1, 1, 2, 2, 4, 8])
-        need = Need(gpus=gpus, cpus=gpus * dice.choice([4, 8, 12, 20]), memory_mb=gpus * dice.choice([50, 120, 200]))
-        wishes.append(Need(nodes=2, gpus=4, cpus=32) if dice.random() < 0.15 else need)
+        need = ResourceRequest(
+            gpus=gpus, cpus=gpus * dice.choice([4, 8, 12, 20]), memory_mb=gpus * dice.choice([50, 120, 200])
+        )
+        wishes.append(ResourceRequest(nodes=2, gpus=4, cpus=32) if dice.random() < 0.15 else need)
     return nodes, wishes
 
 
-def greedy(nodes, wishes, name):
+def place_greedily(nodes, wishes, name):
     usual = dict.fromkeys(wishes, 1.0)
-    engine = Engine(Room(nodes), RULES["fifo-skip"](), placement=PLACEMENTS[name](Outlook(wishes=usual)))
+    engine = Engine(
+        NodeResources(nodes), POLICY_RULES["fifo-skip"](), placement=PLACEMENTS[name](PlacementContext(wishes=usual))
+    )
     for number, need in enumerate(wishes):
-        engine.submit(Job(number, engine.ask(need), 0, 10, 10), 0)
+        engine.submit(EngineJob(number, engine.ask(need), 0, 10, 10), 0)
     began = time.perf_counter()
     engine.decide(0)
     took = time.perf_counter() - began
     placed = sum(job.gpus for job in engine.started)
-    return placed, Fragmentation(usual).of_room(engine.room), took
+    return placed, Fragmentation(usual).of_all_nodes(engine.room), took
 
 
-def compare(cases):
-    figures = {name: {"gap": 0.0, "worst": 0.0, "met": 0, "fragments": 0.0, "ms": 0.0} for name in NAMES}
+def compare_placements(cases):
+    figures = {name: {"gap": 0.0, "worst": 0.0, "met": 0, "fragments": 0.0, "ms": 0.0} for name in PLACEMENT_NAMES}
     for seed in range(cases):
-        nodes, wishes = case(seed)
-        best = solved(Room(nodes), [(need, EVERYWHERE) for need in wishes], budget=5.0, all_of_them=False)
+        nodes, wishes = random_case(seed)
+        best = solve_placements(
+            NodeResources(nodes), [(need, ALL_NODES) for need in wishes], budget=5.0, all_of_them=False
+        )
         most = sum(need.total_gpus for need, places in zip(wishes, best, strict=True) if places)
         for name, sums in figures.items():
-            placed, fragments, took = greedy(nodes, wishes, name)
+            placed, fragments, took = place_greedily(nodes, wishes, name)
             gap = 1 - placed / most
             sums["gap"] += gap / cases
             sums["worst"] = max(sums["worst"], gap)
@@ -78,7 +84,7 @@ if __name__ == "__main__":
     asked.add_argument("--cases", type=int, default=100)
     asked.add_argument("--json", metavar="FILE")
     given = asked.parse_args()
-    found = compare(given.cases)
+    found = compare_placements(given.cases)
     print(f"{given.cases} cases of 6 nodes, 8 to 14 jobs; {platform.processor() or platform.machine()}")
     print(f"{'placement':<14}{'mean gap %':>11}{'worst %':>9}{'met':>6}{'fragments':>11}{'ms a turn':>11}")
     for name, one in sorted(found.items(), key=lambda pair: pair[1]["gap"]):

@@ -26,18 +26,18 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.bare_loop import bare_loop
-from jobs.lifecycle import Kind
-from jobs.traces.files import read
-from jobs.traces.trace import made_of
-from scheduling.compiled import runs
-from scheduling.engine.cluster import Need, NodeView, Picture, RunningJob, WaitingJob
-from scheduling.engine.policies import POLICIES
-from scheduling.simulator import acme, report
-from scheduling.simulator.run import Setting, run
+from jobs.core.lifecycle import JobKind
+from jobs.traces.files import read_trace
+from jobs.traces.trace import trace_from_columns
+from scheduling.compiled import engine_mode
+from scheduling.engine.cluster import ClusterSnapshot, NodeView, ResourceRequest, RunningJob, WaitingJob
+from scheduling.engine.policies import LIVE_POLICIES
+from scheduling.replay import acme_trace, report
+from scheduling.replay.run import ReplaySetting, run_policy
 
-PHILLY = Setting(nodes=80)
+PHILLY_SETTING = ReplaySetting(nodes=80)
 # policy, placement, preemption cost, who reports it, their mean completion, their mean queueing
-GOLDEN = (
+PUBLISHED_RESULTS = (
     ("fifo", "consolidate", "none", "HeliosArtifact", 8043.84, 811.75),
     ("sjf", "consolidate", "none", "HeliosArtifact, Lucid", 7692.07, 459.98),
     ("fifo", "count", "none", "Tiresias, AccaSim, CQSim", 7842.9, 610.77),
@@ -50,12 +50,12 @@ GOLDEN = (
     ("tiresias", "consolidate", "helios", "Lucid", 7400.5, 164.9),
     ("qssf", "consolidate", "none", "HeliosArtifact (unseeded noise)", 8014.5, 782.4),
 )
-GOAL = dict.fromkeys(("fifo", "sjf", "qssf", "easy"), 100_000)
-GOAL |= dict.fromkeys(("srtf", "tiresias", "gittins", "themis", "acme"), 20_000)
-GROW = (*GOAL, "fifo-skip", "fair", "drf", "conservative")
+GOAL_JOBS_PER_S = dict.fromkeys(("fifo", "sjf", "qssf", "easy"), 100_000)
+GOAL_JOBS_PER_S |= dict.fromkeys(("srtf", "tiresias", "gittins", "themis", "acme"), 20_000)
+GROWTH_POLICIES = (*GOAL_JOBS_PER_S, "fifo-skip", "fair", "drf", "conservative")
 
 
-def best(work, times=3):
+def best_cpu_time(work, times=3):
     """Seconds, and what it returned."""
     took, answer = math.inf, None
     for _ in range(times):
@@ -68,15 +68,15 @@ def best(work, times=3):
     return took, answer
 
 
-def told(history, policy, setting):
-    return report.summary(run(history, policy, setting), wall_s=1, peak_rss_mb=0)
+def replay_summary(history, policy, setting):
+    return report.summary(run_policy(history, policy, setting), wall_s=1, peak_rss_mb=0)
 
 
-def answers(history):
+def print_published_comparison(history):
     print(f"{'policy':<10}{'placement':<13}{'cost':<8}{'completion s':>13}{'theirs':>10}{'diff %':>8}", end="")
     print(f"{'queue s':>10}{'theirs':>9}{'diff %':>8}{'stops':>7}  who")
-    for policy, placement, cost, who, jct, queue in GOLDEN:
-        ours = told(history, policy, replace(PHILLY, placement=placement, preemption_cost=cost))
+    for policy, placement, cost, who, jct, queue in PUBLISHED_RESULTS:
+        ours = replay_summary(history, policy, replace(PHILLY_SETTING, placement=placement, preemption_cost=cost))
         print(f"{policy:<10}{placement:<13}{cost:<8}", end="")
         for mine, theirs, wide in ((ours["jct_s"]["mean"], jct, 13), (ours["queue_s"]["mean"], queue, 10)):
             off = f"{(mine / theirs - 1) * 100:+.3f}" if theirs else ""
@@ -84,50 +84,52 @@ def answers(history):
         print(f"{ours['preemptions']:>7}  {who}")
 
 
-def rates(history, policies):
+def jobs_per_second(history, policies):
     """Jobs a second, of ours and of the bare loop, by policy."""
     columns = history.submit_s.tolist(), history.runtime_s.tolist(), history.gpus.tolist()
     for policy in policies:
         bare = ours = math.inf
         for _ in range(5):  # in turns, so that a busy moment of the machine hits both
-            bare = min(bare, best(lambda p=policy: bare_loop(*columns, nodes=80, shortest=p == "sjf"), times=1)[0])
-            ours = min(ours, best(lambda p=policy: told(history, p, PHILLY), times=1)[0])
+            bare = min(
+                bare, best_cpu_time(lambda p=policy: bare_loop(*columns, nodes=80, shortest=p == "sjf"), times=1)[0]
+            )
+            ours = min(ours, best_cpu_time(lambda p=policy: replay_summary(history, p, PHILLY_SETTING), times=1)[0])
         yield policy, len(history) / ours, len(history) / bare
 
 
-def speed(history, trace, policies):
+def print_speed(history, trace, policies):
     """Beside the interpreted engine, where this one is compiled."""
     print(f"\nwhole run with report, {len(history):,} jobs; the bare loop runs FIFO or SJF, whatever the policy")
-    print(f"{runs():<12}{'jobs/s':>10}{'goal':>9}{'bare loop':>11}{'ratio':>7}{'interpreted':>13}{'gain':>6}")
-    plain = interpreted(trace, policies) if runs() == "compiled" else {}
-    for policy, rate, base in rates(history, policies):
-        print(f"{policy:<12}{rate:>10,.0f}{GOAL[policy]:>9,}{base:>11,.0f}{base / rate:>7.2f}", end="")
+    print(f"{engine_mode():<12}{'jobs/s':>10}{'goal':>9}{'bare loop':>11}{'ratio':>7}{'interpreted':>13}{'gain':>6}")
+    plain = interpreted_engine_rates(trace, policies) if engine_mode() == "compiled" else {}
+    for policy, rate, base in jobs_per_second(history, policies):
+        print(f"{policy:<12}{rate:>10,.0f}{GOAL_JOBS_PER_S[policy]:>9,}{base:>11,.0f}{base / rate:>7.2f}", end="")
         if policy in plain:  # by its own bare loop, as the machine may have been busier
             before, base_then = plain[policy]
             print(f"{before:>13,.0f}{rate / base * base_then / before:>6.2f}", end="")
-        print("" if rate >= GOAL[policy] else "   MISSED", flush=True)
+        print("" if rate >= GOAL_JOBS_PER_S[policy] else "   MISSED", flush=True)
 
 
-def interpreted(trace, policies):
+def interpreted_engine_rates(trace, policies):
     words = [sys.executable, __file__, trace, "--only", "rates", "--policies", ",".join(policies)]
     told = subprocess.run(words, env={**os.environ, "ACME_COMPILED": "0"}, capture_output=True, text=True, check=True)
     return {policy: (rate, base) for policy, rate, base in json.loads(told.stdout)}
 
 
-def growth(sizes, policies):
-    site = acme.SITES["seren"]
-    setting = Setting(nodes=site.nodes)
-    print(f"\n{runs()}; seren, {site.nodes} nodes; seconds by jobs, and the exponent of the growth")
+def print_growth(sizes, policies):
+    site = acme_trace.PUBLISHED_CLUSTERS["seren"]
+    setting = ReplaySetting(nodes=site.nodes)
+    print(f"\n{engine_mode()}; seren, {site.nodes} nodes; seconds by jobs, and the exponent of the growth")
     print("policy      " + "".join(f"{size:>12,}" for size in sizes) + "   exponent", flush=True)
-    traces = [acme.drawn(site, "seren", jobs=size, seed=1) for size in sizes]
+    traces = [acme_trace.draw_trace(site, "seren", jobs=size, seed=1) for size in sizes]
     for policy in policies:
-        took = [best(lambda h=h, p=policy: told(h, p, setting), times=1)[0] for h in traces]
+        took = [best_cpu_time(lambda h=h, p=policy: replay_summary(h, p, setting), times=1)[0] for h in traces]
         power = math.log(took[-1] / took[0]) / math.log(sizes[-1] / sizes[0])
         print(f"{policy:<12}" + "".join(f"{one:>12.2f}" for one in took) + f"{power:>11.2f}", flush=True)
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
 
 
-def backlog(sizes):
+def print_backlog_times(sizes):
     """Everybody comes at once: the queue is as long as the trace."""
     print("\nall come within a second, 80 nodes; seconds by waiting jobs, and the exponent")
     print("policy    " + "".join(f"{size:>12,}" for size in sizes) + "   exponent")
@@ -136,13 +138,13 @@ def backlog(sizes):
         for size in sizes:
             dice = np.random.default_rng(5)
             jobs = {"runtime_s": dice.integers(1, 20_000, size), "gpus": dice.choice([1, 1, 1, 2, 4, 8, 16], size)}
-            crowd = made_of("crowd", submit_s=np.sort(dice.random(size)), **jobs)
-            took.append(best(lambda h=crowd, p=policy: told(h, p, PHILLY), times=1)[0])
+            crowd = trace_from_columns("crowd", submit_s=np.sort(dice.random(size)), **jobs)
+            took.append(best_cpu_time(lambda h=crowd, p=policy: replay_summary(h, p, PHILLY_SETTING), times=1)[0])
         power = math.log(took[-1] / took[0]) / math.log(sizes[-1] / sizes[0])
         print(f"{policy:<10}" + "".join(f"{one:>12.2f}" for one in took) + f"{power:>11.2f}")
 
 
-def live():
+def print_live_decisions():
     """One decision at 1,250 nodes, 10,000 waiting and 2,000 running jobs."""
     dice = np.random.default_rng(2)
     now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -153,29 +155,29 @@ def live():
     ]  # fmt: skip
     sizes = 1, 1, 1, 2, 4, 8, 64, 512
     # One object for all who ask for the same, as snapshots have it
-    needs = {gpus: Need(nodes=1 if gpus < 8 else gpus // 8, gpus=min(gpus, 8), cpus=4) for gpus in sizes}
+    needs = {gpus: ResourceRequest(nodes=1 if gpus < 8 else gpus // 8, gpus=min(gpus, 8), cpus=4) for gpus in sizes}
     waiting = [
-        WaitingJob(id=n, name=f"j{n}", team=f"t{n % 20}", kind=Kind.OTHER, priority=n % 3, submitted_at=now,
+        WaitingJob(id=n, name=f"j{n}", team=f"t{n % 20}", kind=JobKind.OTHER, priority=n % 3, submitted_at=now,
                    need=needs[gpus],
                    time_limit=timedelta(minutes=int(dice.integers(5, 5000))))
         for n, gpus in enumerate(dice.choice(sizes, 10_000).tolist())
     ]  # fmt: skip
     running = [
-        RunningJob(id=n, name=f"r{n}", team=f"t{n % 20}", kind=Kind.OTHER, gpus=4, priority=0, started_at=now,
+        RunningJob(id=n, name=f"r{n}", team=f"t{n % 20}", kind=JobKind.OTHER, gpus=4, priority=0, started_at=now,
                    time_limit=timedelta(hours=int(dice.integers(1, 99))), places={n % 1250: 4})
         for n in range(10_000, 12_000)
     ]  # fmt: skip
-    picture = Picture(now=now, nodes=tuple(nodes), waiting=tuple(waiting), running=tuple(running))
+    picture = ClusterSnapshot(now=now, nodes=tuple(nodes), waiting=tuple(waiting), running=tuple(running))
     print("\none live decision, 1,250 nodes, 10,000 waiting, 2,000 running; goal 100 ms")
-    for name, policy in POLICIES.items():
-        took, decided = best(lambda p=policy: p(picture))
+    for name, policy in LIVE_POLICIES.items():
+        took, decided = best_cpu_time(lambda p=policy: p(picture))
         print(f"{name:<10}{took * 1000:>8.1f} ms   {len(decided.starts)} starts, {len(decided.waits)} reasons")
     mixed = replace(
         picture,
         waiting=tuple(replace(job, preemptible=job.id % 4 == 0) for job in waiting),
         running=tuple(replace(job, preemptible=job.id % 3 == 0) for job in running),
     )
-    took, decided = best(lambda: POLICIES["acme"](mixed))
+    took, decided = best_cpu_time(lambda: LIVE_POLICIES["acme"](mixed))
     print(f"acme{took * 1000:>14.1f} ms   {len(decided.stops)} borrowers of 667 give way")
 
 
@@ -184,21 +186,21 @@ if __name__ == "__main__":
     asked.add_argument("trace")
     asked.add_argument("--million", action="store_true", help="let it grow to a million jobs; minutes")
     asked.add_argument("--only", default="answers,speed,live,backlog,growth", help="these parts, by commas")
-    asked.add_argument("--policies", default=",".join(GROW), help="of speed and growth, by commas")
+    asked.add_argument("--policies", default=",".join(GROWTH_POLICIES), help="of speed and growth, by commas")
     given = asked.parse_args()
     policies = given.policies.split(",")
-    if unknown := [policy for policy in policies if policy not in GROW]:
-        asked.error(f"--policies: {unknown[0]!r} is none of {', '.join(GROW)}")
-    with_goal = [policy for policy in policies if policy in GOAL]
-    week = read(given.trace)
+    if unknown := [policy for policy in policies if policy not in GROWTH_POLICIES]:
+        asked.error(f"--policies: {unknown[0]!r} is none of {', '.join(GROWTH_POLICIES)}")
+    with_goal = [policy for policy in policies if policy in GOAL_JOBS_PER_S]
+    week = read_trace(given.trace)
     sizes = (10_000, 30_000, 100_000, 300_000, 1_000_000) if given.million else (10_000, 30_000, 100_000)
     parts = {
-        "answers": lambda: answers(week),
-        "speed": lambda: speed(week, given.trace, with_goal),
-        "rates": lambda: print(json.dumps(list(rates(week, with_goal)))),
-        "live": live,
-        "backlog": lambda: backlog((3_000, 10_000, 30_000, 100_000)),
-        "growth": lambda: growth(sizes, policies),
+        "answers": lambda: print_published_comparison(week),
+        "speed": lambda: print_speed(week, given.trace, with_goal),
+        "rates": lambda: print(json.dumps(list(jobs_per_second(week, with_goal)))),
+        "live": print_live_decisions,
+        "backlog": lambda: print_backlog_times((3_000, 10_000, 30_000, 100_000)),
+        "growth": lambda: print_growth(sizes, policies),
     }
     for name in given.only.split(","):
         parts[name]()

@@ -21,18 +21,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.diagnosis import fits, rows_of
+from bench.diagnosis import acceptable_labels, read_labelled_logs
 from failures.diagnosis.engine import diagnose_text
 from failures.diagnosis.labels import LABELS, NONE, UNKNOWN
-from failures.diagnosis.scan import Scanner, shipped
-from failures.diagnosis.signatures import DCGM, GENERIC
-from failures.diagnosis.values import Category
+from failures.diagnosis.scan import Scanner, shipped_scanner
+from failures.diagnosis.signatures import DCGM, PYTHON_EXCEPTION
+from failures.diagnosis.values import FailureCategory
 
-Row = dict[str, Any]
-Lines = list[str]
-Change = Callable[[Row, Lines], Lines | None]  # None where the change would change the meaning
+LabelledLog = dict[str, Any]
+LogLines = list[str]
+LogVariant = Callable[[LabelledLog, LogLines], LogLines | None]  # None where the change would change the meaning
 
-PREFIXES = {
+LINE_PREFIXES = {
     "srun --label": "3: ",
     "elastic": "[default3]:",
     "rank": "[rank5]: ",
@@ -56,13 +56,13 @@ PREFIXES = {
     "indented": "    ",
     "quoted": "> ",
 }
-BEFORE = [
+TRAINING_LINES = [
     "lib/x.py:8: FutureWarning: tern is deprecated, please use heron instead.",
     "tern-3:42:42 [0] NCCL INFO NET/Plugin: No plugin found (libnccl-net.so)",
     "tern-3:42:90 [0] NCCL INFO comm 0x55d0 rank 0 nranks 16 cudaDev 0 nvmlDev 0 busId 7000 - Init COMPLETE",
     *(f" iteration {step}/ 5000 | lm loss: 2.{step} | grad norm: 0.31 | loss scale: 1.0 |" for step in range(100, 130)),
 ]
-ELASTIC = [
+ELASTIC_ERROR_LINES = [
     "W0301 04:00:12.345000 88 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 91 closing signal",
     "E0301 04:00:13.345000 88 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 3",
     "Traceback (most recent call last):",
@@ -70,7 +70,7 @@ ELASTIC = [
     "    raise ChildFailedError(",
     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
 ]
-SRUN = [
+SRUN_ERROR_LINES = [
     "srun: error: tern-3: task 3: Exited with exit code 1",
     "srun: Terminating StepId=7003.0",
     "slurmstepd: error: *** STEP 7003.0 ON tern-3 CANCELLED AT 2025-03-01T04:00:12 ***",
@@ -82,31 +82,31 @@ def main() -> None:
     parser.add_argument("paths", type=Path, nargs="+", metavar="LABELLED.jsonl")
     parser.add_argument("--leave-out", action="store_true", help="read each log without the signature that decided it")
     options = parser.parse_args()
-    rows = [row for path in options.paths for row in rows_of(path)]
-    right = [row for row in rows if diagnose_text(row["log"]).root_cause in fits(row)]
+    rows = [row for path in options.paths for row in read_labelled_logs(path)]
+    right = [row for row in rows if diagnose_text(row["log"]).root_cause in acceptable_labels(row)]
     print(f"{len(rows)} logs, {len(right)} of them answered rightly as they stand")
     if options.leave_out:
-        leave_out(right)
+        print_leave_one_out(right)
         return
-    flips = [flip for name, change in changes().items() for flip in tried(name, change, right)]
+    flips = [flip for name, change in log_variants().items() for flip in find_flips(name, change, right)]
     print(f"{len(flips)} flips")
     for name, row, told in flips:
         print(f"  {name}: {row.get('id', '?')} {row['root_cause']} → {told}")
 
 
-def tried(name: str, change: Change, rows: list[Row]) -> list[tuple[str, Row, str]]:
+def find_flips(name: str, change: LogVariant, rows: list[LabelledLog]) -> list[tuple[str, LabelledLog, str]]:
     changed = [(row, lines) for row in rows if (lines := change(row, row["log"].split("\n"))) is not None]
     told = [(name, row, diagnose_text("\n".join(lines)).root_cause) for row, lines in changed]
-    flips = [flip for flip in told if flip[2] not in fits(flip[1])]
+    flips = [flip for flip in told if flip[2] not in acceptable_labels(flip[1])]
     print(f"  {name:18s} {len(changed):5d}  flips {len(flips)}", flush=True)
     return flips
 
 
-class Deaf(Scanner):
+class ReducedScanner(Scanner):
     """The shipped table, deaf to one of its signatures; nothing is compiled anew."""
 
     def __init__(self, name: str) -> None:
-        known = shipped()
+        known = shipped_scanner()
         self.signatures, self.version, self._known = known.signatures, known.version, known
         self._left_out = {index for index, row in enumerate(known.signatures) if row.name == name}
 
@@ -114,58 +114,64 @@ class Deaf(Scanner):
         return [hit for hit in self._known.hits(block) if hit[1] not in self._left_out]
 
 
-def leave_out(rows: list[Row]) -> None:
+def print_leave_one_out(rows: list[LabelledLog]) -> None:
     """Exceptions' names, codes of GPUs and hints stay: a wording nobody knows has them too."""
-    named = {row.name for row in shipped().signatures if row.name not in (GENERIC, DCGM) and "hint-" not in row.name}
+    named = {
+        row.name
+        for row in shipped_scanner().signatures
+        if row.name not in (PYTHON_EXCEPTION, DCGM) and "hint-" not in row.name
+    }
     decided = [(row, answer.evidence[0].signature) for row in rows if (answer := diagnose_text(row["log"])).evidence]
     told = [
-        (row, name, diagnose_text(row["log"], scanner=Deaf(name)).root_cause) for row, name in decided if name in named
+        (row, name, diagnose_text(row["log"], scanner=ReducedScanner(name)).root_cause)
+        for row, name in decided
+        if name in named
     ]
-    lost = [one for one in told if one[2] not in fits(one[0])]
+    lost = [one for one in told if one[2] not in acceptable_labels(one[0])]
     silent = sum(other in (NONE, UNKNOWN) for _, _, other in lost)
-    blamed = sum(_infrastructure(row["root_cause"]) and _of_the_user(other) for row, _, other in lost)
+    blamed = sum(_is_infrastructure_label(row["root_cause"]) and _is_user_label(other) for row, _, other in lost)
     print(f"{len(told)} rest on a signature; without it {len(told) - len(lost)} stay right, {silent} fall silent")
     print(f"{blamed} times the user is told of what was infrastructure")
     for row, name, other in sorted(lost, key=lambda one: (one[1], str(one[0].get("id")))):
         print(f"  {name}: {row.get('id', '?')} {row['root_cause']} → {other}")
 
 
-def _infrastructure(label: str) -> bool:
-    return LABELS[label].category is Category.INFRASTRUCTURE
+def _is_infrastructure_label(label: str) -> bool:
+    return LABELS[label].category is FailureCategory.INFRASTRUCTURE
 
 
-def _of_the_user(label: str) -> bool:
-    return LABELS[label].category in (Category.SCRIPT, Category.FRAMEWORK)
+def _is_user_label(label: str) -> bool:
+    return LABELS[label].category in (FailureCategory.SCRIPT, FailureCategory.FRAMEWORK)
 
 
-def changes() -> dict[str, Change]:
-    behind: dict[str, Change] = {name: _behind(prefix) for name, prefix in PREFIXES.items()}
+def log_variants() -> dict[str, LogVariant]:
+    behind: dict[str, LogVariant] = {name: _prefix_lines(prefix) for name, prefix in LINE_PREFIXES.items()}
     return behind | {
         "JSON lines": lambda row, lines: [json.dumps({"log": line + "\n", "stream": "stderr"}) for line in lines],
         "two ranks mixed": lambda row, lines: [f"[rank{rank}]: {line}" for line in lines for rank in (0, 1)],
         "two ranks in turn": lambda row, lines: [f"[rank{rank}]: {line}" for rank in (0, 1) for line in lines],
         "CRLF": lambda row, lines: [line + "\r" for line in lines],
         "coloured": lambda row, lines: [f"\x1b[31m{line}\x1b[0m" for line in lines],
-        "after work": lambda row, lines: BEFORE + lines,
-        "launcher's end": lambda row, lines: lines + ELASTIC if _failed_itself(row) else None,
-        "Slurm's end": lambda row, lines: lines + SRUN if _failed_itself(row) else None,
-        "ends at evidence": lambda row, lines: _cut(row, lines, lambda at: slice(0, at + 1)),
-        "begins at evidence": lambda row, lines: _cut(row, lines, lambda at: slice(at, None)),
+        "after work": lambda row, lines: TRAINING_LINES + lines,
+        "launcher's end": lambda row, lines: lines + ELASTIC_ERROR_LINES if _has_own_failure(row) else None,
+        "Slurm's end": lambda row, lines: lines + SRUN_ERROR_LINES if _has_own_failure(row) else None,
+        "ends at evidence": lambda row, lines: _cut_at_evidence(row, lines, lambda at: slice(0, at + 1)),
+        "begins at evidence": lambda row, lines: _cut_at_evidence(row, lines, lambda at: slice(at, None)),
     }
 
 
-def _behind(prefix: str) -> Change:
+def _prefix_lines(prefix: str) -> LogVariant:
     return lambda row, lines: [prefix + line for line in lines]
 
 
-def _failed_itself(row: Row) -> bool:
+def _has_own_failure(row: LabelledLog) -> bool:
     return row["root_cause"] not in (NONE, UNKNOWN, "Preempted/TimeLimit")
 
 
-def _cut(row: Row, lines: Lines, where: Callable[[int], slice]) -> Lines | None:
+def _cut_at_evidence(row: LabelledLog, lines: LogLines, where: Callable[[int], slice]) -> LogLines | None:
     evidence = str(row.get("evidence_line", "")).strip()
     bare = [line.strip() for line in lines]
-    return lines[where(bare.index(evidence))] if _failed_itself(row) and evidence in bare else None
+    return lines[where(bare.index(evidence))] if _has_own_failure(row) and evidence in bare else None
 
 
 if __name__ == "__main__":

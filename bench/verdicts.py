@@ -27,8 +27,8 @@ sys.path.insert(0, str(ROOT))
 
 from tests.acceptance.instance import running  # noqa: E402
 
-STEADY, PACE_S = 40, 0.25
-TAIL = """Traceback (most recent call last):
+STEADY_ATTEMPTS, STEADY_INTERVAL_S = 40, 0.25
+ERROR_TAIL = """Traceback (most recent call last):
   File "/home/ada/train.py", line 12, in <module>
 TypeError: unsupported operand type(s) for +=: 'float' and 'NoneType'
 """
@@ -41,12 +41,12 @@ def main() -> None:
     options = parser.parse_args()
     with running(DEMO="0") as (instance, _):
         os.environ.update(instance.surroundings())
-        found = measure(instance.place.var.parent, options)
-    print(table(found), file=sys.stderr)
+        found = measure_verdicts(instance.place.var.parent, options)
+    print(verdict_table(found), file=sys.stderr)
     print(json.dumps(found, indent=1))
 
 
-def measure(home: Path, options: argparse.Namespace) -> dict[str, Any]:
+def measure_verdicts(home: Path, options: argparse.Namespace) -> dict[str, Any]:
     os.environ["DJANGO_SETTINGS_MODULE"] = "acmeweb.settings"
     import django
 
@@ -56,77 +56,83 @@ def measure(home: Path, options: argparse.Namespace) -> dict[str, Any]:
     logs = home / "logs"
     logs.mkdir()
     make.cluster(logs, nodes=64)
-    small, large = body(200_000), body(options.megabytes * 10**6)
-    settle()
+    small, large = make_log_text(200_000), make_log_text(options.megabytes * 10**6)
+    wait_for_workers()
     parts = {"steady": [], "burst": [], "large": []}
-    for _ in range(STEADY):
+    for _ in range(STEADY_ATTEMPTS):
         parts["steady"].append(make.failed(logs, small, gpus_per_node=1).pk)
-        time.sleep(PACE_S)
-    wait()
+        time.sleep(STEADY_INTERVAL_S)
+    wait_for_diagnoses()
     ready = [
         make.running(logs, gpus_per_node=1, on=(f"seren-{n % 64 + 1:03d}",), gpus=(n // 64,))
         for n in range(options.burst)
     ]
     parts["burst"] = [make.end(logs, one, small).pk for one in ready]
-    wait()
+    wait_for_diagnoses()
     big = make.running(logs, gpus_per_node=1)
     parts["large"] = [make.end(logs, big, large).pk]
-    wait()
-    parts["followed"] = [followed(logs, large)]
-    wait()
-    found = {name: latencies(pks) for name, pks in parts.items()}
-    return {"machine": machine(), **found, "bare engine": {"large_s": bare(large), "small_s": bare(small)}}
+    wait_for_diagnoses()
+    parts["followed"] = [run_followed_attempt(logs, large)]
+    wait_for_diagnoses()
+    found = {name: verdict_latencies(pks) for name, pks in parts.items()}
+    return {
+        "machine": machine_info(),
+        **found,
+        "bare engine": {"large_s": time_bare_engine(large), "small_s": time_bare_engine(small)},
+    }
 
 
-def followed(logs: Path, text: str) -> int:
+def run_followed_attempt(logs: Path, text: str) -> int:
     """All but its last words is written while the attempt runs; the end comes when the followers have caught up."""
-    from failures.growing import PACE
     from failures.models import Following
+    from failures.queries.log_resume import DEFAULT_FOLLOW_PACE
     from jobs.models import Attempt
     from tests.failures import make
 
     attempt = make.running(logs, gpus_per_node=1)
     path = logs / f"{attempt.key}.log"
-    path.write_text(text[: -len(TAIL)])
+    path.write_text(text[: -len(ERROR_TAIL)])
     Attempt.objects.filter(pk=attempt.pk).update(log_path=path.name)
     until = time.monotonic() + 300
-    while not Following.objects.filter(pk=attempt.pk, read__gte=len(text) - PACE.ahead - len(TAIL)).exists():
+    while not Following.objects.filter(
+        pk=attempt.pk, read__gte=len(text) - DEFAULT_FOLLOW_PACE.ahead - len(ERROR_TAIL)
+    ).exists():
         if time.monotonic() > until:
             raise SystemExit("the log was not followed to its end within five minutes")
         time.sleep(0.2)
     with path.open("a") as log:
-        log.write(TAIL)
+        log.write(ERROR_TAIL)
     return int(make.end(logs, attempt, None).pk)
 
 
-def settle() -> None:
+def wait_for_workers() -> None:
     """Workers compile their rules once; that is start-up, and not what a verdict waits for."""
     time.sleep(10)
 
 
-def body(size: int) -> str:
+def make_log_text(size: int) -> str:
     dice = random.Random(1)
     line = "[rank{}] 2026-11-21 10:00:{:02d} step {:>7} | loss {:.4f} | grad norm 0.4 | {:.0f} tokens/s/gpu\n"
     block = "".join(line.format(n % 40, n % 60, n, dice.random(), dice.uniform(3000, 4000)) for n in range(20_000))
     whole = block * (size // len(block) + 1)
-    return whole[: whole.rfind("\n", 0, size) + 1] + TAIL
+    return whole[: whole.rfind("\n", 0, size) + 1] + ERROR_TAIL
 
 
-def wait() -> None:
+def wait_for_diagnoses() -> None:
     from failures.models import Diagnosis
-    from jobs.lifecycle import FAILURES
+    from jobs.core.lifecycle import FAILURE_STATES
     from jobs.models import Attempt
 
     until = time.monotonic() + 300
     while time.monotonic() < until:
-        waiting = Attempt.objects.filter(state__in=FAILURES, diagnosis=None).exists()
+        waiting = Attempt.objects.filter(state__in=FAILURE_STATES, diagnosis=None).exists()
         if not waiting and not Diagnosis.objects.open().exists():
             return
         time.sleep(0.2)
     raise SystemExit("not everything was diagnosed within five minutes")
 
 
-def latencies(pks: list[int]) -> dict[str, Any]:
+def verdict_latencies(pks: list[int]) -> dict[str, Any]:
     from failures.models import Diagnosis
     from jobs.models import Event
 
@@ -137,15 +143,20 @@ def latencies(pks: list[int]) -> dict[str, Any]:
     verdicts = sorted((judged - ended[pk]).total_seconds() for pk, _, judged, _ in rows)
     bundles = sorted((kept - ended[pk]).total_seconds() for pk, _, _, kept in rows)
     right = sum(cause == "TypeError" for _, cause, _, _ in rows)
-    return {"attempts": len(rows), "right": right, "verdict_s": spread(verdicts), "bundle_s": spread(bundles)}
+    return {
+        "attempts": len(rows),
+        "right": right,
+        "verdict_s": latency_summary(verdicts),
+        "bundle_s": latency_summary(bundles),
+    }
 
 
-def spread(values: list[float]) -> dict[str, float]:
+def latency_summary(values: list[float]) -> dict[str, float]:
     high = values[max(0, int(len(values) * 0.95) - 1)]
     return {"p50": round(statistics.median(values), 2), "p95": round(high, 2), "max": round(values[-1], 2)}
 
 
-def bare(text: str) -> float:
+def time_bare_engine(text: str) -> float:
     from failures.diagnosis import engine
 
     raw = text.encode()
@@ -155,12 +166,12 @@ def bare(text: str) -> float:
     return round(time.perf_counter() - began, 3)
 
 
-def machine() -> str:
+def machine_info() -> str:
     load = os.getloadavg()[0]
     return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}"
 
 
-def table(found: dict[str, Any]) -> str:
+def verdict_table(found: dict[str, Any]) -> str:
     rows = [
         found["machine"],
         f"{'':8} {'attempts':>8} {'right':>6}   verdict p50 / p95 / max     bundle p50 / p95 / max",

@@ -22,19 +22,19 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from jobs.lifecycle import Kind
-from scheduling.engine.cluster import Need, NodeView, Picture, QuotaView, RunningJob, WaitingJob
-from scheduling.engine.live import decide, decided
-from scheduling.engine.policies import POLICIES, RULES
-from scheduling.engine.why import explain
-from scheduling.simulator.forecast import start_estimates
-from scheduling.simulator.measured import undisturbed
+from jobs.core.lifecycle import JobKind
+from scheduling.engine.cluster import ClusterSnapshot, NodeView, QuotaView, ResourceRequest, RunningJob, WaitingJob
+from scheduling.engine.live import engine_after_turn, turn_decisions
+from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
+from scheduling.engine.why import explain_wait
+from scheduling.replay.start_estimates import start_estimates
+from scheduling.replay.timed_runs import without_gc
 
-TEAMS = 20
-MINUTES = ("conservative",)  # that start estimates take
+TEAM_COUNT = 20
+SLOW_ESTIMATE_POLICIES = ("conservative",)  # that start estimates take
 
 
-def cluster(*, quotas: bool) -> Picture:
+def busy_cluster_snapshot(*, quotas: bool) -> ClusterSnapshot:
     dice = np.random.default_rng(2)
     now = datetime(2026, 1, 1, tzinfo=UTC)
     frees = [0] * 750 + dice.choice([0, 0, 0, 1, 2], 500).tolist()
@@ -45,43 +45,43 @@ def cluster(*, quotas: bool) -> Picture:
     ]  # fmt: skip
     sizes = 1, 1, 1, 2, 4, 8, 64, 512
     # One object for all who ask for the same, as snapshots have it
-    needs = {gpus: Need(nodes=1 if gpus < 8 else gpus // 8, gpus=min(gpus, 8), cpus=4) for gpus in sizes}
+    needs = {gpus: ResourceRequest(nodes=1 if gpus < 8 else gpus // 8, gpus=min(gpus, 8), cpus=4) for gpus in sizes}
     waiting = [
-        WaitingJob(id=n, name=f"j{n}", team=f"t{n % TEAMS}", kind=Kind.OTHER, priority=n % 3, submitted_at=now,
+        WaitingJob(id=n, name=f"j{n}", team=f"t{n % TEAM_COUNT}", kind=JobKind.OTHER, priority=n % 3, submitted_at=now,
                    need=needs[gpus],
                    time_limit=timedelta(minutes=int(dice.integers(5, 5000))))
         for n, gpus in enumerate(dice.choice(sizes, 10_000).tolist())
     ]  # fmt: skip
     running = [
-        RunningJob(id=n, name=f"r{n}", team=f"t{n % TEAMS}", kind=Kind.OTHER, gpus=4, priority=0, started_at=now,
-                   time_limit=timedelta(hours=int(dice.integers(1, 99))), places={n % 1250: 4})
+        RunningJob(id=n, name=f"r{n}", team=f"t{n % TEAM_COUNT}", kind=JobKind.OTHER, gpus=4, priority=0,
+                   started_at=now, time_limit=timedelta(hours=int(dice.integers(1, 99))), places={n % 1250: 4})
         for n in range(10_000, 12_000)
     ]  # fmt: skip
-    limits = tuple(QuotaView(team=f"t{n}", kind=None, gpus=10_000) for n in range(TEAMS)) if quotas else ()
-    return Picture(now=now, nodes=tuple(nodes), waiting=tuple(waiting), running=tuple(running), quotas=limits)
+    limits = tuple(QuotaView(team=f"t{n}", kind=None, gpus=10_000) for n in range(TEAM_COUNT)) if quotas else ()
+    return ClusterSnapshot(now=now, nodes=tuple(nodes), waiting=tuple(waiting), running=tuple(running), quotas=limits)
 
 
-def best(work, times):
+def best_wall_and_cpu_time(work, times):
     """Wall and CPU seconds of the best run, and what it returned. Garbage is not looked for meanwhile: the loop that
-    estimates holds the search back too, and the one that decides rarely comes to it (`acmeweb.serving`)."""
+    estimates holds the search back too, and the one that decides rarely comes to it (`acmeweb.startup`)."""
     took, answer = (float("inf"), float("inf")), None
     for _ in range(times):
-        with undisturbed():
+        with without_gc():
             wall, cpu = time.perf_counter(), time.process_time()
             answer = work()
             took = min(took, (time.perf_counter() - wall, time.process_time() - cpu))
     return took, answer
 
 
-def measure(policy: str, picture: Picture, times: int) -> dict[str, object]:
-    rules = RULES[policy]
-    engine, _ = best(lambda: decided(picture, rules()), times)
-    turn, decisions = best(lambda: decide(picture, rules()), times)
+def measure_policy(policy: str, picture: ClusterSnapshot, times: int) -> dict[str, object]:
+    rules = POLICY_RULES[policy]
+    engine, _ = best_wall_and_cpu_time(lambda: engine_after_turn(picture, rules()), times)
+    turn, decisions = best_wall_and_cpu_time(lambda: turn_decisions(picture, rules()), times)
     last = decisions.waits[-1].job_id
-    one, told = best(lambda: explain(picture, rules, last, lambda team: True), 1)
+    one, told = best_wall_and_cpu_time(lambda: explain_wait(picture, rules, last, lambda team: True), 1)
     forecast, estimates = None, {}
-    if policy not in MINUTES:
-        forecast, estimates = best(lambda: start_estimates(picture, rules), max(1, times - 1))
+    if policy not in SLOW_ESTIMATE_POLICIES:
+        forecast, estimates = best_wall_and_cpu_time(lambda: start_estimates(picture, rules), max(1, times - 1))
     return {
         "policy": policy,
         "quotas": len(picture.quotas),
@@ -98,19 +98,19 @@ def measure(policy: str, picture: Picture, times: int) -> dict[str, object]:
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--json", type=Path, help="write the figures there too")
-    asked.add_argument("--policies", default=",".join(POLICIES), help="these only, by commas")
+    asked.add_argument("--policies", default=",".join(LIVE_POLICIES), help="these only, by commas")
     asked.add_argument("--times", type=int, default=3, help="the best of so many runs")
     given = asked.parse_args()
     rows = []
     columns = "".join(f"{name:>16}" for name in ("engine ms", "turn ms", "one job s", "estimates s"))
     print(f"{'policy':<12}{'quotas':>7}{columns}{'turn/engine':>13}")
     for quotas in (False, True):
-        picture = cluster(quotas=quotas)
+        picture = busy_cluster_snapshot(quotas=quotas)
         for policy in given.policies.split(","):
-            row = measure(policy, picture, given.times)
+            row = measure_policy(policy, picture, given.times)
             rows.append(row)
-            told = f"{pair(row['engine_s'], 1000)}{pair(row['turn_s'], 1000)}"
-            told += f"{pair(row['one_job_s'], 1, 2)}{pair(row['estimates_s'], 1, 2)}"
+            told = f"{format_wall_and_cpu(row['engine_s'], 1000)}{format_wall_and_cpu(row['turn_s'], 1000)}"
+            told += f"{format_wall_and_cpu(row['one_job_s'], 1, 2)}{format_wall_and_cpu(row['estimates_s'], 1, 2)}"
             print(f"{policy:<12}{row['quotas']:>7}{told}{row['telling_ratio']:>13.2f}", flush=True)
     print("each as wall / CPU")
     machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version()}
@@ -119,7 +119,7 @@ def main() -> None:
         given.json.write_text(json.dumps({"machine": machine, "runs": rows}, indent=2) + "\n")
 
 
-def pair(seconds, scale: int, digits: int = 0) -> str:
+def format_wall_and_cpu(seconds, scale: int, digits: int = 0) -> str:
     if seconds is None:
         return f"{'-':>16}"
     wall, cpu = (f"{one * scale:,.{digits}f}" for one in seconds)

@@ -22,10 +22,10 @@ sys.path.insert(0, str(HERE.parent))
 from tests.acceptance.instance import running  # noqa: E402
 from tests.browser.chromium import CHROMIUM, FLAGS  # noqa: E402
 
-SIZE = {"width": 1440, "height": 900}
-PATIENCE_MS = 60_000
-SETTLES_MS = 2_500  # plots and the map are drawn after their data have come
-IN_README = {"now-light", "map-dark", "job-light"}
+VIEWPORT = {"width": 1440, "height": 900}
+PAGE_TIMEOUT_MS = 60_000
+RENDER_WAIT_MS = 2_500  # plots and the map are drawn after their data have come
+README_PICTURES = {"now-light", "map-dark", "job-light"}
 
 PAGES = {
     "now": "/",
@@ -41,7 +41,7 @@ PAGES = {
     "settings": "/settings/",
 }
 # The page of one of them: a list, and what its links look like; the first that is there
-OF_ONE = {
+DETAIL_LINKS = {
     "job": ("/jobs/?kind=pretrain&state=RUNNING", "main a[href^='/jobs/'][href$='/']:not([href='/jobs/new/'])"),
     "incident": ("/failures/", "main a[href^='/failures/']:is([href$='/'])"),
     "node": ("/nodes/", "main table a[href^='/nodes/']"),
@@ -59,27 +59,27 @@ def main() -> None:
     asked.into.mkdir(parents=True, exist_ok=True)
     with running(DEMO="1") as (instance, password):
         time.sleep(60 * asked.after)
-        take(f"http://127.0.0.1:{instance.port}", password, asked.into)
-    for name in sorted(IN_README):
+        take_screenshots(f"http://127.0.0.1:{instance.port}", password, asked.into)
+    for name in sorted(README_PICTURES):
         shutil.copy(asked.into / f"{name}.png", HERE / f"{name.rpartition('-')[0]}.png")
 
 
-def take(url: str, password: str, into: Path) -> None:
+def take_screenshots(url: str, password: str, into: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         for scheme in ("light", "dark"):
-            page = signed_in(browser, scheme, url, password)
-            for name, address in (PAGES | found(page, url)).items():
+            page = log_in(browser, scheme, url, password)
+            for name, address in (PAGES | detail_pages(page, url)).items():
                 page.goto(url + address, wait_until="load")
-                page.wait_for_timeout(SETTLES_MS)
+                page.wait_for_timeout(RENDER_WAIT_MS)
                 page.screenshot(path=into / f"{name}-{scheme}.png")
                 print(f"{name}-{scheme}.png  {address}", flush=True)
         browser.close()
 
 
-def signed_in(browser: Browser, scheme: str, url: str, password: str) -> Page:
-    context = browser.new_context(viewport=SIZE, color_scheme=scheme)
-    context.set_default_timeout(PATIENCE_MS)
+def log_in(browser: Browser, scheme: str, url: str, password: str) -> Page:
+    context = browser.new_context(viewport=VIEWPORT, color_scheme=scheme)
+    context.set_default_timeout(PAGE_TIMEOUT_MS)
     page = context.new_page()
     page.goto(f"{url}/login/")
     page.fill("[name=username]", "admin")
@@ -89,12 +89,12 @@ def signed_in(browser: Browser, scheme: str, url: str, password: str) -> Page:
     return page
 
 
-def found(page: Page, url: str) -> dict[str, str]:
+def detail_pages(page: Page, url: str) -> dict[str, str]:
     """The pages of one job, incident and so on, as far as there are any."""
     pages = {}
-    for name, (listing, link) in OF_ONE.items():
+    for name, (listing, link) in DETAIL_LINKS.items():
         page.goto(url + listing, wait_until="load")
-        page.wait_for_timeout(SETTLES_MS)
+        page.wait_for_timeout(RENDER_WAIT_MS)
         hrefs = [one.get_attribute("href") or "" for one in page.locator(link).all()]
         numbered = [href for href in hrefs if any(letter.isdigit() for letter in href) and "?" not in href]
         if numbered:

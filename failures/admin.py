@@ -11,7 +11,9 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from failures import actions, decision_actions, rule_actions
+from failures.actions import decisions as decision_actions
+from failures.actions import incidents as incident_actions
+from failures.actions import rules as rule_actions
 from failures.diagnosis.labels import LABELS
 from failures.models import (
     Cadence,
@@ -19,84 +21,86 @@ from failures.models import (
     Decision,
     Diagnosis,
     Incident,
+    IncidentState,
     LearnedRule,
     Notice,
     Order,
     RuleState,
     Sign,
     StackDump,
-    Standing,
 )
-from jobs import clock
-from jobs.admin import looks
-from jobs.admin.record import Open, RecordAdmin
-from jobs.admin.verbs import Asked, Refused, Verb, WithVerbs, many
+from jobs.admin import formatting
+from jobs.admin.record import IsOpenFilter, RecordAdmin
+from jobs.admin.verbs import AdminAction, AdminActionInput, AdminActionRefused, AdminActionsMixin, count_text
+from jobs.models import clock
 
 
-def _confirm(row: Diagnosis, asked: Asked) -> None:
-    _judge(row, row.root_cause, asked)
+def _confirm(row: Diagnosis, asked: AdminActionInput) -> None:
+    _review_diagnosis(row, row.root_cause, asked)
 
 
-def _correct(row: Diagnosis, asked: Asked) -> None:
-    _judge(row, asked.value, asked)
+def _correct(row: Diagnosis, asked: AdminActionInput) -> None:
+    _review_diagnosis(row, asked.value, asked)
 
 
-def _judge(row: Diagnosis, root_cause: str, asked: Asked) -> None:
+def _review_diagnosis(row: Diagnosis, root_cause: str, asked: AdminActionInput) -> None:
     try:
-        decision_actions.correct(row, root_cause, author=asked.author, now=clock.now(), note=asked.why)
-    except actions.Moved as moved:
-        raise Refused(str(moved)) from None
+        decision_actions.correct_diagnosis(row, root_cause, author=asked.author, now=clock.now(), note=asked.why)
+    except incident_actions.FailureStateConflict as moved:
+        raise AdminActionRefused(str(moved)) from None
 
 
-def _resolve(row: Incident, asked: Asked) -> None:
-    _handle(actions.resolve, row, asked)
+def _resolve(row: Incident, asked: AdminActionInput) -> None:
+    _apply_verb(incident_actions.resolve, row, asked)
 
 
-def _acknowledge(row: Incident, asked: Asked) -> None:
-    _handle(actions.acknowledge, row, asked)
+def _acknowledge(row: Incident, asked: AdminActionInput) -> None:
+    _apply_verb(incident_actions.acknowledge, row, asked)
 
 
-def _handle(act: Any, row: Incident, asked: Asked) -> None:
+def _apply_verb(act: Any, row: Incident, asked: AdminActionInput) -> None:
     try:
         act(row, author=asked.author, now=clock.now(), why=asked.why)
-    except actions.Moved as moved:
-        raise Refused(str(moved)) from None
+    except incident_actions.FailureStateConflict as moved:
+        raise AdminActionRefused(str(moved)) from None
 
 
-def _stands(rows: Sequence[Diagnosis]) -> str:
-    return f"What is said of {many(len(rows), 'failure')} is right; your name will stand under it."
+def _confirm_effect(rows: Sequence[Diagnosis]) -> str:
+    return f"What is said of {count_text(len(rows), 'failure')} is right; your name will stand under it."
 
 
-def _changes(rows: Sequence[Diagnosis]) -> str:
-    return f"The root cause of {many(len(rows), 'failure')} becomes another; what the engine said is kept."
+def _correct_effect(rows: Sequence[Diagnosis]) -> str:
+    return f"The root cause of {count_text(len(rows), 'failure')} becomes another; what the engine said is kept."
 
 
-CONFIRM = Verb(name="confirm", label="Confirm", act=_confirm, effect=_stands, fits=lambda row: not row.review)
-CORRECT = Verb(
+CONFIRM = AdminAction(
+    name="confirm", label="Confirm", act=_confirm, effect=_confirm_effect, fits=lambda row: not row.review
+)
+CORRECT = AdminAction(
     name="correct",
     label="Correct",
     act=_correct,
-    effect=_changes,
+    effect=_correct_effect,
     fits=lambda row: row.judged_at is not None,
     value=forms.ChoiceField(label="Root cause", choices=[(name, name) for name in LABELS]),
 )
-ACKNOWLEDGE = Verb(
+ACKNOWLEDGE = AdminAction(
     name="acknowledge",
     label="Acknowledge",
     act=_acknowledge,
-    effect=lambda rows: f"Others see that you are at {many(len(rows), 'incident')}.",
-    fits=lambda row: row.state == Standing.OPEN,
+    effect=lambda rows: f"Others see that you are at {count_text(len(rows), 'incident')}.",
+    fits=lambda row: row.state == IncidentState.OPEN,
 )
-RESOLVE = Verb(
+RESOLVE = AdminAction(
     name="resolve",
     label="Resolve",
     act=_resolve,
-    effect=lambda rows: f"{many(len(rows), 'incident').capitalize()} over; what fails from now on is another.",
-    fits=lambda row: row.state != Standing.RESOLVED,
+    effect=lambda rows: f"{count_text(len(rows), 'incident').capitalize()} over; what fails from now on is another.",
+    fits=lambda row: row.state != IncidentState.RESOLVED,
 )
 
 
-class Unkept(Open):
+class PendingDiagnosisFilter(IsOpenFilter):
     """Whether there is work left: no verdict yet, or no bundle."""
 
     title = "work left"
@@ -105,10 +109,10 @@ class Unkept(Open):
 
 
 @admin.register(Diagnosis)
-class DiagnosisAdmin(WithVerbs, RecordAdmin):
+class DiagnosisAdmin(AdminActionsMixin, RecordAdmin):
     list_display = ("id", "cause", "job", "cluster", "sure", "review", "reviewed_by", "failed", "incident")
     list_select_related = ("attempt__job", "cluster", "reviewed_by", "incident")
-    list_filter = (Unkept, "category", "review", "engine", "cluster")
+    list_filter = (PendingDiagnosisFilter, "category", "review", "engine", "cluster")
     date_hierarchy = "failed_at"
     search_fields = ("attempt__key__startswith", "root_cause__exact")
     search_help_text = "Begin of a job id, or a root cause."
@@ -122,18 +126,18 @@ class DiagnosisAdmin(WithVerbs, RecordAdmin):
     touched_columns = ("Failure", "Job")
 
     def touched_cells(self, row: Diagnosis) -> tuple[Any, ...]:
-        return looks.badge(row.badge), looks.link(row.attempt.job)
+        return formatting.badge(row.badge), formatting.link(row.attempt.job)
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).defer("bundle")
 
     @admin.display(description="root cause", ordering="root_cause")
     def cause(self, row: Diagnosis) -> SafeString:
-        return looks.long_badge(row.badge)
+        return formatting.long_badge(row.badge)
 
     @admin.display(description="job")
     def job(self, row: Diagnosis) -> SafeString | str:
-        return looks.link(row.attempt.job)
+        return formatting.link(row.attempt.job)
 
     @admin.display(description="sure")
     def sure(self, row: Diagnosis) -> str:
@@ -141,29 +145,29 @@ class DiagnosisAdmin(WithVerbs, RecordAdmin):
 
     @admin.display(description="failed")
     def failed(self, row: Diagnosis) -> SafeString | str:
-        return looks.when(row.failed_at)
+        return formatting.relative_time(row.failed_at)
 
     @admin.display(description="evidence")
     def details(self, row: Diagnosis) -> SafeString | str:
         shown = {name: getattr(row, name) for name in ("evidence", "chain", "suspect_nodes", "suspect_gpus", "notes")}
-        return looks.block(json.dumps(shown, indent=2))
+        return formatting.block(json.dumps(shown, indent=2))
 
     @admin.display(description="bundle")
     def evidence_bundle(self, row: Diagnosis) -> SafeString | str:
-        return looks.block(row.bundle_text) if row.bundle_size else looks.NOTHING
+        return formatting.block(row.bundle_text) if row.bundle_size else formatting.MISSING_TEXT
 
 
-class Unresolved(Open):
+class UnresolvedIncidentFilter(IsOpenFilter):
     title = "unresolved"
     parameter_name = "open"
     ends = "resolved_at"
 
 
 @admin.register(Incident)
-class IncidentAdmin(WithVerbs, RecordAdmin):
+class IncidentAdmin(AdminActionsMixin, RecordAdmin):
     list_display = ("id", "standing", "root_cause", "subject", "cluster", "attempts", "lost", "first", "last")
     list_select_related = ("cluster", "lead__attempt__job")
-    list_filter = (Unresolved, "scope", "category", "cluster")
+    list_filter = (UnresolvedIncidentFilter, "scope", "category", "cluster")
     date_hierarchy = "first_symptom_at"
     search_fields = ("subject__startswith", "root_cause__exact")
     search_help_text = "Begin of a node's name or of a job id, or a root cause."
@@ -181,7 +185,7 @@ class IncidentAdmin(WithVerbs, RecordAdmin):
 
     @admin.display(description="state", ordering="state")
     def standing(self, row: Incident) -> SafeString:
-        return looks.long_badge(row.badge)
+        return formatting.long_badge(row.badge)
 
     @admin.display(description="GPU-hours lost")
     def lost(self, row: Incident) -> str:
@@ -189,39 +193,39 @@ class IncidentAdmin(WithVerbs, RecordAdmin):
 
     @admin.display(description="first symptom", ordering="first_symptom_at")
     def first(self, row: Incident) -> SafeString | str:
-        return looks.when(row.first_symptom_at)
+        return formatting.relative_time(row.first_symptom_at)
 
     @admin.display(description="last", ordering="last_symptom_at")
     def last(self, row: Incident) -> SafeString | str:
-        return looks.when(row.last_symptom_at)
+        return formatting.relative_time(row.last_symptom_at)
 
 
-def _adopt(row: LearnedRule, asked: Asked) -> None:
-    _handle(rule_actions.adopt, row, asked)
+def _adopt(row: LearnedRule, asked: AdminActionInput) -> None:
+    _apply_verb(rule_actions.adopt, row, asked)
 
 
-def _retire(row: LearnedRule, asked: Asked) -> None:
-    _handle(rule_actions.retire, row, asked)
+def _retire(row: LearnedRule, asked: AdminActionInput) -> None:
+    _apply_verb(rule_actions.retire, row, asked)
 
 
-ADOPT = Verb(
+ADOPT = AdminAction(
     name="adopt",
     label="Adopt",
     act=_adopt,
-    effect=lambda rows: f"{many(len(rows), 'rule').capitalize()} from now on in every verdict.",
+    effect=lambda rows: f"{count_text(len(rows), 'rule').capitalize()} from now on in every verdict.",
     fits=lambda row: row.state == RuleState.SHADOW,
 )
-RETIRE = Verb(
+RETIRE = AdminAction(
     name="retire",
     label="Retire",
     act=_retire,
-    effect=lambda rows: f"{many(len(rows), 'rule').capitalize()} no more; verdicts that were given stay.",
+    effect=lambda rows: f"{count_text(len(rows), 'rule').capitalize()} no more; verdicts that were given stay.",
     fits=lambda row: row.state != RuleState.RETIRED,
 )
 
 
 @admin.register(LearnedRule)
-class LearnedRuleAdmin(WithVerbs, RecordAdmin):
+class LearnedRuleAdmin(AdminActionsMixin, RecordAdmin):
     list_display = ("name", "standing", "kind", "label", "hits", "owner", "proposed_at")
     list_select_related = ("owner", "source__attempt__job")
     list_filter = ("state", "kind", "origin")
@@ -242,7 +246,7 @@ class LearnedRuleAdmin(WithVerbs, RecordAdmin):
 
     @admin.display(description="state", ordering="state")
     def standing(self, row: LearnedRule) -> SafeString:
-        return looks.badge(row.badge)
+        return formatting.badge(row.badge)
 
     @admin.display(description="hits, right, wrong")
     def hits(self, row: Any) -> str:
@@ -260,7 +264,7 @@ class DecisionAdmin(RecordAdmin):
 
     @admin.display(description="course", ordering="course")
     def standing(self, row: Decision) -> SafeString:
-        return looks.long_badge(row.badge)
+        return formatting.long_badge(row.badge)
 
 
 @admin.register(Sign)
@@ -311,7 +315,7 @@ class StackDumpAdmin(RecordAdmin):
 
     @admin.display(description="asked")
     def asked(self, dump: StackDump) -> str:
-        return looks.when(dump.asked_at)
+        return formatting.relative_time(dump.asked_at)
 
 
 @admin.register(Cadence)

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from failures import actions
+from failures.actions import incidents as incident_actions
 from failures.diagnosis import compress, scan
 from failures.loops import consult, diagnose, follow, learn, notify
-from jobs import clock
+from failures.loops.burn_in import burn_in_once
+from failures.loops.node_health import node_health_once
+from failures.loops.slow_steps import slow_steps_once
+from jobs.models import clock
 
 
 @shared_task(name="failures.diagnose")
-def diagnose_lately() -> int:
+def diagnose_recent_failures() -> int:
     # Compiled once a process, before somebody waits for it
-    scan.shipped()
+    scan.shipped_scanner()
     compress.shipped_filters()
     return diagnose.diagnose_once(clock.now())
 
 
 @shared_task(name="failures.sweep")
-def diagnose_ever() -> int:
+def diagnose_missed_failures() -> int:
     """Attempts whose end we learned of late: a cluster was away for days, or all workers were."""
-    done = diagnose.diagnose_once(clock.now(), since=diagnose.EVER)
-    actions.resolve_recovered(clock.now())
+    done = diagnose.diagnose_once(clock.now(), since=diagnose.ALL_FAILURES)
+    incident_actions.resolve_recovered_incidents(clock.now())
     return done
 
 
@@ -31,13 +34,28 @@ def follow_logs() -> int:
     return follow.follow_once(clock.now())
 
 
+@shared_task(name="failures.slow_steps")
+def find_slow_steps() -> int:
+    return slow_steps_once(clock.now())
+
+
+@shared_task(name="failures.node_health")
+def check_node_health() -> int:
+    return node_health_once(clock.now())
+
+
+@shared_task(name="failures.burn_in")
+def advance_burn_ins() -> int:
+    return burn_in_once(clock.now())
+
+
 @shared_task(name="failures.notify")
-def notify_lately() -> int:
+def send_incident_notices() -> int:
     return notify.notify_once(clock.now())
 
 
 @shared_task(name="failures.learn")
-def learn_lately() -> int:
+def learn_from_diagnoses() -> int:
     return learn.learn_once(clock.now())
 
 

@@ -1,40 +1,40 @@
 from django.urls import path
 
-from failures import channel_views, decision_views, map_views, mode_views, model_views, rule_views, views
 from failures.api.urls import AttemptKey, IncidentNumber  # noqa: F401 (importing them registers the converters)
+from failures.pages import channels, decisions, incidents, map, model_settings, recovery_settings, rules
 
 urlpatterns = [
-    path("failures/", views.failures, name="failures"),
-    path("failures/rules/", rule_views.rules, name="rules"),
-    path("failures/rules/<slug:name>/<slug:verb>/", rule_views.rule_verb, name="rule-verb"),
-    path("failures/paste/", views.paste, name="paste-log"),
-    path("failures/diagnoses/<attempt_key:attempt>/", views.review, name="review"),
-    path("failures/<incident_number:number>/", views.incident, name="incident"),
+    path("failures/", incidents.incident_list, name="failures"),
+    path("failures/rules/", rules.rule_list, name="rules"),
+    path("failures/rules/<slug:name>/<slug:verb>/", rules.rule_verb, name="rule-verb"),
+    path("failures/paste/", incidents.paste_log, name="paste-log"),
+    path("failures/diagnoses/<attempt_key:attempt>/", incidents.review_diagnosis, name="review"),
+    path("failures/<incident_number:number>/", incidents.incident_detail, name="incident"),
     path(
         "failures/<incident_number:number>/decisions/<incident_number:decision>/replay/",
-        decision_views.replay,
+        decisions.decision_replay_page,
         name="decision-replay",
     ),
     path(
         "failures/<incident_number:number>/decisions/<incident_number:decision>/new-job/",
-        decision_views.new_job,
+        decisions.changed_job_form,
         name="decision-new-job",
     ),
     path(
         "failures/<incident_number:number>/decisions/<incident_number:decision>/<slug:verb>/",
-        decision_views.verb,
+        decisions.decision_verb,
         name="decision-verb",
     ),
-    path("failures/orders/<incident_number:order>/lift/", decision_views.lift, name="order-lift"),
-    path("failures/<incident_number:number>/<slug:verb>/", views.incident_verb, name="incident-verb"),
-    path("settings/notifications/", channel_views.channels, name="channels"),
-    path("settings/notifications/add/", channel_views.add, name="channel-add"),
-    path("settings/notifications/<incident_number:number>/", channel_views.channel, name="channel"),
-    path("settings/notifications/<incident_number:number>/<slug:verb>/", channel_views.verb, name="channel-verb"),
-    path("settings/recovery/", mode_views.modes, name="recovery-modes"),
-    path("settings/recovery/set/", mode_views.set_mode, name="recovery-mode-set"),
-    path("settings/recovery/<incident_number:number>/", mode_views.change, name="recovery-mode"),
-    path("settings/model/", model_views.model, name="model"),
-    path("map/<slug:cluster>/errors/", map_views.map_errors, name="map-errors"),
-    path("jobs/<slug:public_id>/diagnosis/", views.job_diagnosis, name="job-diagnosis"),
+    path("failures/orders/<incident_number:order>/lift/", decisions.lift_order, name="order-lift"),
+    path("failures/<incident_number:number>/<slug:verb>/", incidents.incident_verb, name="incident-verb"),
+    path("settings/notifications/", channels.channel_list, name="channels"),
+    path("settings/notifications/add/", channels.create_channel, name="channel-add"),
+    path("settings/notifications/<incident_number:number>/", channels.channel_detail, name="channel"),
+    path("settings/notifications/<incident_number:number>/<slug:verb>/", channels.channel_verb, name="channel-verb"),
+    path("settings/recovery/", recovery_settings.recovery_modes, name="recovery-modes"),
+    path("settings/recovery/set/", recovery_settings.set_mode, name="recovery-mode-set"),
+    path("settings/recovery/<incident_number:number>/", recovery_settings.change_mode, name="recovery-mode"),
+    path("settings/model/", model_settings.model_settings_page, name="model"),
+    path("map/<slug:cluster>/errors/", map.map_errors, name="map-errors"),
+    path("jobs/<slug:public_id>/diagnosis/", incidents.job_diagnosis, name="job-diagnosis"),
 ]

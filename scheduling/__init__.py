@@ -1,3 +1,3 @@
-from scheduling.compiled import prefer
+from scheduling.compiled import prefer_compiled
 
-prefer()  # before anything of the engine is imported
+prefer_compiled()  # before anything of the engine is imported

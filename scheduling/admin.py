@@ -9,12 +9,12 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
-from jobs.admin import looks
+from jobs.admin import formatting
 from jobs.admin.record import RecordAdmin
 from scheduling.models import Lease
 
 
-class Current(admin.SimpleListFilter):
+class LeaseHolderFilter(admin.SimpleListFilter):
     title = "held now"
     parameter_name = "held"
 
@@ -31,7 +31,7 @@ class Current(admin.SimpleListFilter):
 class LeaseAdmin(RecordAdmin):
     list_display = ("name", "holder", "term", "held", "expires")
     ordering = ("name",)
-    list_filter = (Current,)
+    list_filter = (LeaseHolderFilter,)
     date_hierarchy = "expires_at"
     search_fields = ("name__startswith", "holder__startswith")
     search_help_text = "Begin of the loop's or of the worker's name."
@@ -43,8 +43,8 @@ class LeaseAdmin(RecordAdmin):
 
     @admin.display(description="expires")
     def expires(self, lease: Lease) -> str:
-        return looks.when(lease.expires_at)
+        return formatting.relative_time(lease.expires_at)
 
     @admin.display(description="expires")
     def expires_long(self, lease: Lease) -> str:
-        return looks.moment(lease.expires_at)
+        return formatting.exact_and_relative_time(lease.expires_at)

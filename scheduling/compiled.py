@@ -18,7 +18,7 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from acmeweb.env import ROOT, Env
+from acmeweb.common.env import ROOT, EnvReader
 
 TURNS = ("strict", "skipping", "sharing", "easy", "preempting", "claiming", "ahead", "plan", "conservative")
 # Those that need NumPy stay as they are: they inherit from one of these
@@ -26,28 +26,28 @@ POLICIES = (
     *("fifo", "sjf", "srtf", "qssf", "tiresias", "themis"),
     *("easy", "conservative", "fair", "drf", "acme"),
 )
-STATE = ("line", "room", "engine", "placement", "rules", "predicting", "live", "explain")
+STATE_MODULES = ("line", "room", "engine", "placement", "rules", "predicting", "live", "explain")
 MODULES = (
-    *(f"scheduling.engine.{name}" for name in STATE),
+    *(f"scheduling.engine.{name}" for name in STATE_MODULES),
     *(f"scheduling.engine.turns.{name}" for name in TURNS),
     *(f"scheduling.engine.policies.{name}" for name in POLICIES),
-    "scheduling.simulator.kernel",
+    "scheduling.replay.kernel",
 )
 LIBRARY = "acme_engine__mypyc"  # what all of them are linked into
 SUFFIX: str = sysconfig.get_config_var("EXT_SUFFIX")
 BUILDS = Path(sys.prefix) / "acme-engine"
 
 
-def key(root: Path = ROOT) -> str:
+def source_checksum(root: Path = ROOT) -> str:
     """Of the modules, and of all beside them that they take types from."""
-    sources = [*root.glob("scheduling/engine/**/*.py"), root / "scheduling/simulator/kernel.py"]
+    sources = [*root.glob("scheduling/engine/**/*.py"), root / "scheduling/replay/kernel.py"]
     whole = hashlib.sha256(SUFFIX.encode())
     for source in sorted(sources):
         whole.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
     return whole.hexdigest()[:20]
 
 
-class Finder(MetaPathFinder):
+class CompiledFinder(MetaPathFinder):
     def __init__(self, home: Path) -> None:
         self.home = home
 
@@ -60,13 +60,13 @@ class Finder(MetaPathFinder):
         return spec_from_file_location(fullname, file) if file.exists() else None
 
 
-def prefer() -> None:
+def prefer_compiled() -> None:
     """From now on what was built is imported instead of its source, if it was built of it."""
-    if Env(os.environ).flag("ACME_COMPILED", default=True) and (home := BUILDS / key()).is_dir():
-        sys.meta_path.insert(0, Finder(home))
+    if EnvReader(os.environ).flag("ACME_COMPILED", default=True) and (home := BUILDS / source_checksum()).is_dir():
+        sys.meta_path.insert(0, CompiledFinder(home))
 
 
-def runs() -> str:
+def engine_mode() -> str:
     """What this process has imported."""
     engine = sys.modules.get("scheduling.engine.engine")
     return "compiled" if str(getattr(engine, "__file__", "")).endswith(SUFFIX) else "interpreted"

@@ -10,186 +10,172 @@ from datetime import timedelta
 
 from celery import shared_task
 
-from jobs import clock
-from jobs.models import Cluster
-from jobs.retention import forget_visits
-from scheduling import circuit_breaker
+from failures.loops.stacks import stacks_once
+from failures.loops.watch import watch_once
+from jobs.actions.retention import delete_expired_web_state
+from jobs.models import Cluster, clock
 from scheduling.backends import telemetry
-from scheduling.connections import connect
-from scheduling.loops import evaluate, outcomes, simulate
+from scheduling.clusters import circuit_breaker
+from scheduling.clusters.connections import connect
+from scheduling.loops import campaigns as campaign_loop
 from scheduling.loops import evaluation_rules as rules
-from scheduling.loops.account import account_once
-from scheduling.loops.care import care_once
-from scheduling.loops.estimate import estimates
-from scheduling.loops.health import health_once
-from scheduling.loops.minute import forget_once, minute_once
-from scheduling.loops.recover import recover_once
-from scheduling.loops.sample import measure_once, sweep_once
-from scheduling.loops.slow import slow_once
-from scheduling.loops.stacks import stacks_once
-from scheduling.loops.staging import stage_once
-from scheduling.loops.sweep import wake_overdue
-from scheduling.loops.turn import turns
-from scheduling.loops.watch import watch_once
-from scheduling.models import Endpoint, Lease
+from scheduling.loops import simulations
+from scheduling.loops.cluster_minutes import delete_old_minutes, record_minutes_once
+from scheduling.loops.ledger import update_ledger_metrics_once
+from scheduling.loops.observe import outcomes
+from scheduling.loops.recovery import decide_and_recover_once
+from scheduling.loops.staging import advance_stagings_once
+from scheduling.loops.start_estimates import estimate_with_lease
+from scheduling.loops.sweep import request_overdue_turns
+from scheduling.loops.telemetry import read_telemetry_once, roll_up_and_expire_once
+from scheduling.loops.turn import run_turns
+from scheduling.models import ClusterEndpoint, Lease
 
 log = logging.getLogger(__name__)
 
 CAMPAIGNS_LEASE = timedelta(minutes=2)
 OUTCOMES_LEASE = timedelta(minutes=1)
 
-HOLDER = f"{socket.gethostname()}:{uuid.uuid4().hex[:8]}"
+LEASE_HOLDER = f"{socket.gethostname()}:{uuid.uuid4().hex[:8]}"
 
 
 @shared_task(name="scheduling.turns")
-def wake_all() -> None:
+def queue_all_turns() -> None:
     for cluster_id in Cluster.objects.values_list("pk", flat=True):
-        turn.apply_async([cluster_id], expires=5)
+        run_cluster_turns.apply_async([cluster_id], expires=5)
 
 
 @shared_task(name="scheduling.turn")
-def turn(cluster_id: int) -> int:
-    return turns(cluster_id, f"{HOLDER}:{os.getpid()}", connect)
+def run_cluster_turns(cluster_id: int) -> int:
+    return run_turns(cluster_id, f"{LEASE_HOLDER}:{os.getpid()}", connect)
 
 
 @shared_task(name="scheduling.outcomes")
-def find_outcomes() -> None:
-    for cluster_id in outcomes.wanted():
-        find_outcomes_of.apply_async([cluster_id], expires=10)
+def queue_outcome_searches() -> None:
+    for cluster_id in outcomes.clusters_with_missing_attempts():
+        find_cluster_outcomes.apply_async([cluster_id], expires=10)
 
 
 @shared_task(name="scheduling.outcomes_again")
-def find_unknown_outcomes() -> None:
-    for cluster_id in outcomes.wanted_again():
-        find_unknown_outcomes_of.apply_async([cluster_id], expires=60)
+def queue_unknown_outcome_searches() -> None:
+    for cluster_id in outcomes.clusters_with_unknown_outcomes():
+        find_cluster_unknown_outcomes.apply_async([cluster_id], expires=60)
 
 
 @shared_task(name="scheduling.outcomes_of")
-def find_outcomes_of(cluster_id: int) -> int:
-    return _find_outcomes(cluster_id, again=False)
+def find_cluster_outcomes(cluster_id: int) -> int:
+    return _find_outcomes_with_lease(cluster_id, again=False)
 
 
 @shared_task(name="scheduling.outcomes_again_of")
-def find_unknown_outcomes_of(cluster_id: int) -> int:
-    return _find_outcomes(cluster_id, again=True)
+def find_cluster_unknown_outcomes(cluster_id: int) -> int:
+    return _find_outcomes_with_lease(cluster_id, again=True)
 
 
-def _find_outcomes(cluster_id: int, *, again: bool) -> int:
+def _find_outcomes_with_lease(cluster_id: int, *, again: bool) -> int:
     """One at a time saves effort; each result is guarded by what the attempt looked like."""
     name = f"outcomes:{cluster_id}"
-    if (taken := Lease.take(name, HOLDER, OUTCOMES_LEASE)) is None:
+    if (taken := Lease.take(name, LEASE_HOLDER, OUTCOMES_LEASE)) is None:
         return 0
     try:
         cluster = Cluster.objects.get(pk=cluster_id)
-        if circuit_breaker.is_open(cluster, Endpoint.CONTROL):
+        if circuit_breaker.is_open(cluster, ClusterEndpoint.CONTROL):
             return 0
-        return outcomes.outcomes_once(cluster, connect(cluster), clock.now(), again=again)
+        return outcomes.find_outcomes_once(cluster, connect(cluster), clock.now(), again=again)
     finally:
-        Lease.give_back(name, taken.term)
+        Lease.release(name, taken.term)
 
 
 @shared_task(name="scheduling.estimates")
-def estimate_all() -> None:
+def queue_estimates() -> None:
     for cluster_id in Cluster.objects.values_list("pk", flat=True):
         estimate.apply_async([cluster_id], expires=30)
 
 
 @shared_task(name="scheduling.estimate")
 def estimate(cluster_id: int) -> int:
-    return estimates(cluster_id, f"{HOLDER}:{os.getpid()}")
+    return estimate_with_lease(cluster_id, f"{LEASE_HOLDER}:{os.getpid()}")
 
 
 @shared_task(name="scheduling.samples")
-def sample_all() -> None:
+def queue_telemetry_reads() -> None:
     """Each cluster by itself: an exporter that hangs delays the samples of no other cluster."""
     for cluster_id in Cluster.objects.exclude(metrics_address="").values_list("pk", flat=True):
-        sample.apply_async([cluster_id], expires=15)
+        read_cluster_telemetry.apply_async([cluster_id], expires=15)
 
 
 @shared_task(name="scheduling.sample")
-def sample(cluster_id: int) -> int:
-    return measure_once(Cluster.objects.get(pk=cluster_id), telemetry.read)
+def read_cluster_telemetry(cluster_id: int) -> int:
+    return read_telemetry_once(Cluster.objects.get(pk=cluster_id), telemetry.read_exporter)
 
 
 @shared_task(name="scheduling.minutes")
-def minutes() -> int:
-    return minute_once(clock.now())
+def record_cluster_minutes() -> int:
+    return record_minutes_once(clock.now())
 
 
 @shared_task(name="scheduling.recover")
 def recover() -> int:
     """What the ranks of a hang have answered is read before it is decided about."""
-    return stacks_once(clock.now()) + recover_once(clock.now())
+    return stacks_once(clock.now()) + decide_and_recover_once(clock.now())
 
 
 @shared_task(name="scheduling.accounts")
-def accounts() -> int:
-    return account_once(clock.now())
+def update_ledger_metrics() -> int:
+    return update_ledger_metrics_once(clock.now())
 
 
 @shared_task(name="scheduling.watch")
 def watch() -> int:
     done = watch_once(clock.now())
-    circuit_breaker.note_log_storage()
+    circuit_breaker.record_log_storage_state()
     return done
-
-
-@shared_task(name="scheduling.slow")
-def slow() -> int:
-    return slow_once(clock.now())
-
-
-@shared_task(name="scheduling.health")
-def health() -> int:
-    return health_once(clock.now())
-
-
-@shared_task(name="scheduling.care")
-def care() -> int:
-    return care_once(clock.now())
 
 
 @shared_task(name="scheduling.sweep")
 def sweep() -> int:
-    wake_overdue(clock.now())
-    forget_once(clock.now())
-    forget_visits(clock.now())
-    return sweep_once(clock.now())
+    request_overdue_turns(clock.now())
+    delete_old_minutes(clock.now())
+    delete_expired_web_state(clock.now())
+    return roll_up_and_expire_once(clock.now())
 
 
 @shared_task(name="scheduling.campaigns")
 def campaigns() -> int:
     """One at a time saves effort; what each turn changes is guarded by the campaign's own count of turns."""
-    if not evaluate.wanted() or (taken := Lease.take("campaigns", HOLDER, CAMPAIGNS_LEASE)) is None:
+    if (
+        not campaign_loop.has_campaign_work()
+        or (taken := Lease.take("campaigns", LEASE_HOLDER, CAMPAIGNS_LEASE)) is None
+    ):
         return 0
     try:
-        return stage_once(clock.now()) + evaluate.evaluate_once(clock.now())
+        return advance_stagings_once(clock.now()) + campaign_loop.coordinate_campaigns_once(clock.now())
     finally:
-        Lease.give_back("campaigns", taken.term)
+        Lease.release("campaigns", taken.term)
 
 
 @shared_task(name="scheduling.evaluation_rules")
 def evaluation_rules() -> int:
     """One at a time, beside the coordinator: a directory may take long to list."""
     now = clock.now()
-    if not rules.wanted(now) or (taken := Lease.take("evaluation rules", HOLDER, CAMPAIGNS_LEASE)) is None:
+    if not rules.has_due_rules(now) or (taken := Lease.take("evaluation rules", LEASE_HOLDER, CAMPAIGNS_LEASE)) is None:
         return 0
     try:
-        return rules.rules_once(now)
+        return rules.check_rules_once(now)
     finally:
-        Lease.give_back("evaluation rules", taken.term)
+        Lease.release("evaluation rules", taken.term)
 
 
 @shared_task(name="scheduling.simulations")
-def wake_simulator() -> None:
+def queue_simulation_worker() -> None:
     """Beat asks too, so that no lost message leaves a simulation waiting."""
-    if simulate.wanted(clock.now()):
-        simulation.apply_async(expires=10)
-    simulate.forget_once(clock.now())
+    if simulations.has_free_simulation(clock.now()):
+        run_next_simulation.apply_async(expires=10)
+    simulations.delete_old_simulations(clock.now())
 
 
 # Longer than a message may stay unconfirmed: taken at once, and woken again by beat if its worker dies
 @shared_task(name="scheduling.simulation", soft_time_limit=600, time_limit=630, acks_late=False)
-def simulation() -> str:
+def run_next_simulation() -> str:
     """The next one that waits, whoever asked for it."""
-    return str(simulate.simulate_once(clock.now) or "")
+    return str(simulations.run_simulation_once(clock.now) or "")

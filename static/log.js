@@ -1,6 +1,6 @@
 // A log of any length on a page: the lines around the place that is looked at, and a slider over the whole of it. What
 // is near is asked for before it is reached, what lies far behind is let go, so a page never holds more than some pieces.
-// Lines are known by the byte at which they begin (jobs/log_reading.py). A log that grows is followed while its end is
+// Lines are known by the byte at which they begin (jobs/logs/log_search.py). A log that grows is followed while its end is
 // shown, and the end stays in sight as long as the reader is there.
 "use strict";
 (() => {

@@ -1,5 +1,5 @@
 // The map of a cluster: one canvas, a cell for each GPU, blocks of racks under their leaf switch. The server sends
-// numbers (jobs/mapping.py); here they become places and colours. What a colour says is also said by the form of the
+// numbers (jobs/core/gpu_map.py); here they become places and colours. What a colour says is also said by the form of the
 // cell (hollow, filled, crossed, dotted, large or small) and in words for the cell that is pointed at. It shows now, and
 // goes on by itself; or a moment that is over, which the slider chooses and the address keeps.
 "use strict";

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from acmeweb.serving import keep_what_is_loaded
+from acmeweb.startup import freeze_loaded_modules
 
 
 def pytest_collection_finish() -> None:
     """Eight thousand tests and all of their imports stay; to look through them for garbage was a fifth of the time."""
-    keep_what_is_loaded()
+    freeze_loaded_modules()

@@ -11,11 +11,12 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.contrib.auth.hashers import make_password
 
-from jobs import actions, clock, spec
-from jobs.actions import Ended
-from jobs.journal import Author
-from jobs.lifecycle import NodeState, State
-from jobs.models import Attempt, Cluster, Job, Membership, Node, Role, Team
+from jobs.actions import jobs as job_actions
+from jobs.actions.jobs import AttemptEnd
+from jobs.actions.journal import Author
+from jobs.core import spec
+from jobs.core.lifecycle import NodeState, State
+from jobs.models import Attempt, Cluster, Job, Membership, Node, Team, TeamRole, clock
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PASSWORD = "correct horse battery staple"
@@ -83,8 +84,8 @@ def author(name: str = "ada") -> Author:
 def jobs(*asked: dict[str, Any], by: str = "ada", cluster: Cluster | None = None, **common: Any) -> list[Job]:
     """Jobs submitted through the one door there is."""
     home = cluster or globals()["cluster"]()
-    group = Team.objects.filter(memberships__user=user(by)).first() or team(**{by: Role.RESEARCHER})
-    return actions.submit(
+    group = Team.objects.filter(memberships__user=user(by)).first() or team(**{by: TeamRole.RESEARCHER})
+    return job_actions.submit(
         spec.parse_many([{"command": "python train.py", **common, **one} for one in asked], Node.objects.shape(home)),
         cluster=home,
         team=group,
@@ -110,8 +111,8 @@ def attempt(
     there = Node.objects.filter(cluster=job.cluster).order_by("name")
     wide = list(there.filter(name__in=on) if on else there[: nodes or job.nodes])
     indices = gpus if gpus is not None else tuple(range(job.gpus_per_node))
-    places = [actions.Place(node_id=n.pk, name=n.name, gpus=indices) for n in wide]
-    made = actions.promise(job, places, author=author(), why="GPUs were free.")
+    places = [job_actions.NodeGpus(node_id=n.pk, name=n.name, gpus=indices) for n in wide]
+    made = job_actions.allocate_job(job, places, author=author(), why="GPUs were free.")
     if log_path:
         Attempt.objects.filter(pk=made.pk).update(log_path=log_path)
         made.log_path = log_path
@@ -122,8 +123,8 @@ def attempt(
 def running(job: Job | None = None, **where: Any) -> Attempt:
     """A job that the cluster runs."""
     made = attempt(job, **where)
-    actions.accepted(made, f"{made.pk + 1000}")
-    actions.confirm(made, started_at=clock.now() - timedelta(minutes=5), author=author())
+    job_actions.record_backend_id(made, f"{made.pk + 1000}")
+    job_actions.confirm_start(made, started_at=clock.now() - timedelta(minutes=5), author=author())
     made.refresh_from_db()
     made.job.refresh_from_db()
     return made
@@ -133,7 +134,9 @@ def ended(job: Job | None = None, state: str = State.COMPLETED, **how: Any) -> A
     """A job whose attempt is over; a failure of the platform sends it back to the queue."""
     job = job or globals()["job"](gpus_per_node=1)
     made = running(job)
-    actions.finish(made, Ended(**{"state": State(state), "at": clock.now(), "exit_code": 0, **how}), author=LOOP)
+    job_actions.finish(
+        made, AttemptEnd(**{"state": State(state), "at": clock.now(), "exit_code": 0, **how}), author=LOOP
+    )
     job.refresh_from_db()
     made.refresh_from_db()
     return made

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from acmeweb.services import keys, leash, ports, postgres, users, valkey
+from acmeweb.services import parent_guard, ports, postgres, secret_files, users, valkey
 from tests.patience import PATIENCE_S
 
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL", "") not in ("", "0")
@@ -68,24 +68,24 @@ def start(stack: ExitStack) -> None:
 
 
 def start_postgres(home: Path, stack: ExitStack) -> str:
-    password, port, directory = keys.made_up(), ports.pick(), home / "postgres"
+    password, port, directory = secret_files.random_secret(), ports.pick(), home / "postgres"
     user = users.default().postgres
-    postgres.prepare(directory, password, home / "initdb.log", user)
-    words = postgres.server(directory, port, postgres.THROW_AWAY)
-    _spawn(postgres.leashed(words, directory, user=user), home / "postgres.log", stack)
-    _until(lambda: postgres.answer_and_create(password, port), home / "postgres.log")
+    postgres.prepare_data_directory(directory, password, home / "initdb.log", user)
+    words = postgres.server_command(directory, port, postgres.UNSAFE_TEST_SETTINGS)
+    _spawn(postgres.guarded_postgres_command(words, directory, user=user), home / "postgres.log", stack)
+    _until(lambda: postgres.ensure_database(password, port), home / "postgres.log")
     return postgres.url(password, port)
 
 
 def start_valkey(home: Path, stack: ExitStack) -> str:
-    password, port, directory = keys.made_up(), ports.pick(), home / "valkey"
+    password, port, directory = secret_files.random_secret(), ports.pick(), home / "valkey"
     directory.mkdir()
     text = valkey.configuration(directory, password, port).replace("appendonly yes", "appendonly no")
-    keys.write(home / "valkey.conf", text)
+    secret_files.write(home / "valkey.conf", text)
     words = [str(valkey.binary()), str(home / "valkey.conf")]
-    _spawn(leash.command(words, parent=os.getpid()), home / "valkey.log", stack)
+    _spawn(parent_guard.guarded_command(words, parent=os.getpid()), home / "valkey.log", stack)
     url = valkey.url(password, port)
-    _until(lambda: valkey.answers(url), home / "valkey.log")
+    _until(lambda: valkey.accepts_login(url), home / "valkey.log")
     return url
 
 

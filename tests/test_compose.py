@@ -11,7 +11,7 @@ import yaml
 from django.core.management import get_commands
 from django.utils.module_loading import import_string
 
-from acmeweb.env import ROOT
+from acmeweb.common.env import ROOT
 from tests.patience import PATIENCE_S
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

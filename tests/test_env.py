@@ -8,13 +8,13 @@ import pytest
 from django.db import connection
 from psycopg.conninfo import conninfo_attempts, conninfo_to_dict
 
-from acmeweb.env import (
+from acmeweb.common.env import (
     ROLE_TIMEOUTS,
-    BadSetting,
-    Env,
+    EnvReader,
+    InvalidEnvSetting,
     cluster_min_job_age_s,
-    database,
-    role,
+    database_role,
+    database_settings,
     with_password,
     with_timeouts,
 )
@@ -24,7 +24,7 @@ SETTINGS = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_ti
 
 
 def test_the_environment_wins_over_the_file():
-    env = Env({"SECRET_KEY": "real"}, {"SECRET_KEY": "file", "ACME_HOSTS": "a"})
+    env = EnvReader({"SECRET_KEY": "real"}, {"SECRET_KEY": "file", "ACME_HOSTS": "a"})
 
     assert (env.text("SECRET_KEY"), env.text("ACME_HOSTS")) == ("real", "a")
 
@@ -32,29 +32,31 @@ def test_the_environment_wins_over_the_file():
 def test_a_secret_comes_from_the_file_it_names(tmp_path):
     (tmp_path / "key").write_text("from a file\n")
 
-    assert Env({"SECRET_KEY_FILE": str(tmp_path / "key")}).text("SECRET_KEY") == "from a file"
+    assert EnvReader({"SECRET_KEY_FILE": str(tmp_path / "key")}).text("SECRET_KEY") == "from a file"
 
 
 def test_a_secret_file_of_the_environment_wins_over_the_plain_value_beneath(tmp_path):
     (tmp_path / "key").write_text("given")
 
-    assert Env({"SECRET_KEY_FILE": str(tmp_path / "key")}, {"SECRET_KEY": "beneath"}).text("SECRET_KEY") == "given"
+    assert (
+        EnvReader({"SECRET_KEY_FILE": str(tmp_path / "key")}, {"SECRET_KEY": "beneath"}).text("SECRET_KEY") == "given"
+    )
 
 
 def test_a_secret_file_that_is_missing_is_named():
-    with pytest.raises(BadSetting, match="SECRET_KEY_FILE='/no/such': cannot be read"):
-        Env({"SECRET_KEY_FILE": "/no/such"}).text("SECRET_KEY")
+    with pytest.raises(InvalidEnvSetting, match="SECRET_KEY_FILE='/no/such': cannot be read"):
+        EnvReader({"SECRET_KEY_FILE": "/no/such"}).text("SECRET_KEY")
 
 
 def test_an_alias_of_the_environment_wins_over_the_name_beneath():
-    env = Env({"REDIS_URL": "redis://given"}, {"VALKEY_URL": "redis://beneath"})
+    env = EnvReader({"REDIS_URL": "redis://given"}, {"VALKEY_URL": "redis://beneath"})
 
     assert env.url(("VALKEY_URL", "REDIS_URL"), SCHEMES).hostname == "given"
 
 
 def test_a_wrong_scheme_is_refused_without_showing_the_password():
-    with pytest.raises(BadSetting) as caught:
-        Env({"VALKEY_URL": "http://u:hidden@host"}).url(("VALKEY_URL",), SCHEMES)
+    with pytest.raises(InvalidEnvSetting) as caught:
+        EnvReader({"VALKEY_URL": "http://u:hidden@host"}).url(("VALKEY_URL",), SCHEMES)
 
     assert "hidden" not in str(caught.value)
 
@@ -78,7 +80,7 @@ def test_no_password_leaves_the_url_alone():
 def test_django_gets_the_password_unquoted():
     parts = with_password(urlsplit("postgresql://acme@db:5432/acme?sslmode=require"), "p@s/:")
 
-    described = database(parts)
+    described = database_settings(parts)
 
     assert (described["PASSWORD"], described["OPTIONS"]) == ("p@s/:", {"sslmode": "require"})
 
@@ -100,7 +102,7 @@ def test_django_gets_the_password_unquoted():
 def test_one_database_server_or_several_are_named(place, host, port):
     url = f"postgresql://acme:p%40s@{place}/acme?target_session_attrs=read-write"
 
-    described = database(Env({"DATABASE_URL": url}).url(("DATABASE_URL",), ("postgresql",)))
+    described = database_settings(EnvReader({"DATABASE_URL": url}).url(("DATABASE_URL",), ("postgresql",)))
 
     assert (described["HOST"], described["PORT"], described["NAME"]) == (host, port, "acme")
     assert (described["USER"], described["PASSWORD"]) == ("acme", "p@s")
@@ -108,7 +110,7 @@ def test_one_database_server_or_several_are_named(place, host, port):
 
 
 def test_several_database_servers_are_what_the_driver_understands():
-    described = database(urlsplit("postgresql://acme@127.0.0.1:5433,127.0.0.2/acme"))
+    described = database_settings(urlsplit("postgresql://acme@127.0.0.1:5433,127.0.0.2/acme"))
 
     attempts = conninfo_attempts(conninfo_to_dict(host=described["HOST"], port=described["PORT"]))
 
@@ -122,7 +124,7 @@ def test_several_database_servers_are_what_the_driver_understands():
 def test_the_next_database_server_is_taken_where_the_first_one_is_away():
     here = connection.settings_dict
     place = f"127.0.0.1:1,{here['HOST']}:{here['PORT']}"
-    described = database(urlsplit(f"postgresql://{place}/{here['NAME']}?target_session_attrs=read-write"))
+    described = database_settings(urlsplit(f"postgresql://{place}/{here['NAME']}?target_session_attrs=read-write"))
 
     with psycopg.connect(
         host=described["HOST"],
@@ -140,53 +142,55 @@ def test_the_next_database_server_is_taken_where_the_first_one_is_away():
     ["postgresql://u:hidden@h1:abc,h2:5432/db", "postgresql://u:hidden@h:0/db", "postgresql://u:hidden@h:99999/db"],
 )
 def test_a_database_port_that_is_none_is_refused_without_showing_the_password(url):
-    with pytest.raises(BadSetting, match=r"DATABASE_URL=.* is no port") as caught:
-        database(Env({"DATABASE_URL": url}).url(("DATABASE_URL",), ("postgresql",)))
+    with pytest.raises(InvalidEnvSetting, match=r"DATABASE_URL=.* is no port") as caught:
+        database_settings(EnvReader({"DATABASE_URL": url}).url(("DATABASE_URL",), ("postgresql",)))
 
     assert "hidden" not in str(caught.value)
 
 
 def test_a_url_that_cannot_be_taken_apart_is_refused_without_showing_the_password():
-    with pytest.raises(BadSetting, match=r"DATABASE_URL='.*': is no URL") as caught:
-        Env({"DATABASE_URL": "postgresql://u:hidden@[::1/db"}).url(("DATABASE_URL",), ("postgresql",))
+    with pytest.raises(InvalidEnvSetting, match=r"DATABASE_URL='.*': is no URL") as caught:
+        EnvReader({"DATABASE_URL": "postgresql://u:hidden@[::1/db"}).url(("DATABASE_URL",), ("postgresql",))
 
     assert "hidden" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["0", "86401", "1.5", "-5", "", "5m", "٣"])
 def test_a_job_age_that_is_none_names_the_variable(value):
-    with pytest.raises(BadSetting, match=r"ACME_CLUSTER_MIN_JOB_AGE=.* is not a whole number of seconds from 1 to"):
-        cluster_min_job_age_s(Env({"ACME_CLUSTER_MIN_JOB_AGE": value}))
+    with pytest.raises(
+        InvalidEnvSetting, match=r"ACME_CLUSTER_MIN_JOB_AGE=.* is not a whole number of seconds from 1 to"
+    ):
+        cluster_min_job_age_s(EnvReader({"ACME_CLUSTER_MIN_JOB_AGE": value}))
 
 
 def test_the_job_age_is_that_of_slurm_unless_it_is_set():
-    assert cluster_min_job_age_s(Env({})) == 300
-    assert cluster_min_job_age_s(Env({"ACME_CLUSTER_MIN_JOB_AGE": "5"})) == 5
+    assert cluster_min_job_age_s(EnvReader({})) == 300
+    assert cluster_min_job_age_s(EnvReader({"ACME_CLUSTER_MIN_JOB_AGE": "5"})) == 5
 
 
 @pytest.mark.parametrize("value", ["0", "65536", "http", "-1", "", "٣"])
 def test_a_port_that_is_none_names_the_variable(value):
-    with pytest.raises(BadSetting, match="ACME_PORT"):
-        Env({"ACME_PORT": value}).number("ACME_PORT", 8000, 1, 2)
+    with pytest.raises(InvalidEnvSetting, match="ACME_PORT"):
+        EnvReader({"ACME_PORT": value}).number("ACME_PORT", 8000, 1, 2)
 
 
 @pytest.mark.parametrize("value", ["tokens", "/", "/a,b"])
 def test_a_directory_is_an_absolute_path_below_the_root(value):
-    with pytest.raises(BadSetting, match="is not an absolute path of a directory"):
-        Env({"ACME_TOKEN_DIRS": value}).directories("ACME_TOKEN_DIRS")
+    with pytest.raises(InvalidEnvSetting, match="is not an absolute path of a directory"):
+        EnvReader({"ACME_TOKEN_DIRS": value}).directories("ACME_TOKEN_DIRS")
 
 
 def test_no_directory_is_the_default():
-    assert Env({"ACME_TOKEN_DIRS": ""}).directories("ACME_TOKEN_DIRS", "/a,/b") == ["/a", "/b"]
+    assert EnvReader({"ACME_TOKEN_DIRS": ""}).directories("ACME_TOKEN_DIRS", "/a,/b") == ["/a", "/b"]
 
 
 def test_an_unknown_role_names_the_variable():
-    with pytest.raises(BadSetting, match="ACME_ROLE='webb': is none of web, loops, long"):
-        role(Env({"ACME_ROLE": "webb"}))
+    with pytest.raises(InvalidEnvSetting, match="ACME_ROLE='webb': is none of web, loops, long"):
+        database_role(EnvReader({"ACME_ROLE": "webb"}))
 
 
 def test_a_process_without_a_role_has_no_timeouts():
-    assert with_timeouts("-c work_mem=64MB", role(Env({}))) == "-c work_mem=64MB"
+    assert with_timeouts("-c work_mem=64MB", database_role(EnvReader({}))) == "-c work_mem=64MB"
 
 
 @pytest.mark.parametrize(

@@ -21,20 +21,22 @@ import pytest
 from acme_client import script, table
 from rest_framework.exceptions import APIException
 
-from failures import grouping
 from failures.agent import answers
 from failures.agent import masking as agent_masking
-from failures.detect import cadence, printed, stacks
+from failures.detection import stacks, step_cadence, training_output
 from failures.diagnosis import engine, lines
-from failures.diagnosis.compress import Compressor
-from failures.learning import embedding, proposing
+from failures.diagnosis.compress import LogCompressor
+from failures.incidents import grouping
+from failures.learning import embedding, rule_proposals
 from failures.recovery import resizing
-from jobs import display_text, forms, hostlist, log_reading, logs, masking, notation, readers, spec
-from jobs.door import body
-from jobs.door.errors import BadField
+from jobs.core import display_text, hostlist, masking, parsing, slurm_notation, spec
+from jobs.logs import job_log, log_search
+from jobs.rest import json_body
+from jobs.rest.errors import InvalidRequestField
 from jobs.traces import cells, rows
+from jobs.web import job_forms
 from scheduling.backends import dialect, telemetry
-from scheduling.evaluation import told
+from scheduling.evaluation import job_output
 
 KIB = 1024
 GROWTH, GROWTH_OF_HALF = 9.0, 3.5  # quadratic: 16 and 4
@@ -110,88 +112,93 @@ def field(name: str) -> Callable[[str], object]:
     return lambda text: spec.parse({"command": "x", name: text}, SHAPE)
 
 
-SHAPE = spec.Shape(name="seren", nodes=(spec.NodeShape(count=4, gpus=8, cpus=64, memory_mb=1 << 20),))
+SHAPE = spec.ClusterShape(name="seren", nodes=(spec.NodeShape(count=4, gpus=8, cpus=64, memory_mb=1 << 20),))
 # A refusal is an answer too; anything else that is raised fails the test
-REFUSALS = (ValueError, APIException, BadField, answers.Malformed)
+REFUSALS = (ValueError, APIException, InvalidRequestField, answers.MalformedAnswer)
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def resized(text: str) -> object:
-    asked = resizing.Asked(command=text, environment={"A": text[: len(text) // 4]})
-    found = resizing.request(asked, most_memory_mb=1 << 20, whole_nodes=False)
-    return resizing.possible(resizing.GPU, found, asked)
+    asked = resizing.JobRequest(command=text, environment={"A": text[: len(text) // 4]})
+    found = resizing.build_memory_request(asked, most_memory_mb=1 << 20, whole_nodes=False)
+    return resizing.applicable_request(resizing.GPU_OOM, found, asked)
 
 
 def directives(text: str) -> object:
-    return script.request([], text, now=NOW, environment={})
+    return script.build_submit_body([], text, now=NOW, environment={})
 
 
 def looked_for(text: str) -> object:
-    return [list(log_reading.words(word)((text * 4).encode(), 4 * len(text))) for word in (text[:200], "a")]
+    return [list(log_search.text_matcher(word)((text * 4).encode(), 4 * len(text))) for word in (text[:200], "a")]
 
 
 def compressed(text: str) -> object:
-    compressor = Compressor()
+    compressor = LogCompressor()
     compressor.feed(text.encode())
     return compressor.bundle()
 
 
 def confirmed(text: str) -> object:
-    past = proposing.Past(key=1, cause="CUDAError", bundle=text, confirmed=True)
-    other = proposing.Past(key=2, cause="ImportError", bundle=text[: len(text) // 2], confirmed=True)
-    return proposing.proposed(past, [text[:400]], [past, other])
+    past = rule_proposals.StoredBundle(key=1, cause="CUDAError", bundle=text, confirmed=True)
+    other = rule_proposals.StoredBundle(key=2, cause="ImportError", bundle=text[: len(text) // 2], confirmed=True)
+    return rule_proposals.propose_rule(past, [text[:400]], [past, other])
 
 
 CASES = (
     # what is shown of commands, environments, comments, labels and names
-    Case("masked command or comment", masking.masked_text),
-    Case("masked environment", lambda text: masking.masked({"A": text})),
-    Case("secret name", masking.is_secret),
-    Case("cleaned text", display_text.cleaned),
-    Case("cleaned name", display_text.one_line),
-    Case("masked text for a model", agent_masking.masked),
-    Case("cells for a terminal", lambda text: table.lines([("A", lambda row: row)], [text])),  # type: ignore[arg-type]
-    Case("lines for a terminal", table.clean_lines, 256 * KIB),
+    Case("masked command or comment", masking.mask_text),
+    Case("masked environment", lambda text: masking.mask_secrets({"A": text})),
+    Case("secret name", masking.is_secret_name),
+    Case("cleaned text", display_text.strip_control_characters),
+    Case("cleaned name", display_text.single_line),
+    Case("masked text for a model", agent_masking.mask_bundle),
+    Case("cells for a terminal", lambda text: table.format_table([("A", lambda row: row)], [text])),  # type: ignore[arg-type]
+    Case("lines for a terminal", table.clean_log_text, 256 * KIB),
     # what is read of a request
-    *(Case(f"field {name}", field(name)) for name in spec.READERS),
+    *(Case(f"field {name}", field(name)) for name in spec.JOB_FIELD_READERS),
     Case("environment of a request", lambda text: spec.parse({"command": "x", "environment": {"A": text}}, SHAPE)),
     Case("labels of a request", lambda text: spec.parse({"command": "x", "labels": {text: text}}, SHAPE)),
-    Case("text field", lambda text: readers.text(64 * KIB)("comment", text)),
-    Case("JSON body", lambda text: body.read(text.encode()), 1024 * KIB),
-    Case("JSON text", lambda text: body.read(json.dumps({"command": text}).encode()), 1024 * KIB),
-    Case("form lines", lambda text: forms.pairs("labels", text)),
-    Case("duration", notation.parse_duration),
-    Case("memory", notation.parse_memory_mb),
-    Case("array", lambda text: notation.parse_array(text, 5000)),
-    Case("signal", notation.parse_signal),
+    Case("text field", lambda text: parsing.text_reader(64 * KIB)("comment", text)),
+    Case("JSON body", lambda text: json_body.read(text.encode()), 1024 * KIB),
+    Case("JSON text", lambda text: json_body.read(json.dumps({"command": text}).encode()), 1024 * KIB),
+    Case("form lines", lambda text: job_forms.parse_pairs("labels", text)),
+    Case("duration", slurm_notation.parse_duration),
+    Case("memory", slurm_notation.parse_memory_mb),
+    Case("array", lambda text: slurm_notation.parse_array(text, 5000)),
+    Case("signal", slurm_notation.parse_signal),
     Case("node list", hostlist.expand),
     Case("node names", lambda text: hostlist.compress(text.split(","))),
     Case("node name", lambda text: hostlist.compress([text])),
     Case("sbatch script", directives),
-    Case("sbatch words", lambda text: script.split(text.split(" "))),
-    Case("task ids of the command line", lambda text: table.expand([text])),
-    Case("node names of the command line", lambda text: table.hostlist(text.split(","))),
+    Case("sbatch words", lambda text: script.split_options(text.split(" "))),
+    Case("task ids of the command line", lambda text: table.expand_task_ids([text])),
+    Case("node names of the command line", lambda text: table.format_hostlist(text.split(","))),
     # what is done to a command
     Case("smaller batch of a command", resized),
     # logs
-    Case("cleaned log", lambda text: logs.clean(text.encode()), 256 * KIB),
+    Case("cleaned log", lambda text: job_log.decode_log_text(text.encode()), 256 * KIB),
     Case("search in a log", looked_for),
-    Case("rank in a log", lambda text: list(log_reading.rank(3)(text.encode(), len(text))), 256 * KIB),
+    Case("rank in a log", lambda text: list(log_search.rank_matcher(3)(text.encode(), len(text))), 256 * KIB),
     Case("one log line", lambda text: lines.parse(1, text)),
     Case("diagnosis of a log", lambda text: engine.diagnose_text(text), 128 * KIB),
     Case("compressed log", compressed, 128 * KIB),
-    Case("steps in a log", lambda text: printed.read(text.split("\n"))),
-    Case("cadence of a log", lambda text: cadence.hear(cadence.Heard(), text.split("\n"), 0.0)),
-    Case("stacks in a log", stacks.read, 128 * KIB),
-    Case("words of a failure", grouping.words_of),
-    Case("vector of a bundle", embedding.embedded),
+    Case("steps in a log", lambda text: training_output.parse_training_output(text.split("\n"))),
+    Case(
+        "cadence of a log", lambda text: step_cadence.update_cadence(step_cadence.CadenceState(), text.split("\n"), 0.0)
+    ),
+    Case("stacks in a log", stacks.parse_stacks, 128 * KIB),
+    Case("words of a failure", grouping.shape_of_line),
+    Case("vector of a bundle", embedding.embed_bundle),
     Case("proposed rule", confirmed),
-    Case("answer of a model", lambda text: answers.parsed(text)),
-    Case("results of an evaluation", lambda text: told.hear(["acme:n " + text], "n"), 128 * KIB),
+    Case("answer of a model", lambda text: answers.parse_json_object(text)),
+    Case("results of an evaluation", lambda text: job_output.parse_job_output(["acme:n " + text], "n"), 128 * KIB),
     # tables and what clusters report
-    *(Case(f"cell {parse.__name__}", parse) for parse in (cells.number, cells.moment, cells.clock, cells.megabytes)),
-    Case("cell gpus_of_tres", cells.gpus_of_tres),
-    Case("trace", lambda text: rows.read_lines(["job_id,submit_time,duration,num_gpus", *text.split("\n")])),
+    *(
+        Case(f"cell {parse.__name__}", parse)
+        for parse in (cells.parse_number, cells.parse_time, cells.parse_slurm_clock, cells.parse_megabytes)
+    ),
+    Case("cell gpus_of_tres", cells.parse_tres_gpus),
+    Case("trace", lambda text: rows.read_text_trace(["job_id,submit_time,duration,num_gpus", *text.split("\n")])),
     Case("telemetry page", telemetry.parse, 128 * KIB),
     Case("GPUs of a node", lambda text: dialect.GPU_COUNT.findall(text) + dialect.GPU_INDICES.findall(text)),
 )

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from acmeweb.env import ROOT
+from acmeweb.common.env import ROOT
 from tests.patience import PATIENCE_S
 
 # Every module whose distribution is not in requirements.lock is as good as not installed.
@@ -23,7 +23,7 @@ for name in sys.argv[1:]:
     __import__(name)
 """
 PROCESSES = (
-    *("acmeweb.asgi", "acmeweb.celery", "scheduling.tasks", "scheduling.simulator.server"),
+    *("acmeweb.asgi", "acmeweb.celery", "scheduling.tasks", "scheduling.slurmsim.server"),
     *("celery.bin.celery", "celery.apps.worker", "celery.apps.beat", "kombu.transport.redis", "channels_redis.pubsub"),
     *("uvicorn.protocols.http.auto", "uvicorn.protocols.websockets.auto", "psycopg_pool"),
 )

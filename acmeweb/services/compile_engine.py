@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from acmeweb.env import ROOT
-from scheduling.compiled import BUILDS, LIBRARY, MODULES, key
+from acmeweb.common.env import ROOT
+from scheduling.compiled import BUILDS, LIBRARY, MODULES, source_checksum
 
-BUILD = """
+BUILD_SCRIPT = """
 import sys
 from setuptools import setup
 from mypyc.build import mypycify
@@ -36,33 +36,33 @@ setup(
     script_args=["-q", "build_ext", "--build-lib", home, "--build-temp", work],
 )
 """
-TRY = (
+IMPORT_CHECK_SCRIPT = (
     "import sys; from scheduling import compiled; sys.meta_path.insert(0, compiled.Finder(compiled.Path(sys.argv[1])))"
 )
-TRY += "; import scheduling.simulator.run; assert compiled.runs() == 'compiled'"
+IMPORT_CHECK_SCRIPT += "; import scheduling.replay.run; assert compiled.runs() == 'compiled'"
 
 
-class CannotBuild(Exception):
+class EngineBuildError(Exception):
     """In a sentence."""
 
 
 def main(builds: Path = BUILDS) -> int:
-    home = builds / key()
+    home = builds / source_checksum()
     if home.is_dir():
         return 0
     try:
-        _check()
-        with _alone(builds):
+        _check_toolchain()
+        with _build_lock(builds):
             if not home.is_dir():
                 _build(home)
-    except CannotBuild as problem:
+    except EngineBuildError as problem:
         print(f"The engine runs interpreted, which is slower: {problem}", file=sys.stderr)
         return 1
     return 0
 
 
 @contextmanager
-def _alone(builds: Path) -> Iterator[None]:
+def _build_lock(builds: Path) -> Iterator[None]:
     """Two builds at once would do the same; whoever dies leaves the lock."""
     builds.mkdir(exist_ok=True)
     directory = os.open(builds, os.O_RDONLY)
@@ -73,14 +73,18 @@ def _alone(builds: Path) -> Iterator[None]:
         os.close(directory)
 
 
-def _check() -> None:
+def _check_toolchain() -> None:
     compiler = os.environ.get("CC") or str(sysconfig.get_config_var("CC") or "cc")
     if not shutil.which(compiler.split()[0]):
-        raise CannotBuild(f"there is no C compiler {compiler.split()[0]} here (on Debian and Ubuntu: apt install gcc).")
+        raise EngineBuildError(
+            f"there is no C compiler {compiler.split()[0]} here (on Debian and Ubuntu: apt install gcc)."
+        )
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        raise CannotBuild("this Python came without its C headers (on Debian and Ubuntu: apt install python3-dev).")
+        raise EngineBuildError(
+            "this Python came without its C headers (on Debian and Ubuntu: apt install python3-dev)."
+        )
     if missing := [name for name in ("mypyc", "setuptools") if find_spec(name) is None]:
-        raise CannotBuild(f"{' and '.join(missing)} is not installed.")
+        raise EngineBuildError(f"{' and '.join(missing)} is not installed.")
 
 
 def _build(home: Path) -> None:
@@ -90,10 +94,10 @@ def _build(home: Path) -> None:
     files = [f"{name.replace('.', '/')}.py" for name in MODULES]
     with tempfile.TemporaryDirectory(dir=home.parent) as made:
         made_home, work = f"{made}/home", f"{made}/work"
-        _run("-c", BUILD, made_home, work, LIBRARY.removesuffix("__mypyc"), *files)
-        _run("-c", TRY, made_home)
-        if key() != home.name:
-            raise CannotBuild("its sources were edited while it was built.")
+        _run_python("-c", BUILD_SCRIPT, made_home, work, LIBRARY.removesuffix("__mypyc"), *files)
+        _run_python("-c", IMPORT_CHECK_SCRIPT, made_home)
+        if source_checksum() != home.name:
+            raise EngineBuildError("its sources were edited while it was built.")
         Path(made_home).rename(home)
 
 
@@ -101,12 +105,12 @@ def _given_path() -> list[str]:
     return [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
 
 
-def _run(*words: str) -> None:
+def _run_python(*words: str) -> None:
     environment = {**os.environ, "ACME_COMPILED": "0", "PYTHONPATH": os.pathsep.join((str(ROOT), *_given_path()))}
     done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
         said = (done.stdout + done.stderr).strip().splitlines() or ["nothing was said"]
-        raise CannotBuild(f"the build failed with: {said[-1]}")
+        raise EngineBuildError(f"the build failed with: {said[-1]}")
 
 
 if __name__ == "__main__":

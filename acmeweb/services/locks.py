@@ -15,16 +15,16 @@ from pathlib import Path
 
 from acmeweb.services.preflight import CannotStart
 
-LEAVE_S = 20.0  # an orderly stop of everything takes less
+MAX_WAIT_S = 20.0  # an orderly stop of everything takes less
 KILL_AFTER_S = 15.0
 
 
 @contextmanager
-def only_one(lock: Path) -> Iterator[None]:
+def instance_lock(lock: Path) -> Iterator[None]:
     """Nobody else starts or runs this instance meanwhile."""
     opened = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        if not _grab(opened):
+        if not _try_lock(opened):
             pid = os.read(opened, 20).decode().strip() or "unknown"
             raise CannotStart(
                 f"Acme is already running in {lock.parent.parent} (process {pid}); stop it there with Ctrl-C, "
@@ -37,7 +37,7 @@ def only_one(lock: Path) -> Iterator[None]:
         os.close(opened)
 
 
-def _grab(opened: int) -> bool:
+def _try_lock(opened: int) -> bool:
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -45,11 +45,11 @@ def _grab(opened: int) -> bool:
     return True
 
 
-def all_gone(alive: Path) -> bool:
+def no_process_left(alive: Path) -> bool:
     """Whether no process that was started with `hold` on this file is left."""
     opened = os.open(alive, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        return _grab(opened)
+        return _try_lock(opened)
     finally:
         os.close(opened)
 
@@ -57,25 +57,26 @@ def all_gone(alive: Path) -> bool:
 def wait_for_leftovers(alive: Path, pause: Callable[[float], None] = time.sleep) -> None:
     """What an `up` that was killed left behind is ending by itself (its leash saw to that). Wait, then end it."""
     began = time.monotonic()
-    while not all_gone(alive):
+    while not no_process_left(alive):
         waited = time.monotonic() - began
         if waited > KILL_AFTER_S:
             kill_holders(alive)
-        if waited > LEAVE_S:
+        if waited > MAX_WAIT_S:
             raise CannotStart(
-                f"Something of an earlier Acme still runs in {alive.parent.parent} (processes {_named(alive)}); end it."
+                f"Something of an earlier Acme still runs in {alive.parent.parent}"
+                f" (processes {_holder_pids_text(alive)}); end it."
             )
         pause(0.1)
 
 
 def kill_holders(alive: Path) -> None:
     """They have been asked before. Only processes that hold our own file are touched, never a number from a file."""
-    for pid in holders(alive):
+    for pid in lock_holders(alive):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
-def holders(path: Path) -> list[int]:
+def lock_holders(path: Path) -> list[int]:
     """Who has this file open, where the system can say (/proc)."""
     target = str(path.resolve())
     found = []
@@ -86,5 +87,5 @@ def holders(path: Path) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
-def _named(alive: Path) -> str:
-    return ", ".join(map(str, holders(alive))) or "unknown"
+def _holder_pids_text(alive: Path) -> str:
+    return ", ".join(map(str, lock_holders(alive))) or "unknown"

@@ -7,7 +7,7 @@ import socket
 
 # Below the range from which the kernel takes ports for outgoing connections, so that none is taken between the look
 # and the server's own bind.
-LOW, HIGH = 20000, 29999
+MIN_PORT, MAX_PORT = 20000, 29999
 
 
 def is_free(port: int) -> bool:
@@ -22,9 +22,9 @@ def is_free(port: int) -> bool:
 
 def pick(last: int | None = None) -> int:
     """The port of last time if it is still free, so that what was written down elsewhere stays true."""
-    if last and LOW <= last <= HIGH and is_free(last):
+    if last and MIN_PORT <= last <= MAX_PORT and is_free(last):
         return last
-    for port in random.SystemRandom().sample(range(LOW, HIGH + 1), 200):
+    for port in random.SystemRandom().sample(range(MIN_PORT, MAX_PORT + 1), 200):
         if is_free(port):
             return port
     raise OSError("no free port between 20000 and 29999")

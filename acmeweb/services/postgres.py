@@ -12,14 +12,14 @@ from urllib.parse import quote
 
 import psycopg
 
-from acmeweb.services import keys, leash, ownership
+from acmeweb.services import ownership, parent_guard, secret_files
 from acmeweb.services.preflight import CannotStart
 
 USER = DATABASE = "acme"
 INITDB_USER = "nobody"  # initdb, unlike the server, refuses a user id without an entry in /etc/passwd
 
 # For two cores and a few GiB; a larger site brings its own server with DATABASE_URL.
-SETTINGS = {
+SERVER_SETTINGS = {
     "shared_buffers": "192MB",
     "max_connections": "100",
     "synchronous_commit": "on",
@@ -33,7 +33,7 @@ SETTINGS = {
     "log_timezone": "UTC",
 }
 # The builtin locale sorts the same on every machine, whatever its C library knows.
-INITDB = (
+INITDB_OPTIONS = (
     "--auth=scram-sha-256",
     "--encoding=UTF8",
     "--locale=C",
@@ -41,7 +41,7 @@ INITDB = (
     "--builtin-locale=C.UTF-8",
     "--data-checksums",
 )
-THROW_AWAY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
+UNSAFE_TEST_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum": "off"}
 
 
 def binary(name: str) -> Path:
@@ -56,7 +56,7 @@ def url(password: str, port: int, database: str = DATABASE) -> str:
     return f"postgresql://{USER}:{quote(password, safe='')}@127.0.0.1:{port}/{database}"
 
 
-def prepare(home: Path, password: str, log: Path, user: str = "") -> None:
+def prepare_data_directory(home: Path, password: str, log: Path, user: str = "") -> None:
     """Make the data directory unless it is there, and clear away what an interrupted start left."""
     data = home / "data"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def prepare(home: Path, password: str, log: Path, user: str = "") -> None:
     if not (data / "PG_VERSION").exists():
         _initialise(home, password, log, INITDB_USER if user else "")
     if user:
-        ownership.give(home, user)
+        ownership.change_owner(home, user)
     # Nobody is alive in there (the caller holds the instance's lock), but the pid could be another process's by now,
     # and PostgreSQL would then refuse to start.
     (data / "postmaster.pid").unlink(missing_ok=True)
@@ -75,25 +75,29 @@ def _initialise(home: Path, password: str, log: Path, user: str) -> None:
     new, told = home / "data.new", home / "password"
     shutil.rmtree(home / "data", ignore_errors=True)
     shutil.rmtree(new, ignore_errors=True)
-    keys.write(told, password)
+    secret_files.write(told, password)
     if user:
         for path in (told, home):
-            os.chown(path, *leash.ids_of(user))
-    words = [str(binary("initdb")), *INITDB, f"--pwfile={told}", "-U", USER, "-D", str(new)]
+            os.chown(path, *parent_guard.ids_of(user))
+    words = [str(binary("initdb")), *INITDB_OPTIONS, f"--pwfile={told}", "-U", USER, "-D", str(new)]
     try:
         with log.open("w") as file:
             done = subprocess.run(
-                leashed(words, home, user=user), stdout=file, stderr=file, check=False, start_new_session=True
+                guarded_postgres_command(words, home, user=user),
+                stdout=file,
+                stderr=file,
+                check=False,
+                start_new_session=True,
             )
     finally:
         told.unlink(missing_ok=True)
     if done.returncode != 0:
         shutil.rmtree(new, ignore_errors=True)
-        raise CannotStart(_why(log))
+        raise CannotStart(_initdb_error_text(log))
     new.rename(home / "data")
 
 
-def _why(log: Path) -> str:
+def _initdb_error_text(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     if any("No space left on device" in line for line in lines):
         return f"The disk of {log.parent.parent} is full: PostgreSQL could not create its files."
@@ -101,23 +105,23 @@ def _why(log: Path) -> str:
     return f"PostgreSQL could not create its files: {telling[0]} (all of it: {log})."
 
 
-def leashed(
+def guarded_postgres_command(
     words: Sequence[str], home: Path, hold: Path | None = None, parent: int | None = None, user: str = ""
 ) -> list[str]:
     """INT is PostgreSQL's fast shutdown: it drops its clients and closes its files in order."""
     parent = os.getpid() if parent is None else parent
     reach = (Path(words[0]), home)
-    return leash.command(words, stop="INT", parent=parent, user=user, hold=hold, reach=reach)
+    return parent_guard.guarded_command(words, stop="INT", parent=parent, user=user, hold=hold, reach=reach)
 
 
-def server(home: Path, port: int, extra: Mapping[str, str] | None = None) -> list[str]:
+def server_command(home: Path, port: int, extra: Mapping[str, str] | None = None) -> list[str]:
     """The server's own words. No Unix socket: its path may hold 107 bytes, and a checkout may lie deeper."""
-    settings = {**SETTINGS, **(extra or {}), "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
+    settings = {**SERVER_SETTINGS, **(extra or {}), "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
     words = [str(binary("postgres")), "-D", str(home / "data"), "-p", str(port)]
     return words + [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
 
 
-def answers(url: str) -> bool:
+def accepts_login(url: str) -> bool:
     """A real session, not an open port. A wrong password is no "not yet": it would never become right."""
     try:
         with psycopg.connect(url, connect_timeout=3):
@@ -128,10 +132,10 @@ def answers(url: str) -> bool:
         return False
 
 
-def answer_and_create(password: str, port: int) -> bool:
+def ensure_database(password: str, port: int) -> bool:
     """Whether the embedded server is up; once it is, our database in it exists."""
     always_there = url(password, port, "postgres")
-    if not answers(always_there):
+    if not accepts_login(always_there):
         return False
     with psycopg.connect(always_there, autocommit=True) as session:
         if not session.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from acmeweb.services.place import Place
+from acmeweb.services.directories import InstanceDirectories
 
 DISK_NEEDED_MB = 500
 
@@ -53,7 +53,7 @@ def check_path(path: Path) -> None:
         raise CannotStart(f"Acme cannot live in {str(path)!r}, because of the ' ;' or ' #' in it; move it.")
 
 
-def make_directories(place: Place) -> None:
+def make_directories(place: InstanceDirectories) -> None:
     try:
         for directory in (place.var, place.run, place.log, place.valkey, place.work, place.static):
             directory.mkdir(parents=True, exist_ok=True)

@@ -20,50 +20,50 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 ADMINISTRATOR = "admin"
-LOCK = 0x41636D65  # "Acme"
-AGAIN_S = 0.2
+PREPARE_LOCK_ID = 0x41636D65  # "Acme"
+LOCK_RETRY_S = 0.2
 
-AS_GENERATED = "administrator: password as generated"
-AS_CHANGED = "administrator: password as you set it"
+PASSWORD_AS_GENERATED = "administrator: password as generated"  # noqa: S105 - a label
+PASSWORD_AS_CHANGED = "administrator: password as you set it"  # noqa: S105 - a label
 
 
-def prepare(password: str, demo: bool, say: Callable[[str], None]) -> str:
+def prepare_instance(password: str, demo: bool, say: Callable[[str], None]) -> str:
     """Make everything ready to serve and return what is known of the administrator's password."""
-    with alone():
-        _timed("schema", _migrate, say)
-        _timed("static files", collect_static, say)
-        _timed("administrator", lambda: _administrator(password), say)
+    with prepare_lock():
+        _run_timed_step("schema", _apply_migrations, say)
+        _run_timed_step("static files", collect_static, say)
+        _run_timed_step("administrator", lambda: _create_administrator(password), say)
         # At each start: the address of our own cluster may be another one; what is there is left as it is
-        _timed("own cluster", lambda: call_command("seed_demo" if demo else "seed_local"), say)
+        _run_timed_step("own cluster", lambda: call_command("seed_demo" if demo else "seed_local"), say)
     return _password_state(password)
 
 
 @contextmanager
-def alone(sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
-    while not _is_ours():
-        sleep(AGAIN_S)
+def prepare_lock(sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
+    while not _try_prepare_lock():
+        sleep(LOCK_RETRY_S)
     try:
         yield
     finally:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [PREPARE_LOCK_ID])
 
 
-def _is_ours() -> bool:
+def _try_prepare_lock() -> bool:
     """Asked again and again: who waits within a statement holds a snapshot, and an index made beside the work of
     others waits for every snapshot to end. The two would wait for each other."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [PREPARE_LOCK_ID])
         return bool(cursor.fetchone()[0])
 
 
-def _timed(name: str, step: Callable[[], None], say: Callable[[str], None]) -> None:
+def _run_timed_step(name: str, step: Callable[[], None], say: Callable[[str], None]) -> None:
     began = time.monotonic()
     step()
     say(f"{time.monotonic() - began:.2f} s {name}")
 
 
-def _migrate() -> None:
+def _apply_migrations() -> None:
     executor = MigrationExecutor(connection)
     if executor.migration_plan(executor.loader.graph.leaf_nodes()):
         call_command("migrate", interactive=False, verbosity=1)
@@ -71,7 +71,7 @@ def _migrate() -> None:
 
 def collect_static() -> None:
     """Hashing two hundred files costs a tenth of what collecting them does, so unchanged sources are left alone."""
-    mark, now = settings.STATIC_ROOT / ".fingerprint", fingerprint(_static_sources())
+    mark, now = settings.STATIC_ROOT / ".fingerprint", files_fingerprint(_static_sources())
     if mark.exists() and mark.read_text() == now:
         return
     mark.unlink(missing_ok=True)
@@ -86,7 +86,7 @@ def _static_sources() -> Iterator[tuple[str, Path]]:
             yield name, Path(storage.path(name))
 
 
-def fingerprint(files: Iterator[tuple[str, Path]]) -> str:
+def files_fingerprint(files: Iterator[tuple[str, Path]]) -> str:
     whole = hashlib.sha256(settings.STORAGES["staticfiles"]["BACKEND"].encode())
     for name, path in sorted(files):
         whole.update(f"\0{name}\0".encode())
@@ -94,7 +94,7 @@ def fingerprint(files: Iterator[tuple[str, Path]]) -> str:
     return whole.hexdigest()
 
 
-def _administrator(password: str) -> None:
+def _create_administrator(password: str) -> None:
     """Once: whoever was renamed or deleted afterwards stays so, as long as anybody is there."""
     if password and not get_user_model().objects.exists():
         get_user_model().objects.create_superuser(username=ADMINISTRATOR, email="", password=password)
@@ -102,4 +102,4 @@ def _administrator(password: str) -> None:
 
 def _password_state(password: str) -> str:
     user = get_user_model().objects.filter(username=ADMINISTRATOR).first()
-    return AS_GENERATED if user and user.check_password(password) else AS_CHANGED
+    return PASSWORD_AS_GENERATED if user and user.check_password(password) else PASSWORD_AS_CHANGED

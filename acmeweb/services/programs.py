@@ -15,18 +15,18 @@ from typing import Any
 
 from django.core.management import get_commands
 
-from acmeweb.env import ROOT
-from acmeweb.services import leash, postgres, valkey
-from acmeweb.services.place import Place
-from acmeweb.services.users import Users
+from acmeweb.common.env import ROOT
+from acmeweb.services import parent_guard, postgres, valkey
+from acmeweb.services.directories import InstanceDirectories
+from acmeweb.services.users import ServiceUsers
 
 PYTHON = sys.executable
 CELERY = (PYTHON, "-m", "celery", "-A", "acmeweb.celery:app")
-SOURCES = (ROOT, Path(sys.prefix), Path(PYTHON))  # what Acme's own programs must be able to read
+SOURCE_PATHS = (ROOT, Path(sys.prefix), Path(PYTHON))  # what Acme's own programs must be able to read
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class SupervisedProgram:
     """One row: what runs, and how it ends."""
 
     name: str
@@ -42,13 +42,13 @@ class Program:
     module: str = ""  # without this module or this command there is nothing to start
     command: str = ""
 
-    def exists(self) -> bool:
+    def is_available(self) -> bool:
         if self.command:
             return self.command in get_commands()
         return not self.module or find_spec(self.module) is not None
 
-    def leashed(self, hold: Path) -> list[str]:
-        return leash.command(
+    def guarded_command_line(self, hold: Path) -> list[str]:
+        return parent_guard.guarded_command(
             self.words,
             stop=self.orphaned,
             user=self.user,
@@ -60,10 +60,10 @@ class Program:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class InstanceConfig:
     """What the table depends on. A port of 0: somebody else's server is used."""
 
-    place: Place
+    place: InstanceDirectories
     bind: str
     port: int
     demo: bool
@@ -73,30 +73,35 @@ class Wish:
     cluster_min_job_age_s: int = 300
     cluster_accounting: bool = True
     web: int = 1  # processes on the one port
-    users: Users = field(default_factory=Users)
+    users: ServiceUsers = field(default_factory=ServiceUsers)
 
 
-def table(wish: Wish) -> list[Program]:
-    rows = [_cluster(wish), _workers(wish), _beat(wish), *(_web(wish, number) for number in range(1, wish.web + 1))]
+def program_table(wish: InstanceConfig) -> list[SupervisedProgram]:
+    rows = [
+        _cluster_program(wish),
+        _workers_program(wish),
+        _beat_program(wish),
+        *(_web_program(wish, number) for number in range(1, wish.web + 1)),
+    ]
     if wish.postgres_port:
-        rows.append(_postgres(wish))
+        rows.append(_postgres_program(wish))
     if wish.valkey_port:
-        rows.append(_valkey(wish))
+        rows.append(_valkey_program(wish))
     if wish.demo:
-        rows.append(_ours(wish, name="demo", words=(PYTHON, "manage.py", "demo_users"), command="demo_users"))
-    return [row for row in rows if row.exists()]
+        rows.append(_acme_program(wish, name="demo", words=(PYTHON, "manage.py", "demo_users"), command="demo_users"))
+    return [row for row in rows if row.is_available()]
 
 
-def _ours(wish: Wish, **row: Any) -> Program:
+def _acme_program(wish: InstanceConfig, **row: Any) -> SupervisedProgram:
     """A program of Acme itself."""
-    return Program(user=wish.users.acme, home=wish.place.work, reach=SOURCES, **row)
+    return SupervisedProgram(user=wish.users.acme, home=wish.place.work, reach=SOURCE_PATHS, **row)
 
 
-def _postgres(wish: Wish) -> Program:
+def _postgres_program(wish: InstanceConfig) -> SupervisedProgram:
     home = wish.place.postgres
-    return Program(
+    return SupervisedProgram(
         name="postgres",
-        words=postgres.server(home, wish.postgres_port),
+        words=postgres.server_command(home, wish.postgres_port),
         stop="INT",
         orphaned="INT",
         patience_s=8,
@@ -106,15 +111,17 @@ def _postgres(wish: Wish) -> Program:
     )
 
 
-def _valkey(wish: Wish) -> Program:
+def _valkey_program(wish: InstanceConfig) -> SupervisedProgram:
     binary, home = valkey.binary(), wish.place.valkey
     words = (str(binary), str(wish.place.valkey_conf))
     reach = (binary, home)
-    return Program(name="valkey", words=words, orphaned="TERM", server=True, user=wish.users.valkey, reach=reach)
+    return SupervisedProgram(
+        name="valkey", words=words, orphaned="TERM", server=True, user=wish.users.valkey, reach=reach
+    )
 
 
-def _cluster(wish: Wish) -> Program:
-    module = "scheduling.simulator.server"
+def _cluster_program(wish: InstanceConfig) -> SupervisedProgram:
+    module = "scheduling.slurmsim.server"
     words = [PYTHON, "-m", module, "--state", str(wish.place.cluster), "--port", str(wish.cluster_port)]
     words += ["--token-file", str(wish.place.cluster_token), "--min-job-age", str(wish.cluster_min_job_age_s)]
     words += [] if wish.cluster_accounting else ["--no-accounting"]
@@ -122,22 +129,22 @@ def _cluster(wish: Wish) -> Program:
     row: dict[str, Any] = {"name": "cluster", "orphaned": "TERM", "patience_s": 14, "module": module}
     if wish.demo:
         # Ten times what large training runs report: with it the demo has something to show within the hour
-        return _ours(wish, words=[*words, "--faults", "0.05"], **row)
+        return _acme_program(wish, words=[*words, "--faults", "0.05"], **row)
     # It starts jobs as other users and stops them, so it stays root where we are
-    users = ["--job-uids", wish.users.jobs] if wish.users.separate else []
-    return Program(words=[*words, "--execute", *users], **row)
+    users = ["--job-uids", wish.users.jobs] if wish.users.are_separate else []
+    return SupervisedProgram(words=[*words, "--execute", *users], **row)
 
 
-def _workers(wish: Wish) -> Program:
-    return _ours(wish, name="workers", words=(PYTHON, "-m", "acmeweb.services.workers"), patience_s=8)
+def _workers_program(wish: InstanceConfig) -> SupervisedProgram:
+    return _acme_program(wish, name="workers", words=(PYTHON, "-m", "acmeweb.services.workers"), patience_s=8)
 
 
-def _beat(wish: Wish) -> Program:
+def _beat_program(wish: InstanceConfig) -> SupervisedProgram:
     words = (*CELERY, "beat", "-s", str(wish.place.work / "beat-schedule"), "--pidfile=")
-    return _ours(wish, name="beat", words=words)
+    return _acme_program(wish, name="beat", words=words)
 
 
-def _web(wish: Wish, number: int) -> Program:
+def _web_program(wish: InstanceConfig, number: int) -> SupervisedProgram:
     words = (PYTHON, "-m", "acmeweb.services.web", "--host", wish.bind, "--port", str(wish.port))
     name = "web" if number == 1 else f"web-{number}"
-    return _ours(wish, name=name, words=words, low_port=wish.port < 1024)
+    return _acme_program(wish, name=name, words=words, low_port=wish.port < 1024)

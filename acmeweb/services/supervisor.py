@@ -17,53 +17,53 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from acmeweb.env import ROOT
-from acmeweb.services import keys, leash
-from acmeweb.services.place import Place
-from acmeweb.services.programs import Program
+from acmeweb.common.env import ROOT
+from acmeweb.services import parent_guard, secret_files
+from acmeweb.services.directories import InstanceDirectories
+from acmeweb.services.programs import SupervisedProgram
 
-USER = "up"
+RPC_USER = "up"
 
 
-def configuration(place: Place, programs: Sequence[Program], port: int, password: str) -> str:
+def configuration(place: InstanceDirectories, programs: Sequence[SupervisedProgram], port: int, password: str) -> str:
     """Servers are groups of their own; the rest is one group, so that it is stopped all at once and before them."""
     rest = [program for program in programs if not program.server]
-    blocks = [_daemon(place), _door(port, password)]
-    blocks += [_program(place, program, order) for order, program in enumerate(_by_start(programs), start=1)]
-    blocks.append(_section("group:acme", {"programs": ",".join(p.name for p in rest), "priority": "900"}))
+    blocks = [_supervisord_section(place), _rpc_section(port, password)]
+    blocks += [_program_section(place, program, order) for order, program in enumerate(_start_order(programs), start=1)]
+    blocks.append(_ini_section("group:acme", {"programs": ",".join(p.name for p in rest), "priority": "900"}))
     return "\n".join(blocks)
 
 
-def _by_start(programs: Sequence[Program]) -> list[Program]:
+def _start_order(programs: Sequence[SupervisedProgram]) -> list[SupervisedProgram]:
     return sorted(programs, key=lambda program: not program.server)
 
 
-def _daemon(place: Place) -> str:
+def _supervisord_section(place: InstanceDirectories) -> str:
     options = {
         "nodaemon": "true",
         "silent": "true",
-        "logfile": _safe(place.log / "supervisor.log"),
+        "logfile": _escape_percent(place.log / "supervisor.log"),
         "logfile_maxbytes": "5MB",
         "logfile_backups": "1",
-        "pidfile": _safe(place.run / "supervisord.pid"),
-        "childlogdir": _safe(place.log),
+        "pidfile": _escape_percent(place.run / "supervisord.pid"),
+        "childlogdir": _escape_percent(place.log),
         "umask": "022",
     }
     if os.geteuid() == 0:
         options["user"] = "root"  # said, because it warns about a root nobody asked for
-    return _section("supervisord", options)
+    return _ini_section("supervisord", options)
 
 
-def _door(port: int, password: str) -> str:
-    server = _section("inet_http_server", {"port": f"127.0.0.1:{port}", "username": USER, "password": password})
+def _rpc_section(port: int, password: str) -> str:
+    server = _ini_section("inet_http_server", {"port": f"127.0.0.1:{port}", "username": RPC_USER, "password": password})
     rpc = "supervisor.rpcinterface:make_main_rpcinterface"
-    return server + "\n" + _section("rpcinterface:supervisor", {"supervisor.rpcinterface_factory": rpc})
+    return server + "\n" + _ini_section("rpcinterface:supervisor", {"supervisor.rpcinterface_factory": rpc})
 
 
-def _program(place: Place, program: Program, order: int) -> str:
+def _program_section(place: InstanceDirectories, program: SupervisedProgram, order: int) -> str:
     options = {
-        "command": _safe(shlex.join(program.leashed(place.alive))),
-        "directory": _safe(ROOT),
+        "command": _escape_percent(shlex.join(program.guarded_command_line(place.alive))),
+        "directory": _escape_percent(ROOT),
         "priority": str(order),
         "autostart": str(program.server).lower(),
         "autorestart": "true",
@@ -75,27 +75,29 @@ def _program(place: Place, program: Program, order: int) -> str:
         "stopasgroup": str(program.name != "postgres").lower(),
         "killasgroup": "true",
         "redirect_stderr": "true",
-        "stdout_logfile": _safe(_safe(place.log / f"{program.name}.log")),  # this one it expands twice
+        "stdout_logfile": _escape_percent(
+            _escape_percent(place.log / f"{program.name}.log")
+        ),  # this one it expands twice
         "stdout_logfile_maxbytes": "10MB",
         "stdout_logfile_backups": "3",
     }
-    return _section(f"program:{program.name}", options)
+    return _ini_section(f"program:{program.name}", options)
 
 
-def _section(name: str, options: Mapping[str, str]) -> str:
+def _ini_section(name: str, options: Mapping[str, str]) -> str:
     return "\n".join([f"[{name}]", *(f"{key}={value}" for key, value in options.items())]) + "\n"
 
 
-def _safe(value: object) -> str:
+def _escape_percent(value: object) -> str:
     return str(value).replace("%", "%%")
 
 
-def start(place: Place, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start(place: InstanceDirectories, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """In a session of its own, so that a Ctrl-C reaches `up` alone, which then stops everything in order."""
     words = [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(place.run / "supervisord.conf")]
     with (place.log / "supervisor.out").open("wb") as out:
         return subprocess.Popen(
-            leash.command(words, parent=os.getpid(), hold=place.alive),
+            parent_guard.guarded_command(words, parent=os.getpid(), hold=place.alive),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -105,11 +107,11 @@ def start(place: Place, environment: Mapping[str, str]) -> subprocess.Popen[byte
         )
 
 
-def write(place: Place, text: str) -> None:
-    keys.write(place.run / "supervisord.conf", text)
+def write_configuration(place: InstanceDirectories, text: str) -> None:
+    secret_files.write(place.run / "supervisord.conf", text)
 
 
-class _Impatient(xmlrpc.client.Transport):
+class _TimeoutTransport(xmlrpc.client.Transport):
     def make_connection(self, host: tuple[str, dict[str, str]] | str) -> http.client.HTTPConnection:
         connection = super().make_connection(host)
         connection.timeout = 10
@@ -117,7 +119,7 @@ class _Impatient(xmlrpc.client.Transport):
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProcessStatus:
     """A program as the runner reports it."""
 
     name: str
@@ -126,42 +128,42 @@ class Seen:
     pid: int
 
 
-class Runner:
+class SupervisorClient:
     """The running Supervisor. Every verb may raise Silent: it is starting, stopping, or gone."""
 
     def __init__(self, port: int, password: str) -> None:
-        address = f"http://{USER}:{password}@127.0.0.1:{port}/RPC2"
-        self._calls = xmlrpc.client.ServerProxy(address, transport=_Impatient())
+        address = f"http://{RPC_USER}:{password}@127.0.0.1:{port}/RPC2"
+        self._calls = xmlrpc.client.ServerProxy(address, transport=_TimeoutTransport())
 
     def close(self) -> None:
         self._calls("close")()
 
-    def programs(self) -> list[Seen]:
-        rows = self._call("getAllProcessInfo")
-        return [Seen(row["name"], row["statename"], row["description"], row["pid"]) for row in rows]
+    def programs(self) -> list[ProcessStatus]:
+        rows = self._rpc_call("getAllProcessInfo")
+        return [ProcessStatus(row["name"], row["statename"], row["description"], row["pid"]) for row in rows]
 
-    def start_rest(self) -> None:
-        self._call("startProcessGroup", "acme", False)
+    def start_other_programs(self) -> None:
+        self._rpc_call("startProcessGroup", "acme", False)
 
     def start(self, name: str) -> None:
-        self._call("startProcess", self._full_name(name), False)
+        self._rpc_call("startProcess", self._full_name(name), False)
 
     def stop(self, name: str) -> None:
-        self._call("stopProcess", self._full_name(name), True)
+        self._rpc_call("stopProcess", self._full_name(name), True)
 
     def _full_name(self, name: str) -> str:
         """With the program's group: servers are groups of their own."""
-        rows = self._call("getAllProcessInfo")
+        rows = self._rpc_call("getAllProcessInfo")
         return next((f"{row['group']}:{row['name']}" for row in rows if row["name"] == name), name)
 
-    def _call(self, verb: str, *words: object) -> Any:
+    def _rpc_call(self, verb: str, *words: object) -> Any:
         try:
             return getattr(self._calls.supervisor, verb)(*words)
         except (OSError, http.client.HTTPException, xmlrpc.client.Error) as error:
-            raise Silent(str(error)) from None
+            raise SupervisorUnavailable(str(error)) from None
 
 
-class Silent(Exception):
+class SupervisorUnavailable(Exception):
     """The runner did not answer."""
 
 

@@ -14,17 +14,17 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from acmeweb.env import Env
+from acmeweb.common.env import EnvReader
 from acmeweb.services.preflight import CannotStart
 
-VARIABLE = "ACME_UID_BASE"
+UID_BASE_VARIABLE = "ACME_UID_BASE"
 DEFAULT_BASE = 60_600  # systemd gives away ids up to 60577 and from 61184 on
-SPAN = 500
-FIRST_JOB = 16
+UID_RANGE_SIZE = 500
+FIRST_JOB_UID_OFFSET = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Users:
+class ServiceUsers:
     """User ids in decimal digits. Empty: the user who runs `make up`."""
 
     acme: str = ""
@@ -33,38 +33,38 @@ class Users:
     jobs: str = ""  # FIRST-LAST; the cluster server gives each team one of these
 
     @property
-    def separate(self) -> bool:
+    def are_separate(self) -> bool:
         return bool(self.acme)
 
 
-def numbered(base: int) -> Users:
-    return Users(
+def from_base(base: int) -> ServiceUsers:
+    return ServiceUsers(
         acme=str(base),
         postgres=str(base + 1),
         valkey=str(base + 2),
-        jobs=f"{base + FIRST_JOB}-{base + SPAN - 1}",
+        jobs=f"{base + FIRST_JOB_UID_OFFSET}-{base + UID_RANGE_SIZE - 1}",
     )
 
 
-def default() -> Users:
-    return numbered(DEFAULT_BASE) if os.geteuid() == 0 else Users()
+def default() -> ServiceUsers:
+    return from_base(DEFAULT_BASE) if os.geteuid() == 0 else ServiceUsers()
 
 
-def choose(env: Env) -> Users:
+def choose(env: EnvReader) -> ServiceUsers:
     if os.geteuid() != 0:
-        return Users()
-    base = env.number(VARIABLE, DEFAULT_BASE, 1000, 2**31 - SPAN)
+        return ServiceUsers()
+    base = env.number(UID_BASE_VARIABLE, DEFAULT_BASE, 1000, 2**31 - UID_RANGE_SIZE)
     check_free(base, {entry.pw_uid: entry.pw_name for entry in pwd.getpwall()}, "user")
     check_free(base, {entry.gr_gid: entry.gr_name for entry in grp.getgrall()}, "group")
-    check_available((base, base + SPAN - 1))
-    return numbered(base)
+    check_available((base, base + UID_RANGE_SIZE - 1))
+    return from_base(base)
 
 
 def check_free(base: int, names: dict[int, str], kind: str) -> None:
-    last = base + SPAN - 1
+    last = base + UID_RANGE_SIZE - 1
     for number in sorted(number for number in names if base <= number <= last):
         raise CannotStart(
-            f"{VARIABLE}={base}: the ids {base} to {last} must be unused, and {number} is the {kind}"
+            f"{UID_BASE_VARIABLE}={base}: the ids {base} to {last} must be unused, and {number} is the {kind}"
             f" {names[number]}; choose another base."
         )
 
@@ -77,22 +77,22 @@ def check_available(ids: Iterable[int]) -> None:
         except OSError as error:
             raise CannotStart(
                 f"Root cannot run programs as user id {number} here ({error.strerror}), so jobs could not be separated"
-                f" from Acme and its database; choose another {VARIABLE}, or start Acme as an ordinary user."
+                f" from Acme and its database; choose another {UID_BASE_VARIABLE}, or start Acme as an ordinary user."
             ) from None
 
 
-def shared_user_warning(users: Users, runs_jobs: bool) -> str:
+def shared_user_warning(users: ServiceUsers, runs_jobs: bool) -> str:
     """What is not isolated, in one line; empty where nothing is shared."""
-    if users.separate or not runs_jobs:
+    if users.are_separate or not runs_jobs:
         return ""
-    me = _name(os.geteuid())
+    me = _user_name(os.geteuid())
     return (
         f"Not isolated: jobs, Acme and its database all run as the user {me}. Every job can read Acme's secrets and"
         " change its database, and can read and signal the jobs of all teams. Start Acme as root to separate them."
     )
 
 
-def _name(uid: int) -> str:
+def _user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

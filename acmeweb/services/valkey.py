@@ -10,7 +10,7 @@ import redis
 
 from acmeweb.services.preflight import CannotStart
 
-MACHINES = {"amd64": "x86_64", "x86_64": "x86_64"}
+MACHINE_NAMES = {"amd64": "x86_64", "x86_64": "x86_64"}
 
 
 def binary() -> Path:
@@ -18,7 +18,7 @@ def binary() -> Path:
     if spec is None or spec.origin is None:
         raise CannotStart("No embedded Valkey is installed here; name a server with VALKEY_URL.")
     system, machine = platform.system().lower(), platform.machine().lower()
-    found = Path(spec.origin).parent / "_binaries" / f"{system}-{MACHINES.get(machine, machine)}" / "valkey-server"
+    found = Path(spec.origin).parent / "_binaries" / f"{system}-{MACHINE_NAMES.get(machine, machine)}" / "valkey-server"
     if not found.exists():
         raise CannotStart(f"No embedded Valkey exists for {system} on {machine}; name a server with VALKEY_URL.")
     return found
@@ -33,7 +33,7 @@ def configuration(home: Path, password: str, port: int) -> str:
     return f"""bind 127.0.0.1
 port {port}
 requirepass {password}
-dir {_quoted(home)}
+dir {_quote_path(home)}
 appendonly yes
 appendfsync everysec
 save ""
@@ -43,12 +43,12 @@ protected-mode yes
 """
 
 
-def _quoted(path: Path) -> str:
+def _quote_path(path: Path) -> str:
     escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
-def answers(url: str) -> bool:
+def accepts_login(url: str) -> bool:
     try:
         with redis.Redis.from_url(url, socket_timeout=3, socket_connect_timeout=3) as client:
             return bool(client.ping())

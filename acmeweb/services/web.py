@@ -16,13 +16,13 @@ from typing import Any
 
 import uvicorn
 
-from acmeweb import env
+from acmeweb.common import env
 
-SERVED: dict[str, Any] = {
+UVICORN_OPTIONS: dict[str, Any] = {
     "app": "acmeweb.asgi:application",
     "timeout_graceful_shutdown": 3,
     "server_header": False,
-    "proxy_headers": False,  # uvicorn would believe X-Forwarded-For from 127.0.0.1; see acmeweb/client_address.py
+    "proxy_headers": False,  # uvicorn would believe X-Forwarded-For from 127.0.0.1; see acmeweb/auth/client_address.py
     # Forty bytes a message: compressing them would cost a thousand sockets more than sending them, and memory for each
     "ws_per_message_deflate": False,
 }
@@ -36,13 +36,13 @@ def main() -> None:
     parser.add_argument("--per-core", action="store_true", help="A process for each core, or ACME_WEB_PROCESSES.")
     asked = parser.parse_args()
     os.environ.setdefault("ACME_ROLE", "web")
-    count = env.web_processes(env.Env(os.environ)) if asked.per_core else 1
+    count = env.web_processes(env.EnvReader(os.environ)) if asked.per_core else 1
     if count > 1:
-        uvicorn.run(**SERVED, host=asked.host, port=asked.port, workers=count, backlog=BACKLOG)
+        uvicorn.run(**UVICORN_OPTIONS, host=asked.host, port=asked.port, workers=count, backlog=BACKLOG)
     else:
         family = socket.AF_INET6 if ":" in asked.host else socket.AF_INET
         here = socket.create_server((asked.host, asked.port), family=family, backlog=BACKLOG, reuse_port=True)
-        uvicorn.Server(uvicorn.Config(**SERVED)).run(sockets=[here])
+        uvicorn.Server(uvicorn.Config(**UVICORN_OPTIONS)).run(sockets=[here])
 
 
 if __name__ == "__main__":

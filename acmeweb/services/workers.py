@@ -16,62 +16,64 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from acmeweb.queues import QUEUES, Queue
-from acmeweb.services import leash
+from acmeweb.queues import WORKER_QUEUES, WorkerQueue
+from acmeweb.services import parent_guard
 
 log = logging.getLogger("acme.workers")
 
-STOPS = frozenset({signal.SIGTERM, signal.SIGINT})
-AGAIN_S = 1.0  # before a worker that died is forked again
+STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+RESTART_DELAY_S = 1.0  # before a worker that died is forked again
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    names = [queue.name for queue in QUEUES]
+    names = [queue.name for queue in WORKER_QUEUES]
     parser = argparse.ArgumentParser(description="The Celery workers of Acme, one for each queue.")
     parser.add_argument("--queues", default=",".join(names), help="Which queues to serve, comma separated.")
     asked = parser.parse_args(argv).queues.split(",")
     if unknown := sorted(set(asked) - set(names)):
         parser.error(f"--queues: {', '.join(unknown)} is none of {', '.join(names)}")
-    _load()
-    return Parent({queue.name: queue for queue in QUEUES if queue.name in asked}, serve).run()
+    _load_application()
+    return WorkerParent({queue.name: queue for queue in WORKER_QUEUES if queue.name in asked}, serve_queue).run()
 
 
-def _load() -> None:
+def _load_application() -> None:
     from acmeweb.celery import app
-    from acmeweb.serving import keep_what_is_loaded, refuse_without_key
+    from acmeweb.startup import freeze_loaded_modules, require_secret_key
 
-    refuse_without_key()
+    require_secret_key()
     app.loader.import_default_modules()  # sets up Django and runs its checks
     os.environ["CELERY_SKIP_CHECKS"] = "1"
-    keep_what_is_loaded()
+    freeze_loaded_modules()
 
 
-def serve(queue: Queue) -> None:
+def serve_queue(queue: WorkerQueue) -> None:
     """In the forked process: become the Celery worker of this queue."""
     from acmeweb.celery import app
-    from acmeweb.serving import use_role
+    from acmeweb.startup import apply_role_timeouts
 
-    use_role(queue.role)
+    apply_role_timeouts(queue.role)
     os.nice(queue.niceness)
     words = ["worker", "-Q", queue.name, "-c", str(queue.processes), "-n", f"{queue.name}@{socket.gethostname()}"]
     app.worker_main([*words, "--without-gossip", "--without-mingle"])
 
 
-class Parent:
+class WorkerParent:
     """Keeps one child for each name until it is told to stop."""
 
-    def __init__(self, wanted: Mapping[str, Queue], work: Callable[[Queue], None], again_s: float = AGAIN_S) -> None:
+    def __init__(
+        self, wanted: Mapping[str, WorkerQueue], work: Callable[[WorkerQueue], None], again_s: float = RESTART_DELAY_S
+    ) -> None:
         self.wanted, self.work, self.again_s = wanted, work, again_s
         self.running: dict[int, str] = {}  # by process id
         self.stopping = False
 
     def run(self) -> int:
-        for number in STOPS:
+        for number in STOP_SIGNALS:
             signal.signal(number, self._stop)
         for name in self.wanted:
             self._fork(name)
         while self.running:
-            self._wait()
+            self._restart_ended_worker()
         return 0
 
     def _stop(self, number: int, _frame: object) -> None:
@@ -79,7 +81,7 @@ class Parent:
         for pid in list(self.running):
             os.kill(pid, number)
 
-    def _wait(self) -> None:
+    def _restart_ended_worker(self) -> None:
         pid, status = os.wait()
         if (name := self.running.pop(pid, None)) is None or self.stopping:
             return
@@ -90,26 +92,26 @@ class Parent:
     def _fork(self, name: str) -> None:
         """Unless told to stop. Signals wait meanwhile: when one arrives, the child is in the table or not forked."""
         parent = os.getpid()
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             if self.stopping:
                 return
             if pid := os.fork():
                 self.running[pid] = name
             else:
-                self._become(name, parent)
+                self._run_worker(name, parent)
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
-    def _become(self, name: str, parent: int) -> None:
+    def _run_worker(self, name: str, parent: int) -> None:
         """In the child. It leaves the process group, so that a signal to the group reaches it once, by the parent."""
         code = 1
         try:
-            for number in STOPS:
+            for number in STOP_SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             os.setpgid(0, 0)
-            leash.die_with_parent(signal.SIGKILL, parent)
+            parent_guard.die_with_parent(signal.SIGKILL, parent)
             self.work(self.wanted[name])
             code = 0
         except SystemExit as ending:

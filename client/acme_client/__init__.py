@@ -20,7 +20,7 @@ __all__ = ["Acme", "AcmeError", "NotAllowed", "Refused", "Run", "Unreachable", "
 
 __version__ = "0.1.0"
 
-UNFINISHED = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
+UNFINISHED_STATES = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 
 
 def submit(command: str, *, acme: Acme | None = None, **fields: Any) -> str:
@@ -38,7 +38,7 @@ def wait(id: str, *, acme: Acme | None = None, timeout_s: float | None = None, e
             job: dict[str, Any] | None = acme.get(f"jobs/{id}/")
         except Unreachable:
             job = None
-        if job is not None and job["state"] not in UNFINISHED:
+        if job is not None and job["state"] not in UNFINISHED_STATES:
             return job
         if ends_at is not None and time.monotonic() + every_s > ends_at:
             raise TimeoutError(f"{id} is not done after {timeout_s:g} s.")

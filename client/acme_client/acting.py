@@ -8,13 +8,13 @@ from typing import Any
 
 from acme_client.api import Acme
 
-AT_ONCE = 500
+MAX_IDS_PER_REQUEST = 500
 
-Progress = Callable[[int, int], None]  # so many tried, of so many
+VerbProgressCallback = Callable[[int, int], None]  # so many tried, of so many
 
 
 @dataclass(kw_only=True)
-class Done:
+class VerbResult:
     """What came of it, job by job, over all requests."""
 
     matched: int = 0
@@ -30,22 +30,26 @@ class Done:
         return [one for one in self.outcomes if not one["done"]]
 
 
-def on_ids(acme: Acme, body: Mapping[str, Any], ids: Sequence[str], progress: Progress) -> Done:
-    found = Done()
-    for part in _parts(list(dict.fromkeys(ids))):
+def run_verb_on_ids(
+    acme: Acme, body: Mapping[str, Any], ids: Sequence[str], progress: VerbProgressCallback
+) -> VerbResult:
+    found = VerbResult()
+    for part in _id_batches(list(dict.fromkeys(ids))):
         answer = acme.post("jobs/verbs/", {**body, "ids": part})
-        _add(found, answer)
+        _add_outcomes(found, answer)
         progress(min(len(found.outcomes), len(ids)), len(ids))
     found.matched = len(found.outcomes)
     return found
 
 
-def on_filter(acme: Acme, body: Mapping[str, Any], filters: Mapping[str, Any], progress: Progress) -> Done:
+def run_verb_on_filter(
+    acme: Acme, body: Mapping[str, Any], filters: Mapping[str, Any], progress: VerbProgressCallback
+) -> VerbResult:
     """What was done does not match any more as a rule; a round that does nothing would only be repeated."""
-    found = Done()
+    found = VerbResult()
     while True:
         answer = acme.post("jobs/verbs/", {**body, "filter": dict(filters)})
-        _add(found, answer)
+        _add_outcomes(found, answer)
         found.matched = max(found.matched, answer["matched"])
         found.left = answer["left"]
         progress(found.matched - found.left, found.matched)
@@ -53,11 +57,11 @@ def on_filter(acme: Acme, body: Mapping[str, Any], filters: Mapping[str, Any], p
             return found
 
 
-def _add(found: Done, answer: Mapping[str, Any]) -> None:
+def _add_outcomes(found: VerbResult, answer: Mapping[str, Any]) -> None:
     known = {one["id"] for one in found.outcomes}
     found.outcomes += [one for one in answer["outcomes"] if one["id"] not in known]
 
 
-def _parts(ids: list[str]) -> Iterator[list[str]]:
-    for first in range(0, len(ids), AT_ONCE):
-        yield ids[first : first + AT_ONCE]
+def _id_batches(ids: list[str]) -> Iterator[list[str]]:
+    for first in range(0, len(ids), MAX_IDS_PER_REQUEST):
+        yield ids[first : first + MAX_IDS_PER_REQUEST]

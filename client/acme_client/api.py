@@ -20,10 +20,10 @@ import httpx
 
 from acme_client import config
 
-TRIES = 4
-LONGEST_WAIT_S = 30
-PAGE = 500
-SILENCE_S = 60  # the server says every 15 s that it is still there
+MAX_TRIES = 4
+MAX_RETRY_WAIT_S = 30
+PAGE_SIZE = 500
+STREAM_TIMEOUT_S = 60  # the server says every 15 s that it is still there
 
 
 class AcmeError(Exception):
@@ -64,34 +64,34 @@ class Acme:
         return cls(found.url, found.token, transport)
 
     def get(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
-        return self._ask("GET", path, params=query)
+        return self._send_request("GET", path, params=query)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """With a key, so that a retry after a lost answer does the work once."""
-        return self._ask("POST", path, json=dict(body or {}), headers={"Idempotency-Key": str(uuid.uuid4())})
+        return self._send_request("POST", path, json=dict(body or {}), headers={"Idempotency-Key": str(uuid.uuid4())})
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:
-        return self._ask("PATCH", path, json=dict(body))
+        return self._send_request("PATCH", path, json=dict(body))
 
     def pages(self, path: str, query: Mapping[str, Any], most: int) -> Iterator[dict[str, Any]]:
         """Rows of a list, page after page, at most so many."""
-        answer = self.get(path, {**query, "limit": max(1, min(PAGE, most))})
+        answer = self.get(path, {**query, "limit": max(1, min(PAGE_SIZE, most))})
         while True:
             yield from answer["results"][:most]
             most -= len(answer["results"])
             if not answer["next"] or most <= 0:
                 return
             # Only the query of the link is followed: our token goes to no other address than the configured one
-            answer = self._ask("GET", f"{path}?{urlsplit(answer['next']).query}")
+            answer = self._send_request("GET", f"{path}?{urlsplit(answer['next']).query}")
 
     def raw(self, path: str, query: Mapping[str, Any] | None = None) -> httpx.Response:
         """An answer that is no JSON, such as a log."""
-        with self._open(path, query, {}, None) as answer:
+        with self._stream_response(path, query, {}, None) as answer:
             answer.read()
             return answer
 
     @contextmanager
-    def _open(
+    def _stream_response(
         self, path: str, query: Mapping[str, Any] | None, headers: Mapping[str, str], silence_s: float | None
     ) -> Iterator[httpx.Response]:
         more = {} if silence_s is None else {"timeout": httpx.Timeout(silence_s, connect=10)}
@@ -99,18 +99,18 @@ class Acme:
             with self.http.stream("GET", path, params=query, headers=headers, **more) as answer:  # type: ignore[arg-type]
                 if not answer.is_success:
                     answer.read()
-                    _read(answer, self.url)
+                    _parse_response(answer, self.url)
                 yield answer
         except httpx.TransportError as error:
-            raise Unreachable(f"{self.url} does not answer ({_why(error)}).") from None
+            raise Unreachable(f"{self.url} does not answer ({_transport_error_text(error)}).") from None
 
-    def events(self, path: str, query: Mapping[str, Any], at: int | None = None) -> Iterator[Event]:
+    def events(self, path: str, query: Mapping[str, Any], at: int | None = None) -> Iterator[ServerSentEvent]:
         """Server-sent events until `end`; a connection that breaks or is over is taken up where it ended."""
         fails = 0
         while True:
             headers = {"Accept": "text/event-stream"} | ({} if at is None else {"Last-Event-ID": str(at)})
             try:
-                with self._open(path, query, headers, SILENCE_S) as answer:
+                with self._stream_response(path, query, headers, STREAM_TIMEOUT_S) as answer:
                     for event in parse_events(answer.iter_bytes()):
                         fails = 0
                         at = event.id if event.id is not None else at
@@ -123,34 +123,34 @@ class Acme:
                         time.sleep(0.5)  # it broke off: a proxy or a restart
             except Unreachable:
                 fails += 1
-                if fails >= TRIES:
+                if fails >= MAX_TRIES:
                     raise
-                time.sleep(min(2**fails, LONGEST_WAIT_S))
+                time.sleep(min(2**fails, MAX_RETRY_WAIT_S))
 
-    def _ask(self, method: str, path: str, **more: Any) -> Any:
-        for left in range(TRIES - 1, -1, -1):
+    def _send_request(self, method: str, path: str, **more: Any) -> Any:
+        for left in range(MAX_TRIES - 1, -1, -1):
             try:
                 answer = self.http.request(method, path, **more)
             except httpx.TransportError as error:
                 if not left:
-                    raise Unreachable(f"{self.url} does not answer ({_why(error)}).") from None
-                time.sleep(0.2 * (TRIES - left))
+                    raise Unreachable(f"{self.url} does not answer ({_transport_error_text(error)}).") from None
+                time.sleep(0.2 * (MAX_TRIES - left))
                 continue
-            wait = _wait_of(answer)
+            wait = _retry_wait_s(answer)
             if wait is None or not left:
-                return _read(answer, self.url)
+                return _parse_response(answer, self.url)
             time.sleep(wait)
         raise AssertionError("unreachable")
 
 
 @dataclass(frozen=True)
-class Event:
+class ServerSentEvent:
     name: str
     data: str
     id: int | None
 
 
-def parse_events(chunks: Iterable[bytes]) -> Iterator[Event]:
+def parse_events(chunks: Iterable[bytes]) -> Iterator[ServerSentEvent]:
     """Lines end at a newline and nowhere else: what a job printed may hold what Python takes for other line ends."""
     rest = b""
     fields: list[tuple[str, str]] = []
@@ -159,41 +159,41 @@ def parse_events(chunks: Iterable[bytes]) -> Iterator[Event]:
         for line in lines:
             if not line:
                 if fields:
-                    yield _event(fields)
+                    yield _build_event(fields)
                 fields = []
             elif not line.startswith(b":"):
                 name, _, value = line.decode("utf-8", errors="replace").partition(":")
                 fields.append((name, value.removeprefix(" ")))
 
 
-def _event(fields: list[tuple[str, str]]) -> Event:
+def _build_event(fields: list[tuple[str, str]]) -> ServerSentEvent:
     last = dict(fields)
     data = "\n".join(value for name, value in fields if name == "data")
-    return Event(last.get("event", ""), data, int(last["id"]) if last.get("id", "").isdigit() else None)
+    return ServerSentEvent(last.get("event", ""), data, int(last["id"]) if last.get("id", "").isdigit() else None)
 
 
-def _why(error: httpx.TransportError) -> str:
+def _transport_error_text(error: httpx.TransportError) -> str:
     return str(error) or type(error).__name__
 
 
-def _wait_of(answer: httpx.Response) -> float | None:
+def _retry_wait_s(answer: httpx.Response) -> float | None:
     """Seconds until a retry is worthwhile; None when it is not."""
     if answer.status_code in (502, 503, 504):
         return 1.0
     after = answer.headers.get("Retry-After", "")
-    if answer.status_code in (409, 429) and after.isdigit() and int(after) <= LONGEST_WAIT_S:
+    if answer.status_code in (409, 429) and after.isdigit() and int(after) <= MAX_RETRY_WAIT_S:
         return float(after)
     return None
 
 
-def _read(answer: httpx.Response, url: str) -> Any:
+def _parse_response(answer: httpx.Response, url: str) -> Any:
     try:
         said = answer.json()
     except ValueError:
         raise Unreachable(f"{url} answers, but not as Acme does (status {answer.status_code}).") from None
     if answer.is_success:
         return said
-    sentence = sentence_of(said)
+    sentence = format_error_body(said)
     if answer.status_code in (401, 403):
         raise NotAllowed(sentence)
     if answer.status_code >= 500:
@@ -201,7 +201,7 @@ def _read(answer: httpx.Response, url: str) -> Any:
     raise Refused(sentence, answer.status_code, said if isinstance(said, dict) else None)
 
 
-def sentence_of(errors: Any) -> str:
+def format_error_body(errors: Any) -> str:
     """`{"nodes": ["is …"]}` as `nodes: is …`."""
     if not isinstance(errors, dict):
         return "The server refused it."

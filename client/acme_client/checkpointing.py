@@ -37,13 +37,13 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 log = logging.getLogger("acme")
 
-CHOSEN = "ACME_CHECKPOINT"  # the path that a recovery has chosen
-NAME = re.compile(r"step_(\d+)")
-UNDONE = re.compile(r"\.(step_\d+)\.(saving|gone|aside)")
-ORDER = ".order"  # in a checkpoint: its number in the order of saving
+CHECKPOINT_VARIABLE = "ACME_CHECKPOINT"  # the path that a recovery has chosen
+CHECKPOINT_NAME = re.compile(r"step_(\d+)")
+TEMPORARY_NAME = re.compile(r"\.(step_\d+)\.(saving|gone|aside)")
+ORDER_FILE = ".order"  # in a checkpoint: its number in the order of saving
 
 
-class Reports(Protocol):
+class CheckpointReporter(Protocol):
     """What of a `Run` is used here."""
 
     def checkpoint_saved(
@@ -58,7 +58,12 @@ class AsyncCheckpointer:
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], run: Reports | None = None, *, keep: int = 2, processes: bool = True
+        self,
+        directory: str | os.PathLike[str],
+        run: CheckpointReporter | None = None,
+        *,
+        keep: int = 2,
+        processes: bool = True,
     ) -> None:
         if keep < 1:
             raise ValueError("keep: at least one checkpoint must stay")
@@ -86,7 +91,7 @@ class AsyncCheckpointer:
         self._done.set()
         if self._first:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._tidy()
+            self._remove_incomplete()
         if self._together:
             dist.barrier(group=self._group)  # all see the same checkpoints
 
@@ -124,8 +129,8 @@ class AsyncCheckpointer:
         self.stall_s = time.perf_counter() - began
         self.stalled_s += self.stall_s
         if self._first and self.run is not None:
-            self.run.checkpoint_saved(self._path(step), step, stall_s=self.stall_s)
-        self._writing.add_done_callback(lambda done: self._written(done, writing, step))
+            self.run.checkpoint_saved(self._checkpoint_path(step), step, stall_s=self.stall_s)
+        self._writing.add_done_callback(lambda done: self._finish_write(done, writing, step))
         return self.stall_s
 
     def wait(self) -> Path | None:
@@ -135,19 +140,19 @@ class AsyncCheckpointer:
 
     def newest(self) -> Path | None:
         """The whole checkpoint that was saved last, or that recovery has sent the training back to since."""
-        found = self._whole()
+        found = self._complete_checkpoints()
         return found[-1][1] if found else None
 
     def restore(self, state: dict[str, Any], path: str | os.PathLike[str] | None = None) -> int | None:
         """Load into `state`, from this path, the one that recovery has chosen, or the newest. Its step; None: there is
         none, and the training begins."""
-        chosen = path or os.environ.get(CHOSEN) or self.newest()
+        chosen = path or os.environ.get(CHECKPOINT_VARIABLE) or self.newest()
         if chosen is None:
             return None
         dcp.load(state, checkpoint_id=chosen, process_group=self._group, no_dist=not self._together)
-        if self._first and str(chosen) == os.environ.get(CHOSEN):
-            self._go_on_from(Path(chosen))
-        match = NAME.fullmatch(Path(chosen).name)
+        if self._first and str(chosen) == os.environ.get(CHECKPOINT_VARIABLE):
+            self._mark_as_newest(Path(chosen))
+        match = CHECKPOINT_NAME.fullmatch(Path(chosen).name)
         return int(match[1]) if match else None
 
     def close(self) -> None:
@@ -156,97 +161,97 @@ class AsyncCheckpointer:
 
     # --- when it is written
 
-    def _written(self, done: Future[Any], writing: Path, step: int) -> None:
+    def _finish_write(self, done: Future[Any], writing: Path, step: int) -> None:
         """In the thread that waited for the writer."""
         try:
             done.result()
             if self._first:
-                self._publish(writing, step)
+                self._publish_checkpoint(writing, step)
         except BaseException as error:
             self.failed += 1
             log.warning("the checkpoint of step %s was not saved: %r", step, error)
             if self._first:
-                self._tidy()
+                self._remove_incomplete()
         finally:
             self._done.set()
 
-    def _publish(self, writing: Path, step: int) -> None:
-        path = self._path(step)
-        self._number_last(writing)
+    def _publish_checkpoint(self, writing: Path, step: int) -> None:
+        path = self._checkpoint_path(step)
+        self._write_order_number(writing)
         aside = path.with_name(f".{path.name}.aside")
         if path.exists():  # saved before, by an attempt that was sent back behind it
             shutil.rmtree(aside, ignore_errors=True)
             path.rename(aside)
         writing.rename(path)
-        _sync(self.directory)
+        _sync_directory(self.directory)
         shutil.rmtree(aside, ignore_errors=True)
         if self.run is not None:
             self.run.checkpoint_saved(path, step, durable=True)
-        for _, old in self._whole()[: -self.keep]:
-            self._remove(old)
+        for _, old in self._complete_checkpoints()[: -self.keep]:
+            self._remove_checkpoint(old)
 
-    def _remove(self, path: Path) -> None:
+    def _remove_checkpoint(self, path: Path) -> None:
         gone = path.with_name(f".{path.name}.gone")
         shutil.rmtree(gone, ignore_errors=True)
         path.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
-    def _tidy(self) -> None:
+    def _remove_incomplete(self) -> None:
         """What an earlier process was killed over, or a save has failed over."""
         for path in list(self.directory.iterdir()):
-            match = UNDONE.fullmatch(path.name)
+            match = TEMPORARY_NAME.fullmatch(path.name)
             if match and match[2] == "aside" and not path.with_name(match[1]).exists():
                 path.rename(path.with_name(match[1]))
             elif match:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _go_on_from(self, path: Path) -> None:
+    def _mark_as_newest(self, path: Path) -> None:
         """What was saved after it is abandoned from here on, also for a start that is not told of the choice."""
         newest = self.newest()
         if newest is None or not path.is_dir() or not path.parent.samefile(self.directory) or path.samefile(newest):
             return
         try:
-            self._number_last(path)
+            self._write_order_number(path)
         except OSError as error:
             log.warning("%s could not be marked as the one to go on from: %s", path, error)
 
-    def _number_last(self, path: Path) -> None:
-        number = 1 + max((_number(other) for _, other in self._whole()), default=0)
-        coming = path / f"{ORDER}.coming"
+    def _write_order_number(self, path: Path) -> None:
+        number = 1 + max((_read_order_number(other) for _, other in self._complete_checkpoints()), default=0)
+        coming = path / f"{ORDER_FILE}.coming"
         with coming.open("w") as file:
             file.write(str(number))
             file.flush()
             os.fsync(file.fileno())
-        coming.replace(path / ORDER)
-        _sync(path)
+        coming.replace(path / ORDER_FILE)
+        _sync_directory(path)
 
-    def _path(self, step: int) -> Path:
+    def _checkpoint_path(self, step: int) -> Path:
         return self.directory / f"step_{step}"
 
-    def _whole(self) -> list[tuple[int, Path]]:
+    def _complete_checkpoints(self) -> list[tuple[int, Path]]:
         """Those that are needed least first. The metadata is what torch writes last.
 
         One of a higher step than one saved after it was abandoned: it comes before all that led to the newest."""
         if not self.directory.is_dir():
             return []
-        named = ((NAME.fullmatch(path.name), path) for path in self.directory.iterdir())
+        named = ((CHECKPOINT_NAME.fullmatch(path.name), path) for path in self.directory.iterdir())
         whole = ((int(match[1]), path) for match, path in named if match and (path / ".metadata").is_file())
         line: list[tuple[int, Path]] = []
         abandoned: list[tuple[int, Path]] = []
-        for step, path in sorted(whole, key=lambda one: (_number(one[1]), one[0]), reverse=True):
+        for step, path in sorted(whole, key=lambda one: (_read_order_number(one[1]), one[0]), reverse=True):
             (abandoned if line and step > line[-1][0] else line).append((step, path))
         return [*reversed(abandoned), *reversed(line)]
 
 
-def _number(path: Path) -> int:
+def _read_order_number(path: Path) -> int:
     """Without one, as from before there were numbers, the steps alone tell."""
     try:
-        return int((path / ORDER).read_text())
+        return int((path / ORDER_FILE).read_text())
     except (OSError, ValueError):
         return 0
 
 
-def _sync(directory: Path) -> None:
+def _sync_directory(directory: Path) -> None:
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -38,18 +38,18 @@ from acme_client import (
 from acme_client import top as live_view
 from acme_client import wrapped as wrapping
 from acme_client.api import Acme, AcmeError, Refused
-from acme_client.terminal import DryRun, Form, FormOption, ReasonOption
-from acme_client.terminal import pairs as _pairs
+from acme_client.terminal import DryRunOption, OutputFormat, OutputOption, ReasonOption
+from acme_client.terminal import client_from_context as _server
+from acme_client.terminal import exit_with_usage_error as _usage
+from acme_client.terminal import parse_filters as _pairs
+from acme_client.terminal import print_message as _say
 from acme_client.terminal import print_rows as _print
-from acme_client.terminal import say as _say
-from acme_client.terminal import server_of as _server
-from acme_client.terminal import usage as _usage
 
 EPILOG = "Exit codes: 0 done, 1 refused by the server, 2 wrong usage, 3 server not reachable, 4 not allowed."
 TEST_POLL_S = 1.0
-UNFINISHED = ("PENDING", "RUNNING", "SUSPENDED")
+UNFINISHED_STATES = ("PENDING", "RUNNING", "SUSPENDED")
 # What all wrong words are; typer gives out its kinds only
-WrongUsage = cast("type[Exception]", typer.BadParameter.__mro__[1])
+TyperUsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 app = typer.Typer(
     help="Acme: submit jobs, follow them, look after nodes.",
@@ -62,11 +62,11 @@ app = typer.Typer(
 def run() -> None:
     try:
         sys.exit(app(standalone_mode=False))
-    except WrongUsage as error:
-        _say_usage(error)
+    except TyperUsageError as error:
+        _print_usage_error(error)
         sys.exit(2)
     except AcmeError as error:
-        _say(_sentence(error))
+        _say(_error_message(error))
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # Whoever read us has seen enough; nothing may be written any more, not even at exit
@@ -74,13 +74,13 @@ def run() -> None:
         sys.exit(0)
 
 
-def _sentence(error: AcmeError) -> str:
+def _error_message(error: AcmeError) -> str:
     """The server knows fields; here they are options."""
     said = error.errors.get("team") if isinstance(error, Refused) else None
     return f"{error}. Name one with -A." if "is missing" in str(said) else str(error)
 
 
-def _say_usage(error: Any) -> None:
+def _print_usage_error(error: Any) -> None:
     """One sentence, and where the words are explained; without any words the help was the answer."""
     if sentence := " ".join(error.format_message().split()):
         where = error.ctx.command_path if error.ctx else "acme"
@@ -114,9 +114,10 @@ def login(
     typer.echo(f"You are {me['user']}, with scope {me['scope']}; kept in {place}.")
 
 
-KNOWN = ", ".join(sorted({*script.OPTIONS, "--begin", "--export"}))
+SUBMIT_OPTIONS = ", ".join(sorted({*script.OPTIONS, "--begin", "--export"}))
+SUBMIT_SHORT_OPTIONS = ", ".join(sorted(script.SHORT_OPTIONS))
 SUBMIT_HELP = f"""Submit a script with its #SBATCH and #ACME lines, or a command with --wrap; '-' reads the script from
-standard input. Takes sbatch's options: {KNOWN}, and their short forms {", ".join(sorted(script.SHORT))}.
+standard input. Takes sbatch's options: {SUBMIT_OPTIONS}, and their short forms {SUBMIT_SHORT_OPTIONS}.
 Prints 'Submitted batch job ID'; with --parsable only the id."""
 
 
@@ -127,13 +128,13 @@ Prints 'Submitted batch job ID'; with --parsable only the id."""
 def submit(
     ctx: typer.Context, words: Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS] SCRIPT [ARGS]")] = None
 ) -> None:
-    options, wrapped, parsable = _own_options([*(words or []), *ctx.args])
+    options, wrapped, parsable = _split_client_options([*(words or []), *ctx.args])
     try:
-        options, rest = script.split(options)
+        options, rest = script.split_options(options)
         if (wrapped is None) == (not rest):
             raise script.BadOption("give a script or --wrap COMMAND, one of the two")
-        text = f"#!/bin/sh\n{wrapped}\n" if wrapped is not None else _read(rest[0])
-        body, ignored = script.request(options, text, rest[1:], now=datetime.now(UTC), environment=os.environ)
+        text = f"#!/bin/sh\n{wrapped}\n" if wrapped is not None else _read_script(rest[0])
+        body, ignored = script.build_submit_body(options, text, rest[1:], now=datetime.now(UTC), environment=os.environ)
     except script.BadOption as error:
         _usage(str(error))
     if ignored:
@@ -145,19 +146,19 @@ def submit(
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-def execute(command: Annotated[list[str], typer.Argument(metavar="COMMAND [ARGS]")]) -> None:
+def exec_command(command: Annotated[list[str], typer.Argument(metavar="COMMAND [ARGS]")]) -> None:
     """Inside a job: run COMMAND so that it can be asked where its ranks stand before a hang is ended."""
-    raise typer.Exit(wrapping.execute(command))
+    raise typer.Exit(wrapping.run_wrapped_command(command))
 
 
-def _own_options(words: list[str]) -> tuple[list[str], str | None, bool]:
+def _split_client_options(words: list[str]) -> tuple[list[str], str | None, bool]:
     """--wrap and --parsable are ours to act on, not the job's."""
     kept: list[str] = []
     wrapped, parsable = None, False
     left = list(words)
     while left:
         word = left.pop(0)
-        if not word.startswith("-") and (not kept or not _wants_value(kept[-1])):
+        if not word.startswith("-") and (not kept or not _takes_value(kept[-1])):
             return [*kept, word, *left], wrapped, parsable
         if word == "--parsable":
             parsable = True
@@ -170,16 +171,16 @@ def _own_options(words: list[str]) -> tuple[list[str], str | None, bool]:
     return kept, wrapped, parsable
 
 
-def _wants_value(word: str) -> bool:
+def _takes_value(word: str) -> bool:
     """Whether the next word is this option's value."""
     if not word.startswith("-") or "=" in word:
         return False
     if word.startswith("--"):
         return word not in script.SWITCHES
-    return len(word) == 2 and script.SHORT.get(word) not in script.SWITCHES
+    return len(word) == 2 and script.SHORT_OPTIONS.get(word) not in script.SWITCHES
 
 
-def _read(name: str) -> str:
+def _read_script(name: str) -> str:
     try:
         return sys.stdin.read() if name == "-" else Path(name).read_text()
     except OSError as error:
@@ -204,37 +205,39 @@ def jobs(
     filters: Annotated[
         list[str] | None, typer.Option("--filter", "-f", help="Any filter of the API: kind=pretrain, nodes__gte=8.")
     ] = None,
-    output: FormOption = Form.TABLE,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """The queue, as squeue shows it."""
     query: dict[str, Any] = {"user": user, "team": account, "name": name, "cluster": cluster, "ordering": sort}
     if states.lower() != "all":
-        query["state__in"] = ",".join(_state(word) for word in states.split(",")) if states else ",".join(UNFINISHED)
+        query["state__in"] = (
+            ",".join(_parse_state(word) for word in states.split(",")) if states else ",".join(UNFINISHED_STATES)
+        )
     query |= {f"labels__{name}": value for name, value in _pairs(labels or []).items()} | _pairs(filters or [])
     rows = list(_server(ctx).pages("jobs/", {key: value for key, value in query.items() if value}, limit))
-    _print(table.job_columns(datetime.now(UTC), output in (Form.WIDE, Form.CSV)), rows, output)
+    _print(table.job_columns(datetime.now(UTC), output in (OutputFormat.WIDE, OutputFormat.CSV)), rows, output)
 
 
-def _state(word: str) -> str:
+def _parse_state(word: str) -> str:
     upper = word.strip().upper()
-    return table.CODES.get(upper, upper)
+    return table.STATE_CODES.get(upper, upper)
 
 
 @app.command()
-def job(ctx: typer.Context, id: str, output: FormOption = Form.TABLE) -> None:
+def job(ctx: typer.Context, id: str, output: OutputOption = OutputFormat.TABLE) -> None:
     """Everything about one job."""
     acme, here = _server(ctx), f"jobs/{quote(id, safe='')}/"
     row = acme.get(here)
-    if output == Form.TABLE:
-        typer.echo(table.details(row | (_course(acme, here) if row["started_at"] else {})))
+    if output == OutputFormat.TABLE:
+        typer.echo(table.format_details(row | (_fetch_progress(acme, here) if row["started_at"] else {})))
     else:
         _print(table.job_columns(datetime.now(UTC), wide=True), [row], output, alone=True)
 
 
-def _course(acme: Acme, here: str) -> dict[str, str]:
+def _fetch_progress(acme: Acme, here: str) -> dict[str, str]:
     """How far it is, as far as anybody has told."""
     told = acme.get(f"{here}progress/", {"points": 2})
-    return table.course(told, list(acme.pages(f"{here}checkpoints/", {"ordering": "-saved_at"}, 1)))
+    return table.progress_fields(told, list(acme.pages(f"{here}checkpoints/", {"ordering": "-saved_at"}, 1)))
 
 
 @app.command()
@@ -260,7 +263,7 @@ def logs(
             if not follow or refused.status != 404:
                 raise
         else:
-            _write_log(answer.content)
+            _print_log(answer.content)
             at = int(answer.headers["X-Log-Offset"]) + len(answer.content)
             # The newest may be another one a moment later
             query["attempt"] = answer.headers["X-Log-Attempt"]
@@ -272,18 +275,18 @@ def logs(
                 _say(json.loads(event.data)["why"])
 
 
-def _write_log(raw: bytes) -> None:
+def _print_log(raw: bytes) -> None:
     if sys.stdout.isatty():
-        typer.echo(table.clean_lines(raw.decode("utf-8", errors="replace")), nl=False)
+        typer.echo(table.clean_log_text(raw.decode("utf-8", errors="replace")), nl=False)
     else:
         typer.echo(raw, nl=False)
 
 
 @app.command()
-def why(ctx: typer.Context, id: str, output: FormOption = Form.TABLE) -> None:
+def why(ctx: typer.Context, id: str, output: OutputOption = OutputFormat.TABLE) -> None:
     """Why a job waits, what would start it now, and when it will start."""
     said = _server(ctx).get(f"jobs/{quote(id, safe='')}/explain/")
-    typer.echo(table.as_json(said) if output == Form.JSON else explained.text(said))
+    typer.echo(table.format_json(said) if output == OutputFormat.JSON else explained.format_explanation(said))
 
 
 @app.command()
@@ -297,22 +300,22 @@ def top(
 ) -> None:
     """The clusters live: GPUs, what runs, what waits and why."""
     query = {name: value for name, value in (("user", user), ("team", account), ("cluster", cluster)) if value}
-    looking, console = live_view.Looking(acme=_server(ctx), query=query), Console(highlight=False)
+    looking, console = live_view.LiveStatusReader(acme=_server(ctx), query=query), Console(highlight=False)
     if once or not console.is_terminal:
-        console.print(live_view.view(looking.look(console.height), console.height))
+        console.print(live_view.render_snapshot(looking.look(console.height), console.height))
         return
-    with keys.unbuffered(), suppress(KeyboardInterrupt):
-        live_view.show(looking, every, console, lambda seconds: keys.pressed("qQ", seconds))
+    with keys.cbreak_mode(), suppress(KeyboardInterrupt):
+        live_view.show_live_view(looking, every, console, lambda seconds: keys.wait_for_key("qQ", seconds))
 
 
-class Shell(StrEnum):
+class ShellChoice(StrEnum):
     BASH = "bash"
     ZSH = "zsh"
     FISH = "fish"
 
 
 @app.command()
-def completion(shell: Annotated[Shell, typer.Argument(help="For which shell.")] = Shell.BASH) -> None:
+def completion(shell: Annotated[ShellChoice, typer.Argument(help="For which shell.")] = ShellChoice.BASH) -> None:
     """What makes the shell complete our words; for bash put it into ~/.local/share/bash-completion/completions/acme."""
     typer.echo(get_completion_script(prog_name="acme", complete_var="_ACME_COMPLETE", shell=shell.value))
 
@@ -322,14 +325,14 @@ def nodes(
     ctx: typer.Context,
     cluster: Annotated[str, typer.Option("--clusters", "-M")] = "",
     each: Annotated[bool, typer.Option("--node", "-N", help="A line for each node.")] = False,
-    output: FormOption = Form.TABLE,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """The nodes, as sinfo shows them."""
     rows = list(_server(ctx).pages("nodes/", {"cluster": cluster} if cluster else {}, 100_000))
-    if each or output != Form.TABLE:
+    if each or output != OutputFormat.TABLE:
         _print(table.NODE_COLUMNS, rows, output)
     else:
-        _print(table.GROUP_COLUMNS, table.groups(rows), output)
+        _print(table.GROUP_COLUMNS, table.group_nodes(rows), output)
 
 
 @app.command()
@@ -341,7 +344,7 @@ def diagnose(
 ) -> None:
     """Why a job failed, from its log alone. Works offline: nothing is sent anywhere."""
     try:
-        unread = offline.diagnose(files, exit_code, signal, as_json)
+        unread = offline.diagnose_files(files, exit_code, signal, as_json)
     except ValueError as error:
         _usage(str(error))
     except ImportError as error:
@@ -353,7 +356,7 @@ def diagnose(
 NodeArgument = Annotated[str, typer.Argument(help="CLUSTER/NODE, or NODE where only one cluster has it.")]
 
 
-class Drain(StrEnum):
+class DrainChoice(StrEnum):
     """What becomes of the jobs that run there."""
 
     FINISH = "finish"
@@ -367,13 +370,16 @@ def drain(
     node: NodeArgument,
     reason: Annotated[str, typer.Option("--reason", help="Operators read it in the list of nodes.")],
     mode: Annotated[
-        Drain, typer.Option("--mode", help="Running jobs finish, or are requeued after their next checkpoint, or now.")
-    ] = Drain.FINISH,
-    dry_run: DryRun = False,
+        DrainChoice,
+        typer.Option("--mode", help="Running jobs finish, or are requeued after their next checkpoint, or now."),
+    ] = DrainChoice.FINISH,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Let a node take no new jobs; running ones finish, or are sent back to the queue."""
     acme = _server(ctx)
-    said = acme.post(f"nodes/{_node(acme, node)}/drain/", {"reason": reason, "mode": mode.value, "dry_run": dry_run})
+    said = acme.post(
+        f"nodes/{_resolve_node_id(acme, node)}/drain/", {"reason": reason, "mode": mode.value, "dry_run": dry_run}
+    )
     typer.echo(f"{said['node']}: {'would be drained' if dry_run else 'drained'}. {said['effect']}")
     for one in said["jobs"]:
         risk = f", {one['gpu_hours_at_risk']:.1f} GPU-hours since it last saved its work"
@@ -384,7 +390,7 @@ def drain(
 def resume(ctx: typer.Context, node: NodeArgument, reason: ReasonOption = "") -> None:
     """Let a node take work again."""
     acme = _server(ctx)
-    said = acme.post(f"nodes/{_node(acme, node)}/resume/", {"reason": reason} if reason else {})
+    said = acme.post(f"nodes/{_resolve_node_id(acme, node)}/resume/", {"reason": reason} if reason else {})
     typer.echo(f"{said['id']}: resumed.")
 
 
@@ -397,7 +403,7 @@ def test(
 ) -> None:
     """Test a node that is drained and empty."""
     acme = _server(ctx)
-    path = f"nodes/{_node(acme, node)}/test/"
+    path = f"nodes/{_resolve_node_id(acme, node)}/test/"
     said = acme.post(path, {"reason": reason} if reason else {})
     while wait and not said["done"]:
         time.sleep(TEST_POLL_S)
@@ -407,7 +413,7 @@ def test(
         raise typer.Exit(1)
 
 
-def _node(acme: Acme, name: str) -> str:
+def _resolve_node_id(acme: Acme, name: str) -> str:
     if "/" in name:
         return name.strip("/")
     found = [row["id"] for row in acme.pages("nodes/", {"name": name, "fields": "id"}, 10)]

@@ -9,13 +9,21 @@ from urllib.parse import quote
 import typer
 
 from acme_client import table
-from acme_client.terminal import Form, FormOption, ReasonOption, print_rows, say, server_of, usage
+from acme_client.terminal import (
+    OutputFormat,
+    OutputOption,
+    ReasonOption,
+    client_from_context,
+    exit_with_usage_error,
+    print_message,
+    print_rows,
+)
 
-DRIVE_MEANS = (
+DRIVE_WARNING = (
     "Acme will start, stop and requeue jobs, and drain and resume nodes on this cluster. Jobs that others submitted are"
     " never changed."
 )
-COLUMNS: list[table.Column] = [
+CLUSTER_COLUMNS: list[table.TableColumn] = [
     ("CLUSTER", lambda row: row["name"]),
     ("MODE", lambda row: row["mode"]),
     ("POLICY", lambda row: row["policy"]),
@@ -23,16 +31,16 @@ COLUMNS: list[table.Column] = [
     ("LAST ANSWER", lambda row: row["heard_at"] or "never"),
     ("TROUBLE", lambda row: row["trouble"]),
 ]
-MARKS = {True: "ok", False: "FAILED", None: "-"}
+STEP_MARKS = {True: "ok", False: "FAILED", None: "-"}
 
 
-class Mode(StrEnum):
+class ModeChoice(StrEnum):
     OBSERVE = "observe"
     ADVISE = "advise"
     DRIVE = "drive"
 
 
-class SubmitAs(StrEnum):
+class SubmitAsChoice(StrEnum):
     SERVICE = "service"
     USER_HEADER = "user_header"
     USER_TOKENS = "user_tokens"
@@ -47,7 +55,7 @@ TokenOption = Annotated[
     str | None, typer.Option("--token-file", help="Path on the server to the file with the JWT, never the JWT.")
 ]
 SubmitAsOption = Annotated[
-    SubmitAs | None,
+    SubmitAsChoice | None,
     typer.Option(
         "--submit-as", help="Jobs run as the token's user (service) or as the person who submitted (the other two)."
     ),
@@ -56,30 +64,32 @@ UserTokensOption = Annotated[
     str | None, typer.Option("--user-tokens", help="Directory on the server with one token file for each user.")
 ]
 MetricsOption = Annotated[str | None, typer.Option("--metrics", help="GPU telemetry, as http://host:9400/metrics.")]
-LogsOption = Annotated[str | None, typer.Option("--log-root", help="Directory of job logs, as the server sees it.")]
-CheckpointsOption = Annotated[
+LogRootOption = Annotated[str | None, typer.Option("--log-root", help="Directory of job logs, as the server sees it.")]
+CheckpointRootOption = Annotated[
     str | None, typer.Option("--checkpoint-root", help="Directory of checkpoints, as the server sees it.")
 ]
 TitleOption = Annotated[str | None, typer.Option("--title")]
 PriceOption = Annotated[float | None, typer.Option("--gpu-hour-price", help="In the currency of the server.")]
-ModeOption = Annotated[Mode | None, typer.Option("--mode", help=f"observe, advise or drive. In drive: {DRIVE_MEANS}")]
+ModeOption = Annotated[
+    ModeChoice | None, typer.Option("--mode", help=f"observe, advise or drive. In drive: {DRIVE_WARNING}")
+]
 
 app = typer.Typer(invoke_without_command=True, help="List clusters, add, change and test them.")
 
 
 @app.callback()
-def clusters(ctx: typer.Context, output: FormOption = Form.TABLE, as_json: JsonOption = False) -> None:
+def list_clusters(ctx: typer.Context, output: OutputOption = OutputFormat.TABLE, as_json: JsonOption = False) -> None:
     """List clusters, add, change and test them."""
     if ctx.invoked_subcommand is None:
-        rows = list(server_of(ctx).pages("clusters/", {}, 10_000))
-        print_rows(COLUMNS, rows, Form.JSON if as_json else output)
+        rows = list(client_from_context(ctx).pages("clusters/", {}, 10_000))
+        print_rows(CLUSTER_COLUMNS, rows, OutputFormat.JSON if as_json else output)
 
 
 @app.command()
 def show(ctx: typer.Context, name: NameArgument, as_json: JsonOption = False) -> None:
     """Everything about one cluster."""
-    row = server_of(ctx).get(_path(name))
-    typer.echo(table.as_json(row) if as_json else table.details(row))
+    row = client_from_context(ctx).get(_cluster_path(name))
+    typer.echo(table.format_json(row) if as_json else table.format_details(row))
 
 
 @app.command()
@@ -92,8 +102,8 @@ def add(
     submit_as: SubmitAsOption = None,
     user_tokens: UserTokensOption = None,
     metrics: MetricsOption = None,
-    log_root: LogsOption = None,
-    checkpoint_root: CheckpointsOption = None,
+    log_root: LogRootOption = None,
+    checkpoint_root: CheckpointRootOption = None,
     title: TitleOption = None,
     price: PriceOption = None,
     mode: ModeOption = None,
@@ -102,7 +112,7 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Add a cluster, in mode observe if nothing else is said."""
-    body = _given(
+    body = _without_none(
         name=name,
         address=address,
         token_file=token_file,
@@ -117,13 +127,13 @@ def add(
         mode=mode,
         reason=reason or None,
     )
-    _confirm(mode, yes)
-    row = server_of(ctx).post("clusters/", body)
-    typer.echo(table.as_json(row) if as_json else f"{row['name']}: added in mode {row['mode']}.")
+    _confirm_drive_mode(mode, yes)
+    row = client_from_context(ctx).post("clusters/", body)
+    typer.echo(table.format_json(row) if as_json else f"{row['name']}: added in mode {row['mode']}.")
 
 
 @app.command(name="set")
-def change(
+def change_cluster(
     ctx: typer.Context,
     name: NameArgument,
     address: AddressOption = None,
@@ -132,8 +142,8 @@ def change(
     submit_as: SubmitAsOption = None,
     user_tokens: UserTokensOption = None,
     metrics: MetricsOption = None,
-    log_root: LogsOption = None,
-    checkpoint_root: CheckpointsOption = None,
+    log_root: LogRootOption = None,
+    checkpoint_root: CheckpointRootOption = None,
     title: TitleOption = None,
     price: PriceOption = None,
     mode: ModeOption = None,
@@ -142,7 +152,7 @@ def change(
     as_json: JsonOption = False,
 ) -> None:
     """Change a cluster. With a new address name its --token-file again: the token is sent there from then on."""
-    body = _given(
+    body = _without_none(
         address=address,
         token_file=token_file,
         api_user=user,
@@ -156,10 +166,10 @@ def change(
         mode=mode,
     )
     if not body:
-        usage("give at least one option to change; see acme cluster set --help")
-    _confirm(mode, yes)
-    row = server_of(ctx).patch(_path(name), body | _given(reason=reason or None))
-    typer.echo(table.as_json(row) if as_json else f"{row['name']}: changed {', '.join(sorted(body))}.")
+        exit_with_usage_error("give at least one option to change; see acme cluster set --help")
+    _confirm_drive_mode(mode, yes)
+    row = client_from_context(ctx).patch(_cluster_path(name), body | _without_none(reason=reason or None))
+    typer.echo(table.format_json(row) if as_json else f"{row['name']}: changed {', '.join(sorted(body))}.")
 
 
 @app.command()
@@ -172,11 +182,11 @@ def test(
     submit_as: SubmitAsOption = None,
     user_tokens: UserTokensOption = None,
     metrics: MetricsOption = None,
-    log_root: LogsOption = None,
+    log_root: LogRootOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Test a connection, of a saved cluster or one that is not saved. Exit code 1 if a step fails."""
-    body = _given(
+    body = _without_none(
         address=address,
         token_file=token_file,
         api_user=user,
@@ -186,10 +196,10 @@ def test(
         log_root=log_root,
     )
     if bool(name) == bool(body):
-        usage("give the name of a saved cluster, or --address and what belongs to it, one of the two")
-    told = server_of(ctx).post(f"{_path(name)}test/" if name else "clusters/test/", body)
+        exit_with_usage_error("give the name of a saved cluster, or --address and what belongs to it, one of the two")
+    told = client_from_context(ctx).post(f"{_cluster_path(name)}test/" if name else "clusters/test/", body)
     if as_json:
-        typer.echo(table.as_json(told))
+        typer.echo(table.format_json(told))
     else:
         _print_steps(told["steps"])
     if not told["works"]:
@@ -199,27 +209,27 @@ def test(
 def _print_steps(steps: list[dict[str, Any]]) -> None:
     for step in steps:
         said = f"{step['says']} {step['advice']}".rstrip()
-        typer.echo(f"{MARKS[step['good']]:<6}  {step['name']:<9}  {table.clean(said)}")
+        typer.echo(f"{STEP_MARKS[step['good']]:<6}  {step['name']:<9}  {table.clean_text(said)}")
 
 
-def _path(name: str) -> str:
+def _cluster_path(name: str) -> str:
     return f"clusters/{quote(name, safe='')}/"
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def _without_none(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _confirm(mode: Mode | None, yes: bool) -> None:
-    if mode != Mode.DRIVE:
+def _confirm_drive_mode(mode: ModeChoice | None, yes: bool) -> None:
+    if mode != ModeChoice.DRIVE:
         return
-    say(DRIVE_MEANS)
+    print_message(DRIVE_WARNING)
     try:
         if yes or typer.confirm("Drive it?", err=True):
             return
     except typer.Abort:
-        usage("nobody answered; add --yes to go on without being asked")
-    say("Nothing was changed.")
+        exit_with_usage_error("nobody answered; add --yes to go on without being asked")
+    print_message("Nothing was changed.")
     raise typer.Exit(1)
 
 

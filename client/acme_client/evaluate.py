@@ -13,20 +13,28 @@ import typer
 
 from acme_client import rules, table
 from acme_client.api import Acme
-from acme_client.terminal import Form, FormOption, bar, print_rows, say, server_of, usage
+from acme_client.terminal import (
+    OutputFormat,
+    OutputOption,
+    client_from_context,
+    exit_with_usage_error,
+    print_message,
+    print_rows,
+    progress_bar,
+)
 
 POLL_S = 2.0
-UNFINISHED = ("PENDING", "RUNNING")
-MOST_ROWS = 100_000
-MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ].*")
+UNFINISHED_STATES = ("PENDING", "RUNNING")
+MAX_ROWS = 100_000
+DATETIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\d[T ].*")
 
-COLUMNS: list[table.Column] = [
+EVALUATION_COLUMNS: list[table.TableColumn] = [
     ("CHECKPOINT", lambda row: row["checkpoint"]),
     ("DATASET", lambda row: row["dataset"]),
     ("STATE", lambda row: row["state"] + (" (known)" if row["reused"] else "")),
     ("RESULT", lambda row: "  ".join(f"{name} {value:g}" for name, value in (row["scores"] or {}).items())),
 ]
-MORE: list[table.Column] = [("SAMPLES", lambda row: row["samples"]), ("WHY", lambda row: row["why"])]
+WIDE_COLUMNS: list[table.TableColumn] = [("SAMPLES", lambda row: row["samples"]), ("WHY", lambda row: row["why"])]
 
 
 def evaluate(
@@ -51,81 +59,88 @@ def evaluate(
     interval: rules.IntervalOption = None,
     per_day: rules.PerDayOption = None,
     wait: Annotated[bool, typer.Option(help="Without it only the id is printed.")] = True,
-    output: FormOption = Form.TABLE,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Evaluate checkpoints with a suite of datasets, and show the results."""
     if [bool(checkpoint), bool(id), bool(watch)].count(True) != 1:
-        usage("give checkpoints, the --id of a campaign, or a directory to --watch, one of them")
+        exit_with_usage_error("give checkpoints, the --id of a campaign, or a directory to --watch, one of them")
     if watch and (deadline or again):
-        usage("--deadline and --again are about checkpoints that are there; a rule has neither")
+        exit_with_usage_error("--deadline and --again are about checkpoints that are there; a rule has neither")
     of_rule = {"which": which, "pattern": pattern, "interval": interval, "per_day": per_day}
     if not watch and any(value is not None for value in of_rule.values()):
-        usage("--which, --pattern, --interval and --per-day are about a directory to --watch")
+        exit_with_usage_error("--which, --pattern, --interval and --per-day are about a directory to --watch")
     if not (id or suite):
-        usage("--suite is missing")
+        exit_with_usage_error("--suite is missing")
     if nodes and deadline:
-        usage("--nodes and --deadline are two ways to say the same; give one of them")
-    acme = server_of(ctx)
+        exit_with_usage_error("--nodes and --deadline are two ways to say the same; give one of them")
+    acme = client_from_context(ctx)
     if watch:
         where = {"directory": watch, "suite": suite, "cluster": cluster, "team": team}
-        typer.echo(rules.make(acme, {**where, **of_rule, "nodes": nodes, "weights_gb": weights_gb}))
+        typer.echo(rules.create_rule(acme, {**where, **of_rule, "nodes": nodes, "weights_gb": weights_gb}))
         return
     if checkpoint:
         asked = {"checkpoints": checkpoint, "suite": suite, "nodes": nodes, "weights_gb": weights_gb}
-        asked |= {"cluster": cluster, "team": team, "again": again or None, **_deadline(deadline)}
+        asked |= {"cluster": cluster, "team": team, "again": again or None, **_deadline_fields(deadline)}
         id = acme.post("campaigns/", {name: value for name, value in asked.items() if value is not None})["id"]
     if not wait:
         typer.echo(id)
         return
-    _show(acme, _ended(acme, id), output)
+    _print_results(acme, _wait_for_campaign(acme, id), output)
 
 
-def _deadline(text: str | None) -> dict[str, str]:
+def _deadline_fields(text: str | None) -> dict[str, str]:
     """A moment without a zone is one of this machine's clock, as people mean it."""
     if text is None:
         return {}
     try:
-        if not MOMENT.fullmatch(text):
+        if not DATETIME_PATTERN.fullmatch(text):
             int(text[:1])  # how long from now begins with a number; which ones there are knows the server
             return {"within": text}
         return {"deadline_at": datetime.fromisoformat(text).astimezone().isoformat()}
     except (ValueError, OverflowError):
-        usage(f"--deadline: {text[:40]!r} is no time; write 2026-01-31T08:00, or how long from now as 2:00:00")
+        exit_with_usage_error(
+            f"--deadline: {text[:40]!r} is no time; write 2026-01-31T08:00, or how long from now as 2:00:00"
+        )
 
 
-def _ended(acme: Acme, id: str) -> dict[str, Any]:
+def _wait_for_campaign(acme: Acme, id: str) -> dict[str, Any]:
     """Whoever stops waiting has not stopped it."""
     try:
-        with bar("evaluate") as progress:
-            while (said := acme.get(f"campaigns/{id}/"))["state"] in UNFINISHED:
+        with progress_bar("evaluate") as progress:
+            while (said := acme.get(f"campaigns/{id}/"))["state"] in UNFINISHED_STATES:
                 progress(said["standing"]["percent"], 100)
                 time.sleep(POLL_S)
             return dict(said)
     except KeyboardInterrupt:
-        say(f"{id} goes on; acme evaluate --id {id} follows it again.")
+        print_message(f"{id} goes on; acme evaluate --id {id} follows it again.")
         raise typer.Exit(130) from None
 
 
-def _show(acme: Acme, said: dict[str, Any], output: Form) -> None:
-    rows = list(acme.pages(f"campaigns/{said['id']}/evaluations/", {}, MOST_ROWS))
-    if output == Form.JSON:
-        typer.echo(table.as_json({**said, "results": rows}))
+def _print_results(acme: Acme, said: dict[str, Any], output: OutputFormat) -> None:
+    rows = list(acme.pages(f"campaigns/{said['id']}/evaluations/", {}, MAX_ROWS))
+    if output == OutputFormat.JSON:
+        typer.echo(table.format_json({**said, "results": rows}))
     else:
-        print_rows(COLUMNS + (MORE if output in (Form.WIDE, Form.CSV) else []), rows, output)
-        say(_summary(said))
+        print_rows(
+            EVALUATION_COLUMNS + (WIDE_COLUMNS if output in (OutputFormat.WIDE, OutputFormat.CSV) else []), rows, output
+        )
+        print_message(_campaign_summary(said))
     if said["state"] != "COMPLETED":
         raise typer.Exit(1)
 
 
-def _summary(said: dict[str, Any]) -> str:
+def _campaign_summary(said: dict[str, Any]) -> str:
     standing = said["standing"]
     words = [f"{said['id']} is {said['state']}", f"{standing['done']} of {standing['evaluations']} have their result"]
     if said["started_at"] and said["ended_at"]:
         took = datetime.fromisoformat(said["ended_at"]) - datetime.fromisoformat(said["started_at"])
-        words.append(f"{table.clock(took.total_seconds())} and {said['gpu_hours']:.2f} GPU-hours")
+        words.append(f"{table.format_duration(took.total_seconds())} and {said['gpu_hours']:.2f} GPU-hours")
     if said["plan"]:
         plan = said["plan"]
-        words.append(f"planned {table.clock(plan['makespan_s'])}, at best {table.clock(plan['lower_bound_s'])}")
+        words.append(
+            f"planned {table.format_duration(plan['makespan_s'])},"
+            f" at best {table.format_duration(plan['lower_bound_s'])}"
+        )
     return ", ".join(words) + "."
 
 
@@ -133,24 +148,24 @@ def suite(
     ctx: typer.Context,
     file: Annotated[Path | None, typer.Argument(help="JSON as of POST /suites/; without it suites are listed.")] = None,
     team: Annotated[str | None, typer.Option("--account", "-A", help="The team it belongs to.")] = None,
-    output: FormOption = Form.TABLE,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Define a suite of datasets, or list those there are."""
-    acme = server_of(ctx)
+    acme = client_from_context(ctx)
     if file is None:
-        print_rows(SUITES, list(acme.pages("suites/", {}, 1000)), output)
+        print_rows(SUITE_COLUMNS, list(acme.pages("suites/", {}, 1000)), output)
         return
     try:
         asked = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        usage(f"{file}: {error}")
+        exit_with_usage_error(f"{file}: {error}")
     if not isinstance(asked, dict):
-        usage(f"{file}: is no JSON object")
+        exit_with_usage_error(f"{file}: is no JSON object")
     said = acme.post("suites/", {**asked, **({"team": team} if team else {})})
-    typer.echo(table.as_json(said) if output == Form.JSON else f"{said['name']}@{said['version']}")
+    typer.echo(table.format_json(said) if output == OutputFormat.JSON else f"{said['name']}@{said['version']}")
 
 
-SUITES: list[table.Column] = [
+SUITE_COLUMNS: list[table.TableColumn] = [
     ("NAME", lambda row: row["name"]),
     ("VERSION", lambda row: row["version"]),
     ("TEAM", lambda row: row["team"]),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def unbuffered() -> Iterator[None]:
+def cbreak_mode() -> Iterator[None]:
     """Keys come at once and are not shown; afterwards the terminal is as it was."""
     try:
         import termios
@@ -27,7 +27,7 @@ def unbuffered() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def pressed(keys: str, within_s: float) -> bool:
+def wait_for_key(keys: str, within_s: float) -> bool:
     """Whether one of them comes within so many seconds."""
     until = time.monotonic() + within_s
     while (left := until - time.monotonic()) > 0:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import typer
 
 
-def diagnose(files: list[str], exit_code: int | None, signal: str | None, as_json: bool) -> int:
+def diagnose_files(files: list[str], exit_code: int | None, signal: str | None, as_json: bool) -> int:
     """Print each answer as soon as it is known; how many files could not be read."""
     from acme_client.diagnosis import commandline  # its patterns take a second to compile: only who asks pays
-    from acme_client.diagnosis.values import Ending
+    from acme_client.diagnosis.values import ExitStatus
 
-    ending = Ending(exit_code=exit_code, signal=commandline.signal_number(signal) if signal else None)
+    ending = ExitStatus(exit_code=exit_code, signal=commandline.signal_number(signal) if signal else None)
     unread = 0
-    for text, read in commandline.lines(files, ending, as_json):
+    for text, read in commandline.diagnose_files(files, ending, as_json):
         typer.echo(text)
         unread += not read
     return unread

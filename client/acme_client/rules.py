@@ -9,14 +9,14 @@ import typer
 
 from acme_client import table
 from acme_client.api import Acme
-from acme_client.terminal import Form, FormOption, print_rows, server_of, usage
+from acme_client.terminal import OutputFormat, OutputOption, client_from_context, exit_with_usage_error, print_rows
 
 WhichOption = Annotated[str | None, typer.Option("--which", help="newest or every.")]
 PatternOption = Annotated[str | None, typer.Option("--pattern", help="Of names beneath the directory, as 'run-*'.")]
 IntervalOption = Annotated[str | None, typer.Option("--interval", help="The least time between campaigns: 1:00:00.")]
 PerDayOption = Annotated[int | None, typer.Option("--per-day", help="At most so many campaigns in 24 hours.")]
 
-COLUMNS: list[table.Column] = [
+RULE_COLUMNS: list[table.TableColumn] = [
     ("ID", lambda row: row["id"]),
     ("STATE", lambda row: "on" if row["is_on"] else "off"),
     ("DIRECTORY", lambda row: row["directory"]),
@@ -25,14 +25,14 @@ COLUMNS: list[table.Column] = [
     ("CAMPAIGNS", lambda row: row["started"]),
     ("WHY", lambda row: row["why"]),
 ]
-MORE: list[table.Column] = [
+WIDE_COLUMNS: list[table.TableColumn] = [
     ("PATTERN", lambda row: row["pattern"]),
     ("PER DAY", lambda row: row["per_day"]),
     ("NODES", lambda row: row["nodes"] or "no limit"),
 ]
 
 
-def make(acme: Acme, asked: Mapping[str, Any]) -> str:
+def create_rule(acme: Acme, asked: Mapping[str, Any]) -> str:
     given = {name: value for name, value in asked.items() if value is not None}
     return str(acme.post("evaluation-rules/", given)["id"])
 
@@ -47,7 +47,7 @@ def rules(
     interval: IntervalOption = None,
     per_day: PerDayOption = None,
     nodes: Annotated[int | None, typer.Option("--nodes", "-N", min=0, help="Of each campaign; 0: no limit.")] = None,
-    output: FormOption = Form.TABLE,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the rules that evaluate new checkpoints, or change one. `acme evaluate --watch DIR` makes one."""
     given = {"is_on": on, "which": which, "pattern": pattern, "interval": interval, "per_day": per_day}
@@ -55,14 +55,18 @@ def rules(
     if nodes is not None:
         changes["nodes"] = nodes or None
     if (changes or remove) and id is None:
-        usage("name the rule that is to change; acme rules lists them")
+        exit_with_usage_error("name the rule that is to change; acme rules lists them")
     if changes and remove:
-        usage("--remove and a change are two things; give one of them")
-    columns = COLUMNS[:-1] + (MORE if id is not None or output != Form.TABLE else []) + COLUMNS[-1:]
-    print_rows(columns, _rows(server_of(ctx), id, changes, remove), output)
+        exit_with_usage_error("--remove and a change are two things; give one of them")
+    columns = (
+        RULE_COLUMNS[:-1] + (WIDE_COLUMNS if id is not None or output != OutputFormat.TABLE else []) + RULE_COLUMNS[-1:]
+    )
+    print_rows(columns, _fetch_or_change_rules(client_from_context(ctx), id, changes, remove), output)
 
 
-def _rows(acme: Acme, id: int | None, changes: Mapping[str, Any], remove: bool) -> list[dict[str, Any]]:
+def _fetch_or_change_rules(
+    acme: Acme, id: int | None, changes: Mapping[str, Any], remove: bool
+) -> list[dict[str, Any]]:
     if id is None:
         return list(acme.pages("evaluation-rules/", {}, 1000))
     address = f"evaluation-rules/{id}/"

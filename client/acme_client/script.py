@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
-DIRECTIVE = re.compile(r"#(ACME|SBATCH)\s+(.*)")
-NOW = re.compile(r"now\+(\d+)(seconds?|minutes?|hours?|days?|weeks?)?")
+DIRECTIVE_PATTERN = re.compile(r"#(ACME|SBATCH)\s+(.*)")
+RELATIVE_TIME_PATTERN = re.compile(r"now\+(\d+)(seconds?|minutes?|hours?|days?|weeks?)?")
 
 
 class BadOption(ValueError):
@@ -22,36 +22,36 @@ class BadOption(ValueError):
 
 
 @dataclass(kw_only=True)
-class Wish:
+class SubmitOptions:
     """What options and script add up to."""
 
     fields: dict[str, Any] = field(default_factory=dict)
     total_gpus: int | None = None
     tasks_per_node: int = 1
     cpus_per_task: int | None = None
-    ignored: list[str] = field(default_factory=list)
+    ignored_options: list[str] = field(default_factory=list)
 
 
-Setter = Callable[[Wish, str, str], None]
+OptionSetter = Callable[[SubmitOptions, str, str], None]
 
 
-def request(
+def build_submit_body(
     options: Sequence[str], script: str, arguments: Sequence[str] = (), *, now: datetime, environment: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[str]]:
     """The body of a submission and the options that were left out; the command line wins over the script."""
-    wish = Wish()
-    reader = _Reader(wish, now, environment)
-    for words in directives(script):
+    wish = SubmitOptions()
+    reader = _OptionReader(wish, now, environment)
+    for words in parse_directives(script):
         reader.read(words)
     reader.read(options)
-    return {"command": with_arguments(script, arguments), **finish(wish)}, wish.ignored
+    return {"command": insert_script_arguments(script, arguments), **submit_fields(wish)}, wish.ignored_options
 
 
-def directives(script: str) -> list[list[str]]:
+def parse_directives(script: str) -> list[list[str]]:
     """The words of each directive line; as for sbatch they end at the first line that is a command."""
     found = []
     for line in script.splitlines():
-        if match := DIRECTIVE.match(line):
+        if match := DIRECTIVE_PATTERN.match(line):
             try:
                 found.append(shlex.split(match[2], comments=True))
             except ValueError:
@@ -61,7 +61,7 @@ def directives(script: str) -> list[list[str]]:
     return found
 
 
-def with_arguments(script: str, arguments: Sequence[str]) -> str:
+def insert_script_arguments(script: str, arguments: Sequence[str]) -> str:
     """A script's arguments become its first command; only a shell understands that."""
     if not arguments:
         return script
@@ -74,19 +74,19 @@ def with_arguments(script: str, arguments: Sequence[str]) -> str:
     return f"{first}\n{given}\n{rest}" if first.startswith("#!") else f"{given}\n{script}"
 
 
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Options, then the script and its arguments: the first word that is no option, nor the value of one."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
         name, _, value = words[at].partition("=")
-        bare = _known(SHORT.get(name[:2], name[:2]) if not name.startswith("--") else name)
+        bare = _check_option_name(SHORT_OPTIONS.get(name[:2], name[:2]) if not name.startswith("--") else name)
         attached = bool(value) or "=" in words[at] or (not name.startswith("--") and len(name) > 2)
         at += 1 if attached or bare in SWITCHES else 2
     rest = list(words[at:])
     return list(words[:at]), rest[1:] if rest[:1] == ["--"] else rest
 
 
-def finish(wish: Wish) -> dict[str, Any]:
+def submit_fields(wish: SubmitOptions) -> dict[str, Any]:
     """Totals become amounts per node."""
     fields = dict(wish.fields)
     nodes = fields.get("nodes", 1)
@@ -99,46 +99,46 @@ def finish(wish: Wish) -> dict[str, Any]:
     return fields
 
 
-class _Reader:
-    def __init__(self, wish: Wish, now: datetime, environment: Mapping[str, str]) -> None:
+class _OptionReader:
+    def __init__(self, wish: SubmitOptions, now: datetime, environment: Mapping[str, str]) -> None:
         self.wish, self.now, self.environment = wish, now, environment
 
     def read(self, words: Sequence[str]) -> None:
         left = list(words)
         while left:
-            name, value = _option(left)
-            if name in IGNORED:
-                self.wish.ignored.append(name)
+            name, value = _pop_option(left)
+            if name in IGNORED_OPTIONS:
+                self.wish.ignored_options.append(name)
             elif name == "--begin":
-                self.wish.fields["begin_at"] = _begin(value, self.now)
+                self.wish.fields["begin_at"] = _parse_begin_time(value, self.now)
             elif name == "--export":
-                self._export(value)
+                self._read_export(value)
             else:
                 OPTIONS[name](self.wish, name, value)
 
-    def _export(self, value: str) -> None:
+    def _read_export(self, value: str) -> None:
         """NAME takes the value it has here. ALL would send every secret of the shell, so nobody can ask for it."""
         for part in filter(None, value.split(",")):
             name, sign, given = part.partition("=")
             if name in ("ALL", "NONE", "NIL"):
-                self.wish.ignored += ["--export=ALL"] * (name == "ALL")
+                self.wish.ignored_options += ["--export=ALL"] * (name == "ALL")
             elif sign or name in self.environment:
                 self.wish.fields.setdefault("environment", {})[name] = given if sign else self.environment[name]
             else:
                 raise BadOption(f"--export: {name} is not set here")
 
 
-def _option(left: list[str]) -> tuple[str, str]:
+def _pop_option(left: list[str]) -> tuple[str, str]:
     """Take one option and its value off the words."""
     word = left.pop(0)
     if word.startswith("--"):
         name, sign, value = word.partition("=")
     elif word.startswith("-") and len(word) > 1:
-        name, value = SHORT.get(word[:2], word[:2]), word[2:].removeprefix("=")
+        name, value = SHORT_OPTIONS.get(word[:2], word[:2]), word[2:].removeprefix("=")
         sign = value
     else:
         raise BadOption(f"{word!r} is no option")
-    if _known(name) in SWITCHES:
+    if _check_option_name(name) in SWITCHES:
         return name, ""
     if not sign:
         if not left:
@@ -147,10 +147,10 @@ def _option(left: list[str]) -> tuple[str, str]:
     return name, value
 
 
-def _known(name: str) -> str:
-    if name in UNDOABLE:
-        raise BadOption(f"{name}: {UNDOABLE[name]}")
-    if name not in OPTIONS and name not in IGNORED and name not in ("--begin", "--export"):
+def _check_option_name(name: str) -> str:
+    if name in UNSUPPORTED_OPTIONS:
+        raise BadOption(f"{name}: {UNSUPPORTED_OPTIONS[name]}")
+    if name not in OPTIONS and name not in IGNORED_OPTIONS and name not in ("--begin", "--export"):
         raise BadOption(f"{name} is no option that Acme or sbatch knows")
     return name
 
@@ -158,95 +158,95 @@ def _known(name: str) -> str:
 # --- setters
 
 
-def _text(field: str) -> Setter:
-    def put(wish: Wish, name: str, value: str) -> None:
+def _text_setter(field: str) -> OptionSetter:
+    def set_text(wish: SubmitOptions, name: str, value: str) -> None:
         wish.fields[field] = value
 
-    return put
+    return set_text
 
 
-def _number(field: str) -> Setter:
-    def put(wish: Wish, name: str, value: str) -> None:
-        wish.fields[field] = _count(name, value)
+def _number_setter(field: str) -> OptionSetter:
+    def set_number(wish: SubmitOptions, name: str, value: str) -> None:
+        wish.fields[field] = _parse_whole_number(name, value)
 
-    return put
+    return set_number
 
 
-def _always(field: str, value: Any) -> Setter:
-    def put(wish: Wish, name: str, given: str) -> None:
+def _constant_setter(field: str, value: Any) -> OptionSetter:
+    def set_constant(wish: SubmitOptions, name: str, given: str) -> None:
         wish.fields[field] = value
 
-    return put
+    return set_constant
 
 
-def _count(name: str, value: str) -> int:
+def _parse_whole_number(name: str, value: str) -> int:
     if not (value.isascii() and value.removeprefix("-").isdigit()):
         raise BadOption(f"{name}: {value!r} is no whole number")
     return int(value)
 
 
-def _nodes(wish: Wish, name: str, value: str) -> None:
+def _set_nodes(wish: SubmitOptions, name: str, value: str) -> None:
     low, _, high = value.partition("-")
     if high and high != low:
         raise BadOption(f"{name} {value}: Acme places a fixed number of nodes")
-    wish.fields["nodes"] = _count(name, low)
+    wish.fields["nodes"] = _parse_whole_number(name, low)
 
 
-def _gpus_per_node(wish: Wish, name: str, value: str) -> None:
-    model, number = _gpus(name, value)
+def _set_gpus_per_node(wish: SubmitOptions, name: str, value: str) -> None:
+    model, number = _parse_gpus(name, value)
     wish.fields["gpus_per_node"] = number
     if model:
         wish.fields["gpu_model"] = model
 
 
-def _all_gpus(wish: Wish, name: str, value: str) -> None:
-    model, wish.total_gpus = _gpus(name, value)
+def _set_total_gpus(wish: SubmitOptions, name: str, value: str) -> None:
+    model, wish.total_gpus = _parse_gpus(name, value)
     if model:
         wish.fields["gpu_model"] = model
 
 
-def _gpus(name: str, value: str) -> tuple[str, int]:
+def _parse_gpus(name: str, value: str) -> tuple[str, int]:
     """`8` or `h100:8`."""
     model, _, number = value.rpartition(":")
-    return model, _count(name, number)
+    return model, _parse_whole_number(name, number)
 
 
-def _gres(wish: Wish, name: str, value: str) -> None:
+def _set_gres(wish: SubmitOptions, name: str, value: str) -> None:
     """`gpu`, `gpu:8`, `gpu:h100:8`."""
     kind, _, rest = value.partition(":")
     if kind != "gpu" or "," in value:
         raise BadOption(f"{name} {value}: Acme knows gpu only")
     if rest and not rest.rpartition(":")[2].isdigit():
         rest += ":1"
-    _gpus_per_node(wish, name, rest or "1")
+    _set_gpus_per_node(wish, name, rest or "1")
 
 
-def _cpus_per_task(wish: Wish, name: str, value: str) -> None:
-    wish.cpus_per_task = _count(name, value)
+def _set_cpus_per_task(wish: SubmitOptions, name: str, value: str) -> None:
+    wish.cpus_per_task = _parse_whole_number(name, value)
 
 
-def _tasks_per_node(wish: Wish, name: str, value: str) -> None:
-    wish.tasks_per_node = _count(name, value)
+def _set_tasks_per_node(wish: SubmitOptions, name: str, value: str) -> None:
+    wish.tasks_per_node = _parse_whole_number(name, value)
 
 
-def _label(wish: Wish, name: str, value: str) -> None:
+def _set_label(wish: SubmitOptions, name: str, value: str) -> None:
     key, sign, content = value.partition("=")
     if not sign:
         raise BadOption(f"{name} {value}: write NAME=VALUE")
     wish.fields.setdefault("labels", {})[key] = content
 
 
-def _unlimited(field: str) -> Setter:
-    def put(wish: Wish, name: str, value: str) -> None:
+def _time_limit_setter(field: str) -> OptionSetter:
+    def set_time_limit(wish: SubmitOptions, name: str, value: str) -> None:
         if value.upper() not in ("UNLIMITED", "INFINITE"):
             wish.fields[field] = value
 
-    return put
+    return set_time_limit
 
 
-def _begin(value: str, now: datetime) -> str:
+def _parse_begin_time(value: str, now: datetime) -> str:
     """`now+2hours`, or an ISO time; without a zone it means the zone of this machine, as for sbatch."""
-    if match := NOW.fullmatch(value):
+    if match := RELATIVE_TIME_PATTERN.fullmatch(value):
         unit = (match[2] or "seconds").rstrip("s") + "s"
         return (now + timedelta(**{unit: int(match[1])})).astimezone(UTC).isoformat()
     try:
@@ -255,48 +255,48 @@ def _begin(value: str, now: datetime) -> str:
         raise BadOption(f"--begin: {value!r} is neither now+2hours nor a time such as 2026-01-31T08:00") from None
 
 
-OPTIONS: dict[str, Setter] = {
-    "--account": _text("team"),
-    "--team": _text("team"),
-    "--clusters": _text("cluster"),
-    "--cluster": _text("cluster"),
-    "--job-name": _text("name"),
-    "--chdir": _text("workdir"),
-    "--nodes": _nodes,
-    "--cpus-per-task": _cpus_per_task,
-    "--ntasks-per-node": _tasks_per_node,
-    "--gpus": _all_gpus,
-    "--gpus-per-node": _gpus_per_node,
-    "--gres": _gres,
-    "--mem": _text("memory_per_node"),
-    "--time": _unlimited("time_limit"),
-    "--dependency": _text("dependencies"),
-    "--array": _text("array"),
-    "--comment": _text("comment"),
-    "--priority": _number("priority"),
-    "--hold": _always("hold", True),
-    "--requeue": _always("requeue_limit", 3),
-    "--no-requeue": _always("requeue_limit", 0),
-    "--kind": _text("kind"),
-    "--gpu-model": _text("gpu_model"),
-    "--nic-type": _text("nic_type"),
-    "--preemptible": _always("preemptible", True),
-    "--label": _label,
-    "--checkpoint-dir": _text("checkpoint_dir"),
-    "--checkpoint-interval": _text("checkpoint_interval"),
-    "--signal": _text("checkpoint_signal"),
+OPTIONS: dict[str, OptionSetter] = {
+    "--account": _text_setter("team"),
+    "--team": _text_setter("team"),
+    "--clusters": _text_setter("cluster"),
+    "--cluster": _text_setter("cluster"),
+    "--job-name": _text_setter("name"),
+    "--chdir": _text_setter("workdir"),
+    "--nodes": _set_nodes,
+    "--cpus-per-task": _set_cpus_per_task,
+    "--ntasks-per-node": _set_tasks_per_node,
+    "--gpus": _set_total_gpus,
+    "--gpus-per-node": _set_gpus_per_node,
+    "--gres": _set_gres,
+    "--mem": _text_setter("memory_per_node"),
+    "--time": _time_limit_setter("time_limit"),
+    "--dependency": _text_setter("dependencies"),
+    "--array": _text_setter("array"),
+    "--comment": _text_setter("comment"),
+    "--priority": _number_setter("priority"),
+    "--hold": _constant_setter("hold", True),
+    "--requeue": _constant_setter("requeue_limit", 3),
+    "--no-requeue": _constant_setter("requeue_limit", 0),
+    "--kind": _text_setter("kind"),
+    "--gpu-model": _text_setter("gpu_model"),
+    "--nic-type": _text_setter("nic_type"),
+    "--preemptible": _constant_setter("preemptible", True),
+    "--label": _set_label,
+    "--checkpoint-dir": _text_setter("checkpoint_dir"),
+    "--checkpoint-interval": _text_setter("checkpoint_interval"),
+    "--signal": _text_setter("checkpoint_signal"),
 }
 SWITCHES = frozenset({"--hold", "--requeue", "--no-requeue", "--preemptible", "--exclusive"})
 # Leaving these out would do what the caller asked not to be done
-UNDOABLE = {"--test-only": "Acme cannot try a submission, so nothing was submitted"}
-IGNORED = frozenset(
+UNSUPPORTED_OPTIONS = {"--test-only": "Acme cannot try a submission, so nothing was submitted"}
+IGNORED_OPTIONS = frozenset(
     {
         *("--partition", "--qos", "--output", "--error", "--input", "--ntasks", "--constraint", "--nodelist"),
         *("--exclude", "--reservation", "--mail-type", "--mail-user", "--open-mode", "--exclusive"),
         *("--mem-per-cpu", "--mem-per-gpu", "--cpus-per-gpu", "--ntasks-per-gpu", "--nice", "--licenses"),
     }
 )
-SHORT = {
+SHORT_OPTIONS = {
     "-A": "--account",
     "-M": "--clusters",
     "-J": "--job-name",

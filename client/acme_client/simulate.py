@@ -9,27 +9,35 @@ import typer
 
 from acme_client import table
 from acme_client.api import Acme
-from acme_client.terminal import Form, FormOption, bar, print_rows, say, server_of, usage
+from acme_client.terminal import (
+    OutputFormat,
+    OutputOption,
+    client_from_context,
+    exit_with_usage_error,
+    print_message,
+    print_rows,
+    progress_bar,
+)
 
 POLL_S = 1.0
-UNFINISHED = ("PENDING", "RUNNING")
+UNFINISHED_STATES = ("PENDING", "RUNNING")
 
-COLUMNS: list[table.Column] = [
+SIMULATION_COLUMNS: list[table.TableColumn] = [
     ("POLICY", lambda row: row["policy"]),
     ("JOBS", lambda row: row["jobs"]),
-    ("JCT_MEAN", lambda row: table.clock(row["jct_s"]["mean"])),
-    ("QUEUE_MEAN", lambda row: table.clock(row["queue_s"]["mean"])),
-    ("QUEUE_P99", lambda row: table.clock(row["queue_s"]["p99"])),
-    ("MAKESPAN", lambda row: table.clock(row["makespan_s"])),
+    ("JCT_MEAN", lambda row: table.format_duration(row["jct_s"]["mean"])),
+    ("QUEUE_MEAN", lambda row: table.format_duration(row["queue_s"]["mean"])),
+    ("QUEUE_P99", lambda row: table.format_duration(row["queue_s"]["p99"])),
+    ("MAKESPAN", lambda row: table.format_duration(row["makespan_s"])),
     ("UTIL%", lambda row: f"{100 * row['utilisation']:.1f}"),
     ("FRAG%", lambda row: f"{100 * row['fragmentation']:.1f}"),
     ("PREEMPTED", lambda row: row["preemptions"]),
 ]
-MORE: list[table.Column] = [
-    ("JCT_P50", lambda row: table.clock(row["jct_s"]["p50"])),
-    ("JCT_P99", lambda row: table.clock(row["jct_s"]["p99"])),
-    ("QUEUE_P50", lambda row: table.clock(row["queue_s"]["p50"])),
-    ("QUEUE_P90", lambda row: table.clock(row["queue_s"]["p90"])),
+WIDE_COLUMNS: list[table.TableColumn] = [
+    ("JCT_P50", lambda row: table.format_duration(row["jct_s"]["p50"])),
+    ("JCT_P99", lambda row: table.format_duration(row["jct_s"]["p99"])),
+    ("QUEUE_P50", lambda row: table.format_duration(row["queue_s"]["p50"])),
+    ("QUEUE_P90", lambda row: table.format_duration(row["queue_s"]["p90"])),
     ("SLOWDOWN", lambda row: f"{row['fairness']['mean_slowdown']:.2f}"),
     ("JAIN", lambda row: f"{row['fairness']['jain']:.3f}"),
     ("BROKEN", lambda row: row["faults"]["jobs"]),
@@ -55,12 +63,12 @@ def simulate(
     seed: Annotated[int | None, typer.Option("--seed")] = None,
     id: Annotated[str, typer.Option("--id", help="Wait for one that was asked for before.")] = "",
     wait: Annotated[bool, typer.Option(help="Without it only the id is printed.")] = True,
-    output: FormOption = Form.TABLE,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Replay a trace under other policies, and compare them."""
     if bool(trace) == bool(id):
-        usage("give a trace such as acme:seren, or the --id of a simulation, one of the two")
-    acme = server_of(ctx)
+        exit_with_usage_error("give a trace such as acme:seren, or the --id of a simulation, one of the two")
+    acme = client_from_context(ctx)
     if trace:
         asked = {"trace": trace, "policies": [name.strip() for name in policy.split(",")], "jobs": jobs, "days": days}
         asked |= {"cluster": cluster, "team": team, "nodes": nodes, "gpus_per_node": gpus_per_node, "seed": seed}
@@ -69,31 +77,35 @@ def simulate(
     else:
         said = acme.get(f"simulations/{id}/")
     if not wait:
-        typer.echo(table.as_json(said) if output == Form.JSON else said["id"])
+        typer.echo(table.format_json(said) if output == OutputFormat.JSON else said["id"])
         return
-    _show(_ended(acme, said["id"]), output)
+    _print_simulation(_wait_for_simulation(acme, said["id"]), output)
 
 
-def _ended(acme: Acme, id: str) -> dict[str, Any]:
+def _wait_for_simulation(acme: Acme, id: str) -> dict[str, Any]:
     """Whoever stops waiting has not stopped it: others may have asked for the same, and it can be looked at later."""
     try:
-        with bar("simulate") as progress:
-            while (said := acme.get(f"simulations/{id}/"))["state"] in UNFINISHED:
+        with progress_bar("simulate") as progress:
+            while (said := acme.get(f"simulations/{id}/"))["state"] in UNFINISHED_STATES:
                 progress(said["progress"], 100)
                 time.sleep(POLL_S)
             return dict(said)
     except KeyboardInterrupt:
-        say(f"{id} goes on; acme simulate --id {id} waits for it again.")
+        print_message(f"{id} goes on; acme simulate --id {id} waits for it again.")
         raise typer.Exit(130) from None
 
 
-def _show(said: dict[str, Any], output: Form) -> None:
-    if output == Form.JSON:
-        typer.echo(table.as_json(said))
+def _print_simulation(said: dict[str, Any], output: OutputFormat) -> None:
+    if output == OutputFormat.JSON:
+        typer.echo(table.format_json(said))
     elif said["result"]:
-        print_rows(COLUMNS + (MORE if output in (Form.WIDE, Form.CSV) else []), said["result"]["runs"], output)
+        print_rows(
+            SIMULATION_COLUMNS + (WIDE_COLUMNS if output in (OutputFormat.WIDE, OutputFormat.CSV) else []),
+            said["result"]["runs"],
+            output,
+        )
     if not said["result"]:
-        say(f"{said['id']} is {said['state']}" + (f": {said['error']}" if said["error"] else "."))
+        print_message(f"{said['id']} is {said['state']}" + (f": {said['error']}" if said["error"] else "."))
         raise typer.Exit(1)
 
 

@@ -11,13 +11,13 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
-Row = Mapping[str, Any]
-Column = tuple[str, Callable[[Row], Any]]
+TableRow = Mapping[str, Any]
+TableColumn = tuple[str, Callable[[TableRow], Any]]
 
 # Terminals obey these characters: a job's name must not be able to send any
-UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
-CODES = {
+STATE_CODES = {
     "PD": "PENDING",
     "R": "RUNNING",
     "S": "SUSPENDED",
@@ -33,22 +33,22 @@ CODES = {
 }
 
 
-def clean(value: Any) -> str:
-    return UNSAFE.sub("\N{REPLACEMENT CHARACTER}", "" if value is None else str(value))
+def clean_text(value: Any) -> str:
+    return CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", "" if value is None else str(value))
 
 
-ESCAPES = re.compile(
+ESCAPE_SEQUENCES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)?|\x1b[ -/]*[0-~]|\x9b[0-?]*[ -/]*[@-~]"
 )
 
 
-def clean_lines(text: str) -> str:
+def clean_log_text(text: str) -> str:
     """What a job printed, for a terminal that it must not steer: newlines and tabs stay, its colours do not."""
-    kept = ESCAPES.sub("", text.replace("\r\n", "\n")).split("\n")
-    return "\n".join("\t".join(clean(cell) for cell in line.rpartition("\r")[2].split("\t")) for line in kept)
+    kept = ESCAPE_SEQUENCES.sub("", text.replace("\r\n", "\n")).split("\n")
+    return "\n".join("\t".join(clean_text(cell) for cell in line.rpartition("\r")[2].split("\t")) for line in kept)
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`D-HH:MM:SS`; below an hour `M:SS`, as squeue does it."""
     total = max(0, int(seconds))
     days, rest = divmod(total, 86400)
@@ -59,35 +59,35 @@ def clock(seconds: float) -> str:
     return f"{hours}:{short}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
-def elapsed(row: Row, now: datetime) -> str:
+def elapsed_time(row: TableRow, now: datetime) -> str:
     if not row["started_at"]:
         return "0:00"
     end = datetime.fromisoformat(row["ended_at"]) if row["ended_at"] else now
-    return clock((end - datetime.fromisoformat(row["started_at"])).total_seconds())
+    return format_duration((end - datetime.fromisoformat(row["started_at"])).total_seconds())
 
 
-def where(row: Row) -> str:
+def nodelist_or_reason(row: TableRow) -> str:
     """NODELIST(REASON)."""
     return f"({row['reason'] or 'None'})" if row["state"] == "PENDING" else str(row["nodelist"])
 
 
-def job_columns(now: datetime, wide: bool) -> list[Column]:
-    columns: list[Column] = [
+def job_columns(now: datetime, wide: bool) -> list[TableColumn]:
+    columns: list[TableColumn] = [
         ("JOBID", lambda row: row["id"]),
         ("CLUSTER", lambda row: row["cluster"]),
         ("NAME", lambda row: row["name"]),
         ("USER", lambda row: row["user"]),
         ("ST", lambda row: row["code"]),
-        ("TIME", lambda row: elapsed(row, now)),
+        ("TIME", lambda row: elapsed_time(row, now)),
         ("NODES", lambda row: row["nodes"]),
-        ("NODELIST(REASON)", where),
+        ("NODELIST(REASON)", nodelist_or_reason),
     ]
-    more: list[Column] = [
+    more: list[TableColumn] = [
         ("ACCOUNT", lambda row: row["team"]),
         ("KIND", lambda row: row["kind"]),
         ("GPUS", lambda row: row["gpus"]),
         ("PRIORITY", lambda row: row["priority"]),
-        ("TIMELIMIT", lambda row: clock(row["time_limit"]) if row["time_limit"] is not None else "UNLIMITED"),
+        ("TIMELIMIT", lambda row: format_duration(row["time_limit"]) if row["time_limit"] is not None else "UNLIMITED"),
         ("SUBMIT", lambda row: row["submitted_at"]),
         ("START", lambda row: row["started_at"]),
         ("WHY", lambda row: row["why"]),
@@ -95,7 +95,7 @@ def job_columns(now: datetime, wide: bool) -> list[Column]:
     return columns + more if wide else columns
 
 
-NODE_COLUMNS: list[Column] = [
+NODE_COLUMNS: list[TableColumn] = [
     ("NODE", lambda row: row["id"]),
     ("STATE", lambda row: row["code"]),
     ("GPUS", lambda row: f"{row['gpus_held']}/{row['gpus']}"),
@@ -106,17 +106,19 @@ NODE_COLUMNS: list[Column] = [
     ("REASON", lambda row: row["reason"]),
     ("BY", lambda row: row["reason_by"]),
 ]
-OUTCOME_COLUMNS: list[Column] = [
+OUTCOME_COLUMNS: list[TableColumn] = [
     ("JOBID", lambda row: row["id"]),
     ("DONE", lambda row: "yes" if row["done"] else "no"),
     ("ERROR", lambda row: row.get("error", "")),
 ]
-GROUP_COLUMNS: list[Column] = [(name, itemgetter(name)) for name in ("CLUSTER", "NODES", "STATE", "GPUS", "NODELIST")]
+GROUP_COLUMNS: list[TableColumn] = [
+    (name, itemgetter(name)) for name in ("CLUSTER", "NODES", "STATE", "GPUS", "NODELIST")
+]
 
 
-def groups(nodes: Sequence[Row]) -> list[Row]:
+def group_nodes(nodes: Sequence[TableRow]) -> list[TableRow]:
     """sinfo's summary: the nodes of a cluster that are alike, in one line."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    found: dict[tuple[str, str], list[TableRow]] = {}
     for node in nodes:
         found.setdefault((node["cluster"], node["code"]), []).append(node)
     return [
@@ -125,13 +127,13 @@ def groups(nodes: Sequence[Row]) -> list[Row]:
             "NODES": len(alike),
             "STATE": state,
             "GPUS": f"{sum(node['gpus_held'] for node in alike)}/{sum(node['gpus'] for node in alike)}",
-            "NODELIST": hostlist([node["name"] for node in alike]),
+            "NODELIST": format_hostlist([node["name"] for node in alike]),
         }
         for (cluster, state), alike in found.items()
     ]
 
 
-def hostlist(names: Sequence[str]) -> str:
+def format_hostlist(names: Sequence[str]) -> str:
     """`gpu[001-016,020]`; names that end in no number stand for themselves."""
     plain: list[str] = []
     numbered: dict[tuple[str, int], list[int]] = {}
@@ -141,10 +143,12 @@ def hostlist(names: Sequence[str]) -> str:
             numbered.setdefault((match[1], len(match[2])), []).append(int(match[2]))
         else:
             plain.append(name)
-    return ",".join(plain + [_range(prefix, width, sorted(found)) for (prefix, width), found in numbered.items()])
+    return ",".join(
+        plain + [_format_hostlist_range(prefix, width, sorted(found)) for (prefix, width), found in numbered.items()]
+    )
 
 
-def _range(prefix: str, width: int, numbers: Sequence[int]) -> str:
+def _format_hostlist_range(prefix: str, width: int, numbers: Sequence[int]) -> str:
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -157,32 +161,32 @@ def _range(prefix: str, width: int, numbers: Sequence[int]) -> str:
     return f"{prefix}[{','.join(parts)}]"
 
 
-def lines(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    cells = [[title for title, _ in columns], *([clean(read(row)) for _, read in columns] for row in rows)]
+def format_table(columns: Sequence[TableColumn], rows: Sequence[TableRow]) -> str:
+    cells = [[title for title, _ in columns], *([clean_text(read(row)) for _, read in columns] for row in rows)]
     widths = [max(len(line[place]) for line in cells) for place in range(len(columns))]
     return "\n".join(
         " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
     )
 
 
-def as_csv(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+def format_csv(columns: Sequence[TableColumn], rows: Sequence[TableRow]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([title for title, _ in columns])
-    writer.writerows([_harmless(clean(read(row))) for _, read in columns] for row in rows)
+    writer.writerows([_escape_formula(clean_text(read(row))) for _, read in columns] for row in rows)
     return text.getvalue().rstrip("\n")
 
 
-def _harmless(cell: str) -> str:
+def _escape_formula(cell: str) -> str:
     """A spreadsheet would take it for a formula."""
     return f"'{cell}" if cell[:1] in ("=", "+", "@") else cell
 
 
-def as_json(value: Any) -> str:
+def format_json(value: Any) -> str:
     return json.dumps(value, indent=2)
 
 
-def course(told: Row, saved: Sequence[Row]) -> dict[str, str]:
+def progress_fields(told: TableRow, saved: Sequence[TableRow]) -> dict[str, str]:
     """Step, loss and last save of a job, those of them that are known. What its log says of a save counts for nothing
     where it reports its saves, and is forgotten with all else that its log told once it reports a step."""
     newest, by_log = told["newest"] or {}, ", as its log says" if told["source"] else ""
@@ -200,22 +204,22 @@ def course(told: Row, saved: Sequence[Row]) -> dict[str, str]:
     return found
 
 
-def details(row: Row) -> str:
+def format_details(row: TableRow) -> str:
     width = max(map(len, row))
-    return "\n".join(f"{name.ljust(width)}  {_detail(value)}" for name, value in row.items())
+    return "\n".join(f"{name.ljust(width)}  {_format_detail(value)}" for name, value in row.items())
 
 
-def _detail(value: Any) -> str:
+def _format_detail(value: Any) -> str:
     if isinstance(value, dict):
-        return " ".join(f"{clean(name)}={clean(one)}" for name, one in value.items())
+        return " ".join(f"{clean_text(name)}={clean_text(one)}" for name, one in value.items())
     if isinstance(value, list):
-        return ",".join(map(clean, value))
+        return ",".join(map(clean_text, value))
     if isinstance(value, str) and "\n" in value:
-        return "".join(f"\n    {clean(line)}" for line in value.splitlines())
-    return clean(value)
+        return "".join(f"\n    {clean_text(line)}" for line in value.splitlines())
+    return clean_text(value)
 
 
-def expand(ids: Sequence[str]) -> list[str]:
+def expand_task_ids(ids: Sequence[str]) -> list[str]:
     """`ID_[0-3,7]` is five tasks."""
     found: list[str] = []
     for id in ids:

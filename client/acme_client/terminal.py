@@ -15,63 +15,65 @@ from rich.progress import Progress
 from acme_client import table
 from acme_client.api import Acme
 
-errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+error_console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
-class Form(StrEnum):
+class OutputFormat(StrEnum):
     TABLE = "table"
     WIDE = "wide"
     CSV = "csv"
     JSON = "json"
 
 
-FormOption = Annotated[Form, typer.Option("--output", "-o", help="How it is printed.")]
+OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="How it is printed.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Kept in the record, with your name.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
-Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs or arrays, or ranges of tasks: ID_[0-7].")]
-Filters = Annotated[
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
+IdsArgument = Annotated[list[str] | None, typer.Argument(help="Ids of jobs or arrays, or ranges of tasks: ID_[0-7].")]
+FilterOption = Annotated[
     list[str] | None, typer.Option("--filter", "-f", help="Instead of ids: state=PENDING, user=ada, name__contains=x.")
 ]
 
 
-def say(sentence: str) -> None:
-    errors.print(f"acme: {table.clean(sentence)}")
+def print_message(sentence: str) -> None:
+    error_console.print(f"acme: {table.clean_text(sentence)}")
 
 
-def usage(sentence: str) -> NoReturn:
-    say(sentence)
+def exit_with_usage_error(sentence: str) -> NoReturn:
+    print_message(sentence)
     raise typer.Exit(2)
 
 
-def server_of(ctx: typer.Context) -> Acme:
+def client_from_context(ctx: typer.Context) -> Acme:
     """The context carries another way to the server in tests."""
     return Acme.configured(ctx.obj if isinstance(ctx.obj, httpx.BaseTransport) else None)
 
 
-def print_rows(columns: Sequence[table.Column], rows: Sequence[table.Row], output: Form, alone: bool = False) -> None:
-    if output == Form.JSON:
-        typer.echo(table.as_json(rows[0] if alone else rows))
-    elif output == Form.CSV:
-        typer.echo(table.as_csv(columns, rows))
+def print_rows(
+    columns: Sequence[table.TableColumn], rows: Sequence[table.TableRow], output: OutputFormat, alone: bool = False
+) -> None:
+    if output == OutputFormat.JSON:
+        typer.echo(table.format_json(rows[0] if alone else rows))
+    elif output == OutputFormat.CSV:
+        typer.echo(table.format_csv(columns, rows))
     else:
-        typer.echo(table.lines(columns, rows))
+        typer.echo(table.format_table(columns, rows))
 
 
-def pairs(filters: list[str]) -> dict[str, Any]:
+def parse_filters(filters: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one in filters:
         name, sign, value = one.partition("=")
         if not sign:
-            usage(f"{one} is no filter; write NAME=VALUE")
+            exit_with_usage_error(f"{one} is no filter; write NAME=VALUE")
         found.setdefault(name, []).append(value)
     return found
 
 
 @contextmanager
-def bar(title: str) -> Iterator[Callable[[float, float], None]]:
+def progress_bar(title: str) -> Iterator[Callable[[float, float], None]]:
     """On a terminal only, and on standard error; short work shows none."""
     with Progress(
-        *Progress.get_default_columns(), console=errors, transient=True, disable=not errors.is_terminal
+        *Progress.get_default_columns(), console=error_console, transient=True, disable=not error_console.is_terminal
     ) as shown:
         task = shown.add_task(title, total=None)
         yield lambda done, of: shown.update(task, completed=done, total=of)

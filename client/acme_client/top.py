@@ -18,47 +18,47 @@ from acme_client import table
 from acme_client.api import Acme, Unreachable
 
 LIVE_STATES = "RUNNING,SUSPENDED"
-NODES_EVERY_S = 10.0
-TAKES_NO_WORK = ("down", "drain", "drng", "fail", "maint", "unk")
-HEAD_LINES = 4
+NODES_REFRESH_S = 10.0
+UNAVAILABLE_CODES = ("down", "drain", "drng", "fail", "maint", "unk")
+HEADER_LINES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class LiveSnapshot:
     at: datetime
-    nodes: Sequence[table.Row] = ()
-    running: Sequence[table.Row] = ()
-    waiting: Sequence[table.Row] = ()
+    nodes: Sequence[table.TableRow] = ()
+    running: Sequence[table.TableRow] = ()
+    waiting: Sequence[table.TableRow] = ()
     trouble: str = ""
 
 
 @dataclass(kw_only=True)
-class Looking:
+class LiveStatusReader:
     """Asks the server; the nodes, which are many and change seldom, not every time."""
 
     acme: Acme
     query: dict[str, Any] = field(default_factory=dict)
-    nodes: list[table.Row] = field(default_factory=list)
+    nodes: list[table.TableRow] = field(default_factory=list)
     nodes_at: float = float("-inf")
 
-    def look(self, rows: int, clock: Callable[[], float] = time.monotonic) -> Seen:
+    def look(self, rows: int, clock: Callable[[], float] = time.monotonic) -> LiveSnapshot:
         now = datetime.now(UTC)
-        if clock() - self.nodes_at >= NODES_EVERY_S:
+        if clock() - self.nodes_at >= NODES_REFRESH_S:
             fields = {"fields": "cluster,name,code,gpus,gpus_held"}
             cluster = {"cluster": self.query["cluster"]} if "cluster" in self.query else {}
             self.nodes = list(self.acme.pages("nodes/", fields | cluster, 100_000))
             self.nodes_at = clock()
-        running = self._jobs({"state__in": LIVE_STATES, "ordering": "-started_at"}, rows)
-        waiting = self._jobs({"state": "PENDING", "ordering": "-priority,submitted_at"}, rows)
-        return Seen(at=now, nodes=self.nodes, running=running, waiting=waiting)
+        running = self._read_jobs({"state__in": LIVE_STATES, "ordering": "-started_at"}, rows)
+        waiting = self._read_jobs({"state": "PENDING", "ordering": "-priority,submitted_at"}, rows)
+        return LiveSnapshot(at=now, nodes=self.nodes, running=running, waiting=waiting)
 
-    def _jobs(self, wanted: dict[str, Any], rows: int) -> list[table.Row]:
+    def _read_jobs(self, wanted: dict[str, Any], rows: int) -> list[table.TableRow]:
         return list(self.acme.pages("jobs/", self.query | wanted, rows))
 
 
-def view(seen: Seen, lines: int) -> Group:
+def render_snapshot(seen: LiveSnapshot, lines: int) -> Group:
     """All of it in so many lines."""
-    room = max(4, lines - HEAD_LINES - len({node["cluster"] for node in seen.nodes}))
+    room = max(4, lines - HEADER_LINES - len({node["cluster"] for node in seen.nodes}))
     waiting = min(len(seen.waiting), max(room // 2, room - len(seen.running)))
     columns = table.job_columns(seen.at, wide=False)
     shown = [*seen.running[: room - waiting], *seen.waiting[:waiting]]
@@ -67,41 +67,43 @@ def view(seen: Seen, lines: int) -> Group:
         jobs.add_column(title, no_wrap=True, overflow="ellipsis", ratio=4 if title == "NODELIST(REASON)" else None)
     for row in shown:
         style = "dim" if row["state"] == "PENDING" else ""
-        jobs.add_row(*(Text(table.clean(read(row))) for _, read in columns), style=style)
+        jobs.add_row(*(Text(table.clean_text(read(row))) for _, read in columns), style=style)
     head = [Text(f"acme  {seen.at:%H:%M:%S} UTC   q or Ctrl-C ends", style="bold")]
-    head += [Text(f"stale: {table.clean(seen.trouble)}", style="red")] if seen.trouble else []
-    return Group(*head, *(capacity(name, nodes) for name, nodes in clusters(seen.nodes).items()), Text(""), jobs)
+    head += [Text(f"stale: {table.clean_text(seen.trouble)}", style="red")] if seen.trouble else []
+    return Group(
+        *head, *(capacity_line(name, nodes) for name, nodes in nodes_by_cluster(seen.nodes).items()), Text(""), jobs
+    )
 
 
-def clusters(nodes: Sequence[table.Row]) -> dict[str, list[table.Row]]:
-    found: dict[str, list[table.Row]] = {}
+def nodes_by_cluster(nodes: Sequence[table.TableRow]) -> dict[str, list[table.TableRow]]:
+    found: dict[str, list[table.TableRow]] = {}
     for node in nodes:
         found.setdefault(node["cluster"], []).append(node)
     return found
 
 
-def capacity(name: str, nodes: Sequence[table.Row]) -> Text:
+def capacity_line(name: str, nodes: Sequence[table.TableRow]) -> Text:
     """`seren  gpus 120/256 [#####.....]  nodes: 12 alloc, 3 idle, 1 drain`"""
     held, total = (sum(node[field] for node in nodes) for field in ("gpus_held", "gpus"))
     filled = round(20 * held / total) if total else 0
     codes = Counter(str(node["code"]).rstrip("*") for node in nodes)
-    line = Text(f"{table.clean(name):12} gpus {held}/{total} [{'#' * filled}{'.' * (20 - filled)}]  nodes: ")
+    line = Text(f"{table.clean_text(name):12} gpus {held}/{total} [{'#' * filled}{'.' * (20 - filled)}]  nodes: ")
     for place, (code, count) in enumerate(codes.most_common()):
-        style = "bold red" if code in TAKES_NO_WORK else ""
-        line.append(", " if place else "").append(f"{count} {table.clean(code)}", style=style)
+        style = "bold red" if code in UNAVAILABLE_CODES else ""
+        line.append(", " if place else "").append(f"{count} {table.clean_text(code)}", style=style)
     return line
 
 
-def show(looking: Looking, every_s: float, console: Console, ended: Callable[[float], bool]) -> None:
+def show_live_view(looking: LiveStatusReader, every_s: float, console: Console, ended: Callable[[float], bool]) -> None:
     """Until `ended`, which waits so many seconds for a key. A server that is away leaves the last view, and says so."""
     seen = looking.look(console.height)
-    with Live(view(seen, console.height), console=console, screen=True, auto_refresh=False) as live:
+    with Live(render_snapshot(seen, console.height), console=console, screen=True, auto_refresh=False) as live:
         live.refresh()
         while not ended(every_s):
             try:
                 seen = looking.look(console.height)
             except Unreachable as error:
-                seen = Seen(
+                seen = LiveSnapshot(
                     at=seen.at, nodes=seen.nodes, running=seen.running, waiting=seen.waiting, trouble=str(error)
                 )
-            live.update(view(seen, console.height), refresh=True)
+            live.update(render_snapshot(seen, console.height), refresh=True)

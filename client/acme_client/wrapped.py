@@ -25,85 +25,85 @@ import httpx
 
 from acme_client import stacks
 
-SITE = Path(__file__).parent / "site"
-PASSED_ON = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "CONT", "WINCH")
-CANNOT_START = 127
-SPY_S = 20.0
-PATIENCE_S = 300.0  # with a server that does not answer
+SITE_DIRECTORY = Path(__file__).parent / "site"
+FORWARDED_SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "CONT", "WINCH")
+EXIT_CANNOT_START = 127
+PY_SPY_TIMEOUT_S = 20.0
+ANNOUNCE_TIMEOUT_S = 300.0  # with a server that does not answer
 
 
-def execute(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
+def run_wrapped_command(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
     """Run it, and return its exit code; by a signal, 128 and the signal, as shells do."""
-    word = environment.get(stacks.WORD) or stacks.USUAL
-    number = stacks.number_of(word)
+    word = environment.get(stacks.SIGNAL_VARIABLE) or stacks.DEFAULT_SIGNAL
+    number = stacks.signal_number(word)
     if number:
         signal.signal(number, signal.SIG_IGN)  # inherited: nobody below dies of it
     try:
-        child = subprocess.Popen(command, env=_environment(environment, word))  # noqa: S603 - that is its purpose
+        child = subprocess.Popen(command, env=_child_environment(environment, word))  # noqa: S603 - that is its purpose
     except OSError as error:
         print(f"acme exec: {command[0]}: {error.strerror}", file=sys.stderr)
-        return CANNOT_START
-    for name in PASSED_ON:
-        _pass_on(int(getattr(signal, f"SIG{name}")), child.pid)
+        return EXIT_CANNOT_START
+    for name in FORWARDED_SIGNALS:
+        _forward_signal(int(getattr(signal, f"SIG{name}")), child.pid)
     if number:
-        signal.signal(number, lambda *_: _ask(number))
-        threading.Thread(target=declare, args=(word, environment), daemon=True).start()
+        signal.signal(number, lambda *_: _request_stacks(number))
+        threading.Thread(target=announce_stacks, args=(word, environment), daemon=True).start()
     status = child.wait()
     return 128 - status if status < 0 else status
 
 
-def _environment(environment: Mapping[str, str], word: str) -> dict[str, str]:
-    path = [str(SITE), *filter(None, [environment.get("PYTHONPATH", "")])]
+def _child_environment(environment: Mapping[str, str], word: str) -> dict[str, str]:
+    path = [str(SITE_DIRECTORY), *filter(None, [environment.get("PYTHONPATH", "")])]
     # Lines reach the log as they are written: a hang of who writes by blocks is found late, or never
     return {
         "PYTHONUNBUFFERED": "1",
         **environment,
         "PYTHONPATH": os.pathsep.join(path),
-        stacks.WORD: word,
-        stacks.TELLS: "1",
+        stacks.SIGNAL_VARIABLE: word,
+        stacks.PARENT_ANNOUNCES_VARIABLE: "1",
     }
 
 
-def _pass_on(number: int, child: int) -> None:
-    def passed(received: int, frame: FrameType | None) -> None:
+def _forward_signal(number: int, child: int) -> None:
+    def forward_to_child(received: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, received)
 
-    signal.signal(number, passed)
+    signal.signal(number, forward_to_child)
 
 
-def _ask(number: int) -> None:
+def _request_stacks(number: int) -> None:
     """Everybody below us: who listens gets the signal, of other Python processes py-spy tells."""
     mute = []
     for pid in stacks.descendants(os.getpid()):
-        if stacks.catches(pid, number):
+        if stacks.catches_signal(pid, number):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-        elif stacks.is_python(pid):
+        elif stacks.is_python_process(pid):
             mute.append(pid)
     if mute and (spy := shutil.which("py-spy")):
-        threading.Thread(target=_spy, args=(spy, mute), daemon=True).start()
+        threading.Thread(target=_dump_with_py_spy, args=(spy, mute), daemon=True).start()
 
 
-def _spy(spy: str, pids: Sequence[int]) -> None:
+def _dump_with_py_spy(spy: str, pids: Sequence[int]) -> None:
     for pid in pids:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             done = subprocess.run(  # noqa: S603 - found on the path, with a number
-                [spy, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=SPY_S, check=False
+                [spy, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=PY_SPY_TIMEOUT_S, check=False
             )
-            stacks.tell(done.stdout if not done.returncode else "", stacks.rank_of(pid), pid, 2)
+            stacks.write_stacks(done.stdout if not done.returncode else "", stacks.process_rank(pid), pid, 2)
 
 
-def declare(word: str, environment: Mapping[str, str], transport: httpx.BaseTransport | None = None) -> bool:
+def announce_stacks(word: str, environment: Mapping[str, str], transport: httpx.BaseTransport | None = None) -> bool:
     """The first rank says, once, that its attempt can be asked; while nobody whom the signal reaches dies of it."""
     url, token = environment.get("ACME_URL", ""), environment.get("ACME_PROGRESS_TOKEN", "")
-    if not (url and token) or any(environment.get(name, "0") != "0" for name in stacks.RANKS):
+    if not (url and token) or any(environment.get(name, "0") != "0" for name in stacks.RANK_VARIABLES):
         return False
-    said = stacks.aimed(word, environment)
-    until = time.monotonic() + PATIENCE_S
+    said = stacks.slurm_signal_spec(word, environment)
+    until = time.monotonic() + ANNOUNCE_TIMEOUT_S
     headers = {"Authorization": f"Bearer {token}", "User-Agent": "acme-client"}
     with httpx.Client(base_url=f"{url.rstrip('/')}/api/v1/", headers=headers, timeout=20, transport=transport) as http:
-        while stacks.survives(said, environment):
+        while stacks.is_signal_safe(said, environment):
             try:
                 answer = http.post("progress/", json={"stacks": said})
             except httpx.HTTPError:

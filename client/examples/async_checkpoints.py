@@ -17,11 +17,11 @@ from acme_client.checkpointing import AsyncCheckpointer
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 STEPS = int(os.environ.get("STEPS", "1000"))
-EVERY = int(os.environ.get("CHECKPOINT_EVERY", "50"))
-HOME = os.environ.get("CHECKPOINT_DIR", "checkpoints")
+CHECKPOINT_STEPS = int(os.environ.get("CHECKPOINT_EVERY", "50"))
+CHECKPOINT_DIRECTORY = os.environ.get("CHECKPOINT_DIR", "checkpoints")
 
 
-def now(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def training_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     model_state, optimizer_state = get_state_dict(model, optimizer)
     return {"model": model_state, "optimizer": optimizer_state}
 
@@ -31,8 +31,8 @@ def main() -> None:
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     model = torch.nn.Linear(256, 256)
     optimizer = torch.optim.AdamW(model.parameters())
-    with Run() as run, AsyncCheckpointer(HOME, run) as saving:
-        state = now(model, optimizer)
+    with Run() as run, AsyncCheckpointer(CHECKPOINT_DIRECTORY, run) as saving:
+        state = training_state(model, optimizer)
         last = saving.restore(state) or 0
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         for step in range(last + 1, STEPS + 1):
@@ -42,8 +42,8 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             run.step(step, loss=loss, step_time_s=time.perf_counter() - began)
-            if step % EVERY == 0 or run.stop_as:
-                saving.save(now(model, optimizer), step)
+            if step % CHECKPOINT_STEPS == 0 or run.stop_as:
+                saving.save(training_state(model, optimizer), step)
             if run.stop_as:
                 saving.wait()  # what was asked for is durable before it leaves
                 return

@@ -15,33 +15,33 @@ from pathlib import Path
 from acme_client import Run
 
 STEPS = int(os.environ.get("STEPS", "1000"))
-EVERY = int(os.environ.get("CHECKPOINT_EVERY", "100"))
-HOME = Path(os.environ.get("CHECKPOINT_DIR", "checkpoints"))
+CHECKPOINT_STEPS = int(os.environ.get("CHECKPOINT_EVERY", "100"))
+CHECKPOINT_DIRECTORY = Path(os.environ.get("CHECKPOINT_DIR", "checkpoints"))
 
 
-def newest() -> tuple[Path | None, int]:
+def newest_checkpoint() -> tuple[Path | None, int]:
     """The newest checkpoint and its step; None and -1 for a first start."""
-    found = sorted(HOME.glob("step-*.json"))
+    found = sorted(CHECKPOINT_DIRECTORY.glob("step-*.json"))
     return (found[-1], json.loads(found[-1].read_text())["step"]) if found else (None, -1)
 
 
 def save(step: int, loss: float) -> Path:
     """Written beside it and moved, so that a checkpoint is whole or not there."""
-    HOME.mkdir(parents=True, exist_ok=True)
-    path = HOME / f"step-{step:08d}.json"
+    CHECKPOINT_DIRECTORY.mkdir(parents=True, exist_ok=True)
+    path = CHECKPOINT_DIRECTORY / f"step-{step:08d}.json"
     path.with_suffix(".new").write_text(json.dumps({"step": step, "loss": loss}))
     return path.with_suffix(".new").replace(path)
 
 
 def main() -> None:
-    path, last = newest()
+    path, last = newest_checkpoint()
     print(f"going on after step {last} from {path}" if path else "a first start", flush=True)
     with Run() as run:
         for step in range(last + 1, STEPS):
             began = time.perf_counter()
             loss = 2.0 + 8.0 * math.exp(-step / 300) + random.uniform(-0.05, 0.05)  # a model would go here
             run.step(step, loss=loss, tokens=(step + 1) * 4096, step_time_s=time.perf_counter() - began)
-            if (step + 1) % EVERY == 0:
+            if (step + 1) % CHECKPOINT_STEPS == 0:
                 run.checkpoint_saved(save(step, loss), step)
             if run.stop_as:
                 print(f"asked to end as {run.stop_as}: saving, then leaving", flush=True)

@@ -9,25 +9,25 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from jobs.masking import MASK, masked_text
+from jobs.core.masking import MASK, mask_text
 
-MOST = 64 << 10
-TOKENS = re.compile(
+MAX_BUNDLE_BYTES = 64 << 10
+SECRET_TOKEN = re.compile(
     r"\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abprs]-|AKIA|ASIA|AIza|eyJ)[\w.-]{12,}|"
     r"(?i:\bbearer\s+)[\w.~+/=-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|-----BEGIN [A-Z ]+-----\S*"
 )
-DOMAINS = "internal|local|lan|corp|cluster|com|net|org|io|edu|cn|de"
+TOP_LEVEL_DOMAINS = "internal|local|lan|corp|cluster|com|net|org|io|edu|cn|de"
 # With bounds, as the standards of mail and DNS have them: each place of a long word is tried, but not to its end
-NAMES: tuple[tuple[str, re.Pattern[str]], ...] = (
+NAME_PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("mail", re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}\b")),
     ("address", re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-fA-F]{1,4}:){4,7}[0-9a-fA-F]{1,4}\b")),
-    ("host", re.compile(rf"\b(?:[a-z][a-z0-9-]{{0,62}}\.){{1,8}}(?:{DOMAINS})\b")),
+    ("host", re.compile(rf"\b(?:[a-z][a-z0-9-]{{0,62}}\.){{1,8}}(?:{TOP_LEVEL_DOMAINS})\b")),
     ("user", re.compile(r"(?<=/home/)[\w.-]+|(?<=/Users/)[\w.-]+|(?<=\buser=)[\w.-]+")),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Masked:
+class MaskedBundle:
     """What may be sent. `numbers` are the lines of the log that it shows: nothing else can be cited."""
 
     text: str
@@ -41,30 +41,32 @@ class Masked:
         )
 
 
-def masked(bundle: str, hosts: frozenset[str] = frozenset()) -> Masked:
+def mask_bundle(bundle: str, hosts: frozenset[str] = frozenset()) -> MaskedBundle:
     names: dict[str, str] = {}
     kept: list[str] = []
     numbers: set[int] = set()
-    room = MOST
+    room = MAX_BUNDLE_BYTES
     for row in bundle.split("\n"):
-        safe = _without_names(masked_text(TOKENS.sub(MASK, row)), names, hosts)
+        safe = _replace_names(mask_text(SECRET_TOKEN.sub(MASK, row)), names, hosts)
         room -= len(safe.encode("utf-8", "replace")) + 1
         if room < 0:
             break
         kept.append(safe)
         if found := re.match(r"@(\d+)\b", row):
             numbers.add(int(found[1]))
-    return Masked(text="\n".join(kept), numbers=frozenset(numbers), stand_ins={new: old for old, new in names.items()})
+    return MaskedBundle(
+        text="\n".join(kept), numbers=frozenset(numbers), stand_ins={new: old for old, new in names.items()}
+    )
 
 
-def _without_names(row: str, names: dict[str, str], hosts: frozenset[str]) -> str:
-    for kind, pattern in NAMES:
-        row = pattern.sub(lambda found, kind=kind: _stand_in(kind, found[0], names), row)  # type: ignore[misc]
+def _replace_names(row: str, names: dict[str, str], hosts: frozenset[str]) -> str:
+    for kind, pattern in NAME_PATTERNS:
+        row = pattern.sub(lambda found, kind=kind: _placeholder(kind, found[0], names), row)  # type: ignore[misc]
     for host in hosts:
         if host and host in row:
-            row = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", _stand_in("host", host, names), row)
+            row = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", _placeholder("host", host, names), row)
     return row
 
 
-def _stand_in(kind: str, name: str, names: dict[str, str]) -> str:
+def _placeholder(kind: str, name: str, names: dict[str, str]) -> str:
     return names.setdefault(name, f"{kind}-{len(names) + 1}")

@@ -9,266 +9,327 @@ from django.db.models import QuerySet
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
-from failures import decision_actions, rights
-from failures import replay as replaying
-from failures.actions import Moved
-from failures.models import Course, Decision
-from failures.recovery.remedies import Action, Mode
+from failures.actions import decisions as decision_actions
+from failures.actions.incidents import FailureStateConflict
+from failures.models import Decision, DecisionState
+from failures.models import permissions as failure_permissions
+from failures.queries import decision_replay as replaying
+from failures.recovery.remedies import AutomationMode, RecoveryAction
 from failures.recovery.resizing import COMMAND, ENVIRONMENT, MEMORY
-from jobs import clock, readers, recovery_actions
-from jobs.api.shapes import WHY
-from jobs.door import query, versions
-from jobs.door.endpoint import Detail, Endpoint, Listing, Verb, found, refuse_unknown
-from jobs.door.errors import BadField, Conflict
-from jobs.door.rights import Rule
-from jobs.door.shapes import Field, Shape, at, many, moment, number, text, texts, truth
-from jobs.models import Cluster, RecoveryMode, Role, Scope, Team
-from jobs.node_actions import NodeError
-from jobs.wishes import want_turn
+from jobs.actions import recovery as recovery_actions
+from jobs.actions.nodes import NodeError
+from jobs.actions.wake import request_turn
+from jobs.api.shapes import REASON_BODY
+from jobs.core import parsing
+from jobs.models import Cluster, RecoveryMode, Team, TeamRole, TokenScope, clock
+from jobs.rest import etags, query_params
+from jobs.rest.endpoint import (
+    ActionEndpoint,
+    ApiEndpoint,
+    DetailEndpoint,
+    ListEndpoint,
+    find_or_404,
+    reject_unknown_params,
+)
+from jobs.rest.errors import Conflict, InvalidRequestField
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.shapes import (
+    ResourceShape,
+    ShapeField,
+    attribute_path,
+    boolean_field,
+    datetime_field,
+    integer_field,
+    nested_list_field,
+    text_field,
+    text_list_field,
+)
 
-ACTIONS = [one.value for one in Action]
-MODES = [one.value for one in Mode]
+ACTION_VALUES = [one.value for one in RecoveryAction]
+MODE_VALUES = [one.value for one in AutomationMode]
 
-STEP = Shape(
+STEP_SHAPE = ResourceShape(
     "RecoveryStep",
     {
-        "kind": text("drained, tested, resumed, restarted, ended, undone."),
-        "node": text(get=at("node.name"), needs=("node__name",), nullable=True),
-        "at": moment(),
-        "words": text(),
+        "kind": text_field("drained, tested, resumed, restarted, ended, undone."),
+        "node": text_field(get=attribute_path("node.name"), needs=("node__name",), nullable=True),
+        "at": datetime_field(),
+        "words": text_field(),
     },
 )
-LIMIT = Shape("RecoveryLimit", {"mode": text(choices=MODES), "why": text()})
-CHANGE = Shape(
+LIMIT_SHAPE = ResourceShape("RecoveryLimit", {"mode": text_field(choices=MODE_VALUES), "why": text_field()})
+CHANGE_SHAPE = ResourceShape(
     "RequestChange",
     {
-        "what": text("Of the job's request.", choices=[MEMORY, COMMAND, ENVIRONMENT]),
-        "was": text("Empty: it asked for no amount."),
-        "becomes": text(),
-        "why": text(),
-        "keeps_batch": truth("Whether the batch between two updates stays as it was."),
+        "what": text_field("Of the job's request.", choices=[MEMORY, COMMAND, ENVIRONMENT]),
+        "was": text_field("Empty: it asked for no amount."),
+        "becomes": text_field(),
+        "why": text_field(),
+        "keeps_batch": boolean_field("Whether the batch between two updates stays as it was."),
     },
 )
-DECISION = Shape(
+DECISION_SHAPE = ResourceShape(
     "Decision",
     {
-        "id": number(),
-        "incident": number(get=at("incident_id"), needs=("incident_id",)),
-        "attempt": text("Null: a node alone.", get=at("attempt.key"), needs=("attempt__key",), nullable=True),
-        "job": text(get=at("attempt.job.public_id"), needs=("attempt__job__public_id",), nullable=True),
-        "team": text(get=at("attempt.job.team.name"), needs=("attempt__job__team__name",), nullable=True),
-        "node": text(
-            "That a sign names, where nobody has died.", get=at("sign.node.name"), needs=("sign__node__name",),
-            nullable=True,
+        "id": integer_field(),
+        "incident": integer_field(get=attribute_path("incident_id"), needs=("incident_id",)),
+        "attempt": text_field(
+            "Null: a node alone.", get=attribute_path("attempt.key"), needs=("attempt__key",), nullable=True,
         ),
-        "at": moment(),
-        "action": text(choices=ACTIONS),
-        "mode": text("How far it may go by itself.", choices=MODES),
-        "why": text(),
-        "pro": texts("What speaks for it."),
-        "con": texts("What speaks against it."),
-        "limits": many(
-            LIMIT,
+        "job": text_field(
+            get=attribute_path("attempt.job.public_id"), needs=("attempt__job__public_id",), nullable=True,
+        ),
+        "team": text_field(
+            get=attribute_path("attempt.job.team.name"), needs=("attempt__job__team__name",), nullable=True,
+        ),
+        "node": text_field(
+            "That a sign names, where nobody has died.", get=attribute_path("sign.node.name"),
+            needs=("sign__node__name",), nullable=True,
+        ),
+        "at": datetime_field(),
+        "action": text_field(choices=ACTION_VALUES),
+        "mode": text_field("How far it may go by itself.", choices=MODE_VALUES),
+        "why": text_field(),
+        "pro": text_list_field("What speaks for it."),
+        "con": text_list_field("What speaks against it."),
+        "limits": nested_list_field(
+            LIMIT_SHAPE,
             "What took the mode down.",
             get=lambda row: [{"mode": mode, "why": why} for mode, why in row.limits],
             needs=("limits",),
         ),
-        "drain": texts("Nodes that take no new work any more."),
-        "test": texts("Nodes that are tested in pairs."),
-        "checkpoint": text("Where the job goes on from.", get=at("checkpoint_path"), needs=("checkpoint_path",)),
-        "checkpoint_step": number(nullable=True),
-        "skip": Field(
+        "drain": text_list_field("Nodes that take no new work any more."),
+        "test": text_list_field("Nodes that are tested in pairs."),
+        "checkpoint": text_field(
+            "Where the job goes on from.", get=attribute_path("checkpoint_path"), needs=("checkpoint_path",),
+        ),
+        "checkpoint_step": integer_field(nullable=True),
+        "skip": ShapeField(
             schema={"type": ["array", "null"], "items": {"type": "integer"}, "description": "Steps left out."}
         ),
-        "change": many(CHANGE, "What the job asks for instead.", get=lambda row: row.change, needs=("change",)),
-        "undo": text("What takes it back."),
-        "not_before": moment(),
-        "expires_at": moment("It is never carried out after that."),
-        "course": text("What became of it.", choices=Course.values),
-        "said_by": text("Who approved, declined or undid it."),
-        "said_at": moment(nullable=True),
-        "said_why": text(),
-        "began_at": moment(nullable=True),
-        "ended_at": moment(nullable=True),
-        "outcome": text(),
-        "steps": many(
-            STEP, "What was really done.", get=lambda row: [STEP.show(one) for one in row.steps.all()], needs=(),
-            joins=("steps__node",), listed=False,
+        "change": nested_list_field(
+            CHANGE_SHAPE, "What the job asks for instead.", get=lambda row: row.change, needs=("change",),
+        ),
+        "undo": text_field("What takes it back."),
+        "not_before": datetime_field(),
+        "expires_at": datetime_field("It is never carried out after that."),
+        "course": text_field("What became of it.", choices=DecisionState.values),
+        "said_by": text_field("Who approved, declined or undid it."),
+        "said_at": datetime_field(nullable=True),
+        "said_why": text_field(),
+        "began_at": datetime_field(nullable=True),
+        "ended_at": datetime_field(nullable=True),
+        "outcome": text_field(),
+        "steps": nested_list_field(
+            STEP_SHAPE, "What was really done.", get=lambda row: [STEP_SHAPE.show(one) for one in row.steps.all()],
+            needs=(), joins=("steps__node",), in_lists=False,
         ),
     },
 )  # fmt: skip
-DIFFERENCE = Shape(
-    "ReplayedField", {"what": text(), "then": text(), "today": text(), "same": truth(get=at("is_same"), needs=())}
+DIFFERENCE_SHAPE = ResourceShape(
+    "ReplayedField",
+    {
+        "what": text_field(),
+        "then": text_field(),
+        "today": text_field(),
+        "same": boolean_field(get=attribute_path("is_same"), needs=()),
+    },
 )
 
 
-class Decisions(Listing):
+class Decisions(ListEndpoint):
     """What recovery decided about the failures of an incident."""
 
     tag = "Recovery"
     what = "decisions"
-    shape = DECISION
+    shape = DECISION_SHAPE
     filters = {
-        "action": query.choice("action", ACTIONS),
-        "mode": query.choice("mode", MODES),
-        "course": query.choice("course", Course.values),
+        "action": query_params.choice_filter("action", ACTION_VALUES),
+        "mode": query_params.choice_filter("mode", MODE_VALUES),
+        "course": query_params.choice_filter("course", DecisionState.values),
     }
-    rules = {"GET": Rule(scope=Scope.READ, says="Decisions about an incident", answer=DECISION, many=True, team=True)}
+    rules = {
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="Decisions about an incident", answer=DECISION_SHAPE, many=True, team=True
+        )
+    }
 
     def rows(self, incident: int) -> QuerySet[Decision]:
-        found(rights.incidents(self.caller), "incident", pk=incident)
-        return rights.decisions(self.caller).filter(incident=incident)
+        find_or_404(failure_permissions.visible_incidents(self.caller), "incident", pk=incident)
+        return failure_permissions.visible_decisions(self.caller).filter(incident=incident)
 
 
-def whole(caller: Any, incident: int, decision: int) -> Decision:
-    rows = DECISION.load(rights.decisions(caller).filter(incident=incident), DECISION.fields)
-    row: Decision = found(rows, "decision", pk=decision)
+def get_decision_row(caller: Any, incident: int, decision: int) -> Decision:
+    rows = DECISION_SHAPE.load(
+        failure_permissions.visible_decisions(caller).filter(incident=incident), DECISION_SHAPE.fields
+    )
+    row: Decision = find_or_404(rows, "decision", pk=decision)
     return row
 
 
-class OneDecision(Detail):
+class OneDecision(DetailEndpoint):
     """One decision, with what was done."""
 
     tag = "Recovery"
-    shape = DECISION
-    rules = {"GET": Rule(scope=Scope.READ, says="One decision", answer=DECISION, team=True)}
+    shape = DECISION_SHAPE
+    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="One decision", answer=DECISION_SHAPE, team=True)}
 
     def row(self, incident: int, decision: int) -> Any:
-        return whole(self.caller, incident, decision)
+        return get_decision_row(self.caller, incident, decision)
 
 
-class Replay(Endpoint):
+class Replay(ApiEndpoint):
     """What today's rules would do with the same inputs."""
 
     tag = "Recovery"
-    rules = {"GET": Rule(scope=Scope.READ, says="A decision by today's rules", answer=DIFFERENCE, many=True, team=True)}
+    rules = {
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="A decision by today's rules", answer=DIFFERENCE_SHAPE, many=True, team=True
+        )
+    }
 
     def get(self, request: Any, incident: int, decision: int) -> Response:
-        refuse_unknown(request)
-        row = found(rights.decisions(self.caller).filter(incident=incident), "decision", pk=decision)
-        shown = [DIFFERENCE.show(one) for one in replaying.compared(row)]
+        reject_unknown_params(request)
+        row = find_or_404(
+            failure_permissions.visible_decisions(self.caller).filter(incident=incident), "decision", pk=decision
+        )
+        shown = [DIFFERENCE_SHAPE.show(one) for one in replaying.compare_with_replay(row)]
         return Response({"next": None, "previous": None, "results": shown})
 
 
-def _verb(name: str, says: str, act: Callable[..., None]) -> type[Verb]:
+def _decision_verb(name: str, says: str, act: Callable[..., None]) -> type[ActionEndpoint]:
     def work(self: Any, incident: int, decision: int) -> Response:
-        asked = self.body({"reason": readers.text(1000, lines=True)}, f"the verb {name}")
-        rows = rights.decisions(self.caller).select_related("attempt__job__team", "incident", "sign")
-        row = found(rows.filter(incident=incident), "decision", pk=decision)
-        if not rights.may_decide(self.caller, row):
+        asked = self.body({"reason": parsing.text_reader(1000, lines=True)}, f"the verb {name}")
+        rows = failure_permissions.visible_decisions(self.caller).select_related(
+            "attempt__job__team", "incident", "sign"
+        )
+        row = find_or_404(rows.filter(incident=incident), "decision", pk=decision)
+        if not failure_permissions.may_decide_on(self.caller, row):
             raise PermissionDenied("Operators do that, and whoever may change the job where no node is closed.")
-        versions.refuse_stale(self.request, DECISION.show(whole(self.caller, incident, decision)))
+        etags.check_if_match(self.request, DECISION_SHAPE.show(get_decision_row(self.caller, incident, decision)))
         try:
             act(row, author=self.author, now=clock.now(), why=asked.get("reason", ""))
-        except (Moved, NodeError) as moved:
+        except (FailureStateConflict, NodeError) as moved:
             raise Conflict(str(moved)) from None
-        want_turn(row.cluster_id)
-        told = DECISION.show(whole(self.caller, incident, decision))
-        return Response(told, headers={"ETag": versions.etag(told)})
+        request_turn(row.cluster_id)
+        told = DECISION_SHAPE.show(get_decision_row(self.caller, incident, decision))
+        return Response(told, headers={"ETag": etags.etag(told)})
 
-    rule = Rule(scope=Scope.SUBMIT, says=says, body=WHY, answer=DECISION, conflicts=True, team=True)
-    return type(f"{name.title()}Decision", (Verb,), {"tag": "Recovery", "rules": {"POST": rule}, "work": work})
+    rule = EndpointRule(
+        scope=TokenScope.SUBMIT, says=says, body=REASON_BODY, answer=DECISION_SHAPE, conflicts=True, team=True
+    )
+    return type(
+        f"{name.title()}Decision", (ActionEndpoint,), {"tag": "Recovery", "rules": {"POST": rule}, "work": work}
+    )
 
 
-ApproveDecision = _verb("approve", "Let a proposal be carried out", decision_actions.approve)
-DeclineDecision = _verb("decline", "Say no to a proposal", decision_actions.decline)
-UndoDecision = _verb("undo", "Take back what was done", decision_actions.undo)
+ApproveDecision = _decision_verb("approve", "Let a proposal be carried out", decision_actions.approve)
+DeclineDecision = _decision_verb("decline", "Say no to a proposal", decision_actions.decline)
+UndoDecision = _decision_verb("undo", "Take back what was done", decision_actions.undo)
 
 
 # --- what a person decided
 
 
-ORDER = Shape(
+ORDER_SHAPE = ResourceShape(
     "Order",
     {
-        "id": number(),
-        "subject": text("A job or a node.", get=at("subject"), needs=("job__public_id", "node__name")),
-        "by": text(),
-        "why": text(),
-        "at": moment(),
+        "id": integer_field(),
+        "subject": text_field(
+            "A job or a node.", get=attribute_path("subject"), needs=("job__public_id", "node__name")
+        ),
+        "by": text_field(),
+        "why": text_field(),
+        "at": datetime_field(),
     },
 )
 
 
-class Orders(Listing):
+class Orders(ListEndpoint):
     """What people decided about jobs and nodes; recovery respects it until it is lifted."""
 
     tag = "Recovery"
     what = "orders"
-    shape = ORDER
-    rules = {"GET": Rule(scope=Scope.READ, says="Standing orders", answer=ORDER, many=True)}
+    shape = ORDER_SHAPE
+    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="Standing orders", answer=ORDER_SHAPE, many=True)}
 
     def rows(self) -> QuerySet[Any]:
-        return rights.orders(self.caller)
+        return failure_permissions.visible_orders(self.caller)
 
 
-class LiftOrder(Verb):
+class LiftOrder(ActionEndpoint):
     """Let recovery decide again."""
 
     tag = "Recovery"
     rules = {
-        "POST": Rule(scope=Scope.SUBMIT, says="Lift an order", body=Shape("Nothing", {}), answer=ORDER, conflicts=True,
-                     team=True)
+        "POST": EndpointRule(scope=TokenScope.SUBMIT, says="Lift an order", body=ResourceShape("Nothing", {}),
+                             answer=ORDER_SHAPE, conflicts=True, team=True)
     }  # fmt: skip
 
     def work(self, order: int) -> Response:
         self.body({}, "the verb lift")
-        row = found(rights.orders(self.caller).select_related("job__team", "node"), "order", pk=order)
-        if not rights.may_lift(self.caller, row):
+        row = find_or_404(
+            failure_permissions.visible_orders(self.caller).select_related("job__team", "node"), "order", pk=order
+        )
+        if not failure_permissions.may_lift_order(self.caller, row):
             raise PermissionDenied("Operators do that, and whoever may change the job.")
-        versions.refuse_stale(self.request, ORDER.show(row))
+        etags.check_if_match(self.request, ORDER_SHAPE.show(row))
         try:
-            decision_actions.lift(row, author=self.author, now=clock.now())
-        except Moved as moved:
+            decision_actions.lift_order(row, author=self.author, now=clock.now())
+        except FailureStateConflict as moved:
             raise Conflict(str(moved)) from None
-        return Response(ORDER.show(row))
+        return Response(ORDER_SHAPE.show(row))
 
 
 # --- how far it may go
 
 
-MODE = Shape(
+MODE_SHAPE = ResourceShape(
     "RecoveryMode",
     {
-        "id": number(),
-        "team": text("Null: every team.", get=at("team.name"), needs=("team__name",), nullable=True),
-        "cluster": text("Null: every cluster.", get=at("cluster.name"), needs=("cluster__name",), nullable=True),
-        "action": text("Empty: every action."),
-        "mode": text(choices=MODES),
-        "changed_at": moment(),
-        "changed_by": text(),
+        "id": integer_field(),
+        "team": text_field("Null: every team.", get=attribute_path("team.name"), needs=("team__name",), nullable=True),
+        "cluster": text_field(
+            "Null: every cluster.", get=attribute_path("cluster.name"), needs=("cluster__name",), nullable=True
+        ),
+        "action": text_field("Empty: every action."),
+        "mode": text_field(choices=MODE_VALUES),
+        "changed_at": datetime_field(),
+        "changed_by": text_field(),
     },
 )
-WISH = Shape(
+MODE_REQUEST_SHAPE = ResourceShape(
     "RecoveryModeRequest",
     {
-        "mode": text("observe: only write down; propose: a person approves; act: carry out at once.", choices=MODES),
-        "team": text("Left out: every team, which operators may say.", required=False),
-        "cluster": text(required=False),
-        "action": text("Left out: every action.", choices=ACTIONS, required=False),
+        "mode": text_field(
+            "observe: only write down; propose: a person approves; act: carry out at once.", choices=MODE_VALUES
+        ),
+        "team": text_field("Left out: every team, which operators may say.", required=False),
+        "cluster": text_field(required=False),
+        "action": text_field("Left out: every action.", choices=ACTION_VALUES, required=False),
     },
     example={"team": "pretraining", "action": "restart", "mode": "act"},
 )
 
 
-def _named(field: str, rows: QuerySet[Any], asked: dict[str, Any]) -> Any:
+def _named_row(field: str, rows: QuerySet[Any], asked: dict[str, Any]) -> Any:
     if field not in asked:
         return None
     row = rows.filter(name=asked[field]).first()
     if row is None:
-        raise BadField(field, f"you have no {field} {readers.short(asked[field])}")
+        raise InvalidRequestField(field, f"you have no {field} {parsing.short_repr(asked[field])}")
     return row
 
 
-class Modes(Verb, Listing):
+class Modes(ActionEndpoint, ListEndpoint):
     """How far recovery may go by itself. Nothing said: propose."""
 
     tag = "Recovery"
     what = "recovery modes"
-    shape = MODE
+    shape = MODE_SHAPE
     rules = {
-        "GET": Rule(scope=Scope.READ, says="Modes of recovery", answer=MODE, many=True),
-        "POST": Rule(scope=Scope.OPERATE, says="Set a mode", body=WISH, answer=MODE),
+        "GET": EndpointRule(scope=TokenScope.READ, says="Modes of recovery", answer=MODE_SHAPE, many=True),
+        "POST": EndpointRule(scope=TokenScope.OPERATE, says="Set a mode", body=MODE_REQUEST_SHAPE, answer=MODE_SHAPE),
     }
 
     def rows(self) -> QuerySet[RecoveryMode]:
@@ -277,26 +338,26 @@ class Modes(Verb, Listing):
     def work(self) -> Response:
         asked = self.body(
             {
-                "mode": readers.one_of(MODES),
-                "team": readers.text(40),
-                "cluster": readers.text(40),
-                "action": readers.one_of(ACTIONS),
+                "mode": parsing.choice_reader(MODE_VALUES),
+                "team": parsing.text_reader(40),
+                "cluster": parsing.text_reader(40),
+                "action": parsing.choice_reader(ACTION_VALUES),
             },
             "a mode of recovery",
         )
         if "mode" not in asked:
-            raise BadField("mode", f"is needed: {', '.join(MODES)}")
-        team = _named("team", self.caller.teams(), asked)
-        cluster = _named("cluster", Cluster.objects.all(), asked)
-        self._refuse_stranger(team)
-        row = recovery_actions.set_mode(
+            raise InvalidRequestField("mode", f"is needed: {', '.join(MODE_VALUES)}")
+        team = _named_row("team", self.caller.teams(), asked)
+        cluster = _named_row("cluster", Cluster.objects.all(), asked)
+        self._require_mode_admin(team)
+        row = recovery_actions.set_recovery_mode(
             asked["mode"], author=self.author, team_id=team.pk if team else None,
             cluster_id=cluster.pk if cluster else None, action=asked.get("action", ""),
         )  # fmt: skip
-        return Response(MODE.show(row))
+        return Response(MODE_SHAPE.show(row))
 
-    def _refuse_stranger(self, team: Team | None) -> None:
+    def _require_mode_admin(self, team: Team | None) -> None:
         """A team's administrators say it for their team, operators for everybody."""
-        allowed = self.caller.operates or self.caller.everywhere
-        if not allowed and not (team and self.caller.has(Role.ADMIN, team.pk)):
+        allowed = self.caller.may_operate_clusters or self.caller.is_site_admin
+        if not allowed and not (team and self.caller.has(TeamRole.ADMIN, team.pk)):
             raise PermissionDenied("Operators of clusters do that, and administrators of a team for their own.")

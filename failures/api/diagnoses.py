@@ -11,106 +11,119 @@ from django.db.models import QuerySet
 from rest_framework.exceptions import NotFound, PermissionDenied
 from rest_framework.response import Response
 
-from failures import actions, decision_actions, rights
+from failures.actions import decisions as decision_actions
+from failures.actions import incidents as incident_actions
 from failures.api import shapes
 from failures.diagnosis import engine, wording
 from failures.diagnosis.labels import LABELS
-from failures.diagnosis.values import Category, Ending, Restart
-from failures.forms import LONGEST, Pastes
-from failures.models import Diagnosis, Review
-from jobs import clock, readers
-from jobs.door import pages, query, versions
-from jobs.door.endpoint import Detail, Listing, Verb, found, refuse_unknown
-from jobs.door.errors import BadField, Conflict
-from jobs.door.once import once_apart
-from jobs.door.rights import Rule
-from jobs.door.throttle import PerUser
-from jobs.lifecycle import Kind
-from jobs.models import Scope
+from failures.diagnosis.values import ExitStatus, FailureCategory, RestartAdvice
+from failures.models import Diagnosis, DiagnosisReview
+from failures.models import permissions as failure_permissions
+from failures.queries.pasted_log import MAX_PASTED_BYTES, PasteThrottle
+from jobs.core import parsing
+from jobs.core.lifecycle import JobKind
+from jobs.models import TokenScope, clock
+from jobs.rest import etags, pagination, query_params
+from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404, reject_unknown_params
+from jobs.rest.errors import Conflict, InvalidRequestField
+from jobs.rest.idempotency import run_once_outside_transaction
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.throttle import PerUserThrottle
 
-LONGEST_NOTE = 1000
+MAX_NOTE_LENGTH = 1000
 
 
-class Diagnoses(Listing):
+class Diagnoses(ListEndpoint):
     """Why attempts failed."""
 
     tag = "Failures"
     what = "diagnoses"
-    shape = shapes.DIAGNOSIS
+    shape = shapes.DIAGNOSIS_SHAPE
     filters = {
-        "id": query.text("attempt__key"),
-        "job": query.text("attempt__job__public_id"),
-        "cluster": query.text("cluster__name"),
-        "team": query.text("attempt__job__team__name"),
-        "user": query.text("attempt__job__user__username"),
-        "kind": query.choice("attempt__job__kind", list(Kind)),
-        "root_cause": query.choice("root_cause", list(LABELS)),
-        "said": query.choice("said", list(LABELS)),
-        "category": query.choice("category", [one.value for one in Category]),
-        "restart_helps": query.choice("restart_helps", [one.value for one in Restart]),
-        "review": query.choice("review", Review.values),
-        "incident": query.number("incident"),
-        "gpus": query.number("gpus"),
-        "failed_at": query.moment("failed_at"),
-        "judged_at": query.moment("judged_at"),
+        "id": query_params.text_filter("attempt__key"),
+        "job": query_params.text_filter("attempt__job__public_id"),
+        "cluster": query_params.text_filter("cluster__name"),
+        "team": query_params.text_filter("attempt__job__team__name"),
+        "user": query_params.text_filter("attempt__job__user__username"),
+        "kind": query_params.choice_filter("attempt__job__kind", list(JobKind)),
+        "root_cause": query_params.choice_filter("root_cause", list(LABELS)),
+        "said": query_params.choice_filter("said", list(LABELS)),
+        "category": query_params.choice_filter("category", [one.value for one in FailureCategory]),
+        "restart_helps": query_params.choice_filter("restart_helps", [one.value for one in RestartAdvice]),
+        "review": query_params.choice_filter("review", DiagnosisReview.values),
+        "incident": query_params.integer_filter("incident"),
+        "gpus": query_params.integer_filter("gpus"),
+        "failed_at": query_params.datetime_filter("failed_at"),
+        "judged_at": query_params.datetime_filter("judged_at"),
     }
-    orderings = {"id": pages.ID, "failed_at": pages.Sort(column="failed_at", kind=datetime)}
+    orderings = {"id": pagination.SORT_BY_ID, "failed_at": pagination.SortColumn(column="failed_at", kind=datetime)}
     rules = {
-        "GET": Rule(scope=Scope.READ, says="Why the attempts of your teams failed", answer=shapes.DIAGNOSIS, many=True)
+        "GET": EndpointRule(
+            scope=TokenScope.READ,
+            says="Why the attempts of your teams failed",
+            answer=shapes.DIAGNOSIS_SHAPE,
+            many=True,
+        )
     }
 
     def rows(self) -> QuerySet[Diagnosis]:
-        return rights.diagnoses(self.caller)
+        return failure_permissions.visible_diagnoses(self.caller)
 
 
-class OneDiagnosis(Detail):
+class OneDiagnosis(DetailEndpoint):
     """Why one attempt failed."""
 
     tag = "Failures"
-    shape = shapes.DIAGNOSIS
+    shape = shapes.DIAGNOSIS_SHAPE
     rules = {
-        "GET": Rule(scope=Scope.READ, says="Why an attempt failed", answer=shapes.DIAGNOSIS, team=True),
-        "PATCH": Rule(
-            scope=Scope.SUBMIT,
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="Why an attempt failed", answer=shapes.DIAGNOSIS_SHAPE, team=True
+        ),
+        "PATCH": EndpointRule(
+            scope=TokenScope.SUBMIT,
             says="Confirm a diagnosis, or correct it",
-            body=shapes.REVIEW,
-            answer=shapes.DIAGNOSIS,
+            body=shapes.REVIEW_SHAPE,
+            answer=shapes.DIAGNOSIS_SHAPE,
             conflicts=True,
             team=True,
         ),
     }
     takes = {
-        "root_cause": readers.one_of(list(LABELS)),
-        "confirmed": readers.truth,
-        "note": readers.text(LONGEST_NOTE, lines=True),
+        "root_cause": parsing.choice_reader(list(LABELS)),
+        "confirmed": parsing.read_bool,
+        "note": parsing.text_reader(MAX_NOTE_LENGTH, lines=True),
     }
 
     def row(self, attempt: str) -> Any:
-        return found(self._rows(), "diagnosis", attempt__key=attempt)
+        return find_or_404(self._diagnosis_rows(), "diagnosis", attempt__key=attempt)
 
-    def _rows(self) -> QuerySet[Diagnosis]:
-        return self.shape.load(rights.diagnoses(self.caller), self.shape.fields, ("attempt__job__user_id",))
+    def _diagnosis_rows(self) -> QuerySet[Diagnosis]:
+        return self.shape.load(
+            failure_permissions.visible_diagnoses(self.caller), self.shape.fields, ("attempt__job__user_id",)
+        )
 
     def patch(self, request: Any, **where: Any) -> Response:
-        refuse_unknown(request)
+        reject_unknown_params(request)
         asked = self.body(self.takes, "a review")
         if ("root_cause" in asked) == bool(asked.get("confirmed")):
-            raise BadField("root_cause", "give either the root cause it should be, or confirmed: true")
+            raise InvalidRequestField("root_cause", "give either the root cause it should be, or confirmed: true")
         with transaction.atomic():
             row = self.row(**where)
             list(Diagnosis.objects.select_for_update().filter(pk=row.pk).values("pk"))
-            versions.refuse_stale(request, self.shape.show(self.row(**where)))
-            self._review(Diagnosis.objects.select_related("attempt__job").defer("bundle").get(pk=row.pk), asked)
+            etags.check_if_match(request, self.shape.show(self.row(**where)))
+            self._apply_review(Diagnosis.objects.select_related("attempt__job").defer("bundle").get(pk=row.pk), asked)
             shown = self.shape.show(self.row(**where))
-        return Response(shown, headers={"ETag": versions.etag(shown)})
+        return Response(shown, headers={"ETag": etags.etag(shown)})
 
-    def _review(self, row: Diagnosis, asked: dict[str, Any]) -> None:
+    def _apply_review(self, row: Diagnosis, asked: dict[str, Any]) -> None:
         if not self.caller.may_change(row.attempt.job):
             raise PermissionDenied("Its owner and the operators of its team judge a diagnosis.")
         try:
             cause = asked.get("root_cause", row.root_cause)
-            decision_actions.correct(row, cause, author=self.author, now=clock.now(), note=asked.get("note", ""))
-        except actions.Moved as moved:
+            decision_actions.correct_diagnosis(
+                row, cause, author=self.author, now=clock.now(), note=asked.get("note", "")
+            )
+        except incident_actions.FailureStateConflict as moved:
             raise Conflict(str(moved)) from None
 
 
@@ -118,43 +131,43 @@ class JobDiagnosis(OneDiagnosis):
     """Why the newest attempt that failed did."""
 
     def row(self, id: str) -> Any:
-        job = found(self.caller.jobs().only("id", "public_id"), "job", public_id=id)
-        row = self._rows().filter(attempt__job=job).order_by("-attempt__number").first()
+        job = find_or_404(self.caller.jobs().only("id", "public_id"), "job", public_id=id)
+        row = self._diagnosis_rows().filter(attempt__job=job).order_by("-attempt__number").first()
         if row is None:
             raise NotFound(f"No attempt of job {id} has failed.")
         return row
 
 
-class Diagnose(Verb):
+class Diagnose(ActionEndpoint):
     """A log that Acme did not write."""
 
     tag = "Failures"
-    throttle_classes = [PerUser, Pastes]
+    throttle_classes = [PerUserThrottle, PasteThrottle]
     rules = {
-        "POST": Rule(
-            scope=Scope.READ,
+        "POST": EndpointRule(
+            scope=TokenScope.READ,
             says="Say why a job failed, from the text of its log, which is not kept",
-            body=shapes.PASTED,
-            answer=shapes.PASTED_VERDICT,
+            body=shapes.PASTED_LOG_SHAPE,
+            answer=shapes.PASTED_VERDICT_SHAPE,
         )
     }
     takes = {
-        "log": readers.needed(readers.text(LONGEST, lines=True)),
-        "exit_code": readers.whole(-255, 2**31 - 1),
-        "signal": readers.whole(1, 64),
+        "log": parsing.nonempty_reader(parsing.text_reader(MAX_PASTED_BYTES, lines=True)),
+        "exit_code": parsing.integer_reader(-255, 2**31 - 1),
+        "signal": parsing.integer_reader(1, 64),
     }
 
     def kept(self, work: Callable[[], Response]) -> Response:
-        return once_apart(self.request, work)
+        return run_once_outside_transaction(self.request, work)
 
     def work(self) -> Response:
         asked = self.body(self.takes, "this request")
         if "log" not in asked:
-            raise BadField("log", "is missing")
-        ending = Ending(exit_code=asked.get("exit_code"), signal=asked.get("signal"))
-        return Response(pasted(asked["log"], ending))
+            raise InvalidRequestField("log", "is missing")
+        ending = ExitStatus(exit_code=asked.get("exit_code"), signal=asked.get("signal"))
+        return Response(diagnose_pasted_log(asked["log"], ending))
 
 
-def pasted(text: str, ending: Ending) -> dict[str, Any]:
-    shown = actions.storable(wording.as_dict(engine.diagnose_text(text, ending)))
-    return {name: shown[name] or "" if name == "blame" else shown[name] for name in shapes.VERDICT}
+def diagnose_pasted_log(text: str, ending: ExitStatus) -> dict[str, Any]:
+    shown = incident_actions.sanitize_for_storage(wording.as_dict(engine.diagnose_text(text, ending)))
+    return {name: shown[name] or "" if name == "blame" else shown[name] for name in shapes.VERDICT_FIELDS}

@@ -10,54 +10,55 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.response import Response
 
-from failures import rights, statistics
 from failures.api import shapes
-from jobs import clock, readers
-from jobs.api.logs import single
-from jobs.door import query
-from jobs.door.endpoint import Endpoint, refuse_unknown
-from jobs.door.errors import BadField
-from jobs.door.rights import Rule
-from jobs.door.shapes import plain
-from jobs.models import Scope
+from failures.models import permissions as failure_permissions
+from failures.queries import failure_statistics
+from jobs.api.logs import single_query_value
+from jobs.core import parsing
+from jobs.models import TokenScope, clock
+from jobs.rest import query_params
+from jobs.rest.endpoint import ApiEndpoint, reject_unknown_params
+from jobs.rest.errors import InvalidRequestField
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.shapes import json_value
 
-USUAL = timedelta(days=30)
-MOMENT = {"type": "string", "format": "date-time"}
+DEFAULT_PERIOD = timedelta(days=30)
+DATE_TIME_SCHEMA = {"type": "string", "format": "date-time"}
 
 
-class FailureStatistics(Endpoint):
+class FailureStatistics(ApiEndpoint):
     """What failed, how often, at what price."""
 
     tag = "Failures"
     rules = {
-        "GET": Rule(
-            scope=Scope.READ,
+        "GET": EndpointRule(
+            scope=TokenScope.READ,
             says="Failures of a period: counts, GPU-hours, time to failure and to restart",
-            answer=shapes.FAILURE_TABLE,
+            answer=shapes.FAILURE_TABLE_SHAPE,
             media="text/csv",
             query={
-                "from": (MOMENT, "Attempts that ended at or after it; else 30 days before `to`."),
-                "to": (MOMENT, "And before it; else now."),
-                "by": ({"type": "string", "enum": list(statistics.BY)}, "One row for each; else cause."),
+                "from": (DATE_TIME_SCHEMA, "Attempts that ended at or after it; else 30 days before `to`."),
+                "to": (DATE_TIME_SCHEMA, "And before it; else now."),
+                "by": ({"type": "string", "enum": list(failure_statistics.GROUPINGS)}, "One row for each; else cause."),
                 "format": ({"type": "string", "enum": ["json", "csv"]}, "csv has the rows alone."),
             },
         )
     }
 
     def get(self, request: Any) -> HttpResponseBase:
-        refuse_unknown(request, "from", "to", "by", "format")
-        by = self._one_of("by", statistics.BY)
-        kind = self._one_of("format", ("json", "csv"))
-        until = self._moment("to") or clock.now()
-        since = self._moment("from") or _before(until)
+        reject_unknown_params(request, "from", "to", "by", "format")
+        by = self._choice_parameter("by", failure_statistics.GROUPINGS)
+        kind = self._choice_parameter("format", ("json", "csv"))
+        until = self._time_parameter("to") or clock.now()
+        since = self._time_parameter("from") or _default_since(until)
         if since >= until:
-            raise BadField("from", "is not before to")
-        table = statistics.table(by, since, until, rights.teams_counted(self.caller))
+            raise InvalidRequestField("from", "is not before to")
+        table = failure_statistics.failure_table(by, since, until, failure_permissions.counted_team_ids(self.caller))
         if kind == "csv":
-            return _download(statistics.as_csv(table.rows), by)
+            return _csv_download(failure_statistics.rows_as_csv(table.rows), by)
         answer = {
-            "from": plain(since),
-            "to": plain(until),
+            "from": json_value(since),
+            "to": json_value(until),
             "by": by,
             "num": table.num,
             "gpu_hours": table.gpu_hours,
@@ -66,24 +67,24 @@ class FailureStatistics(Endpoint):
         }
         return Response(answer)
 
-    def _one_of(self, name: str, words: tuple[str, ...]) -> str:
-        asked = single(self.request, name)
-        return words[0] if asked is None else readers.one_of(words)(name, asked)
+    def _choice_parameter(self, name: str, words: tuple[str, ...]) -> str:
+        asked = single_query_value(self.request, name)
+        return words[0] if asked is None else parsing.choice_reader(words)(name, asked)
 
-    def _moment(self, name: str) -> datetime | None:
-        asked = single(self.request, name)
-        found: datetime | None = None if asked is None else query.read_moment(name, asked)
+    def _time_parameter(self, name: str) -> datetime | None:
+        asked = single_query_value(self.request, name)
+        found: datetime | None = None if asked is None else query_params.read_datetime(name, asked)
         return found
 
 
-def _before(until: datetime) -> datetime:
+def _default_since(until: datetime) -> datetime:
     try:
-        return until - USUAL
+        return until - DEFAULT_PERIOD
     except OverflowError:
         return until.min.replace(tzinfo=until.tzinfo)
 
 
-def _download(text: str, by: str) -> HttpResponse:
+def _csv_download(text: str, by: str) -> HttpResponse:
     answer = HttpResponse(text, content_type="text/csv; charset=utf-8")
     answer["Content-Disposition"] = f'attachment; filename="failures-by-{by}.csv"'
     answer["X-Content-Type-Options"] = "nosniff"

@@ -9,109 +9,125 @@ from django.db.models import QuerySet
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
-from failures import actions, rights
+from failures.actions import incidents as incident_actions
 from failures.api import shapes
 from failures.diagnosis.labels import LABELS
-from failures.diagnosis.values import Category
-from failures.grouping import Scope as Reach
-from failures.models import Incident, Standing
-from jobs import clock, readers
-from jobs.api.shapes import WHY
-from jobs.door import pages, query, versions
-from jobs.door.endpoint import Detail, Listing, Verb, found
-from jobs.door.errors import Conflict
-from jobs.door.rights import Rule
-from jobs.models import Scope
-from jobs.rights import Caller
+from failures.diagnosis.values import FailureCategory
+from failures.incidents.grouping import IncidentScope as Reach
+from failures.models import Incident, IncidentState
+from failures.models import permissions as failure_permissions
+from jobs.api.shapes import REASON_BODY
+from jobs.core import parsing
+from jobs.models import TokenScope, clock
+from jobs.models.permissions import Caller
+from jobs.rest import etags, pagination, query_params
+from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404
+from jobs.rest.errors import Conflict
+from jobs.rest.permissions import EndpointRule
 
-MOST_INVOLVED = 200
+MAX_INVOLVED = 200
 
 
-def with_involved(incident: Any, caller: Caller) -> Any:
+def attach_involved_attempts(incident: Any, caller: Caller) -> Any:
     """The attempts that the caller may see."""
-    rows = rights.diagnoses(caller).filter(incident=incident).select_related("attempt__job__team", "attempt__job__user")
+    rows = (
+        failure_permissions.visible_diagnoses(caller)
+        .filter(incident=incident)
+        .select_related("attempt__job__team", "attempt__job__user")
+    )
     incident.involved = [
-        _Involved(row) for row in rows.defer("bundle", "evidence", "chain").order_by("failed_at", "id")[:MOST_INVOLVED]
+        _InvolvedAttempt(row)
+        for row in rows.defer("bundle", "evidence", "chain").order_by("failed_at", "id")[:MAX_INVOLVED]
     ]
     return incident
 
 
-class _Involved:
+class _InvolvedAttempt:
     def __init__(self, row: Any) -> None:
         job = row.attempt.job
         self.id, self.job, self.team, self.user = row.attempt.key, job.public_id, job.team.name, job.user.username
         self.root_cause, self.failed_at, self.gpu_hours_lost = row.root_cause, row.failed_at, row.gpu_hours_lost
 
 
-class Incidents(Listing):
+class Incidents(ListEndpoint):
     """What went wrong."""
 
     tag = "Failures"
     what = "incidents"
-    shape = shapes.INCIDENT
+    shape = shapes.INCIDENT_SHAPE
     filters = {
-        "id": query.number("id"),
-        "cluster": query.text("cluster__name"),
-        "root_cause": query.choice("root_cause", list(LABELS)),
-        "category": query.choice("category", [one.value for one in Category]),
-        "scope": query.choice("scope", [one.value for one in Reach]),
-        "state": query.choice("state", Standing.values),
-        "subject": query.text("subject", "contains"),
-        "first_symptom_at": query.moment("first_symptom_at"),
-        "last_symptom_at": query.moment("last_symptom_at"),
+        "id": query_params.integer_filter("id"),
+        "cluster": query_params.text_filter("cluster__name"),
+        "root_cause": query_params.choice_filter("root_cause", list(LABELS)),
+        "category": query_params.choice_filter("category", [one.value for one in FailureCategory]),
+        "scope": query_params.choice_filter("scope", [one.value for one in Reach]),
+        "state": query_params.choice_filter("state", IncidentState.values),
+        "subject": query_params.text_filter("subject", "contains"),
+        "first_symptom_at": query_params.datetime_filter("first_symptom_at"),
+        "last_symptom_at": query_params.datetime_filter("last_symptom_at"),
     }
     orderings = {
-        "id": pages.ID,
-        "first_symptom_at": pages.Sort(column="first_symptom_at", kind=datetime),
-        "last_symptom_at": pages.Sort(column="last_symptom_at", kind=datetime),
+        "id": pagination.SORT_BY_ID,
+        "first_symptom_at": pagination.SortColumn(column="first_symptom_at", kind=datetime),
+        "last_symptom_at": pagination.SortColumn(column="last_symptom_at", kind=datetime),
     }
-    rules = {"GET": Rule(scope=Scope.READ, says="Incidents that touched your teams", answer=shapes.INCIDENT, many=True)}
+    rules = {
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="Incidents that touched your teams", answer=shapes.INCIDENT_SHAPE, many=True
+        )
+    }
 
     def rows(self) -> QuerySet[Incident]:
-        return rights.incidents(self.caller)
+        return failure_permissions.visible_incidents(self.caller)
 
     def complete(self, rows: list[Any], names: list[str]) -> None:
         if "involved" in names:
             for row in rows:
-                with_involved(row, self.caller)
+                attach_involved_attempts(row, self.caller)
 
 
-def whole(caller: Caller, incident: int) -> Any:
-    rows = shapes.INCIDENT.load(rights.incidents(caller), shapes.INCIDENT.fields)
-    return with_involved(found(rows, "incident", pk=incident), caller)
+def get_incident_row(caller: Caller, incident: int) -> Any:
+    rows = shapes.INCIDENT_SHAPE.load(failure_permissions.visible_incidents(caller), shapes.INCIDENT_SHAPE.fields)
+    return attach_involved_attempts(find_or_404(rows, "incident", pk=incident), caller)
 
 
-class OneIncident(Detail):
+class OneIncident(DetailEndpoint):
     """One incident."""
 
     tag = "Failures"
-    shape = shapes.INCIDENT
-    rules = {"GET": Rule(scope=Scope.READ, says="One incident, with its nodes", answer=shapes.INCIDENT, team=True)}
+    shape = shapes.INCIDENT_SHAPE
+    rules = {
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="One incident, with its nodes", answer=shapes.INCIDENT_SHAPE, team=True
+        )
+    }
 
     def row(self, incident: int) -> Any:
-        return whole(self.caller, incident)
+        return get_incident_row(self.caller, incident)
 
 
-def _verb(name: str, says: str, act: Any) -> type[Verb]:
+def _incident_verb(name: str, says: str, act: Any) -> type[ActionEndpoint]:
     def work(self: Any, incident: int) -> Response:
-        asked = self.body({"reason": readers.text(1000, lines=True)}, f"the verb {name}")
-        row = whole(self.caller, incident)
-        if not rights.may_handle(self.caller, row):
+        asked = self.body({"reason": parsing.text_reader(1000, lines=True)}, f"the verb {name}")
+        row = get_incident_row(self.caller, incident)
+        if not failure_permissions.may_handle_incident(self.caller, row):
             raise PermissionDenied("Operators, and the owners of its jobs, do that.")
         locked = Incident.objects.select_for_update(of=("self",)).select_related("lead__attempt__job").get(pk=row.pk)
-        versions.refuse_stale(self.request, shapes.INCIDENT.show(whole(self.caller, incident)))
+        etags.check_if_match(self.request, shapes.INCIDENT_SHAPE.show(get_incident_row(self.caller, incident)))
         try:
             act(locked, author=self.author, now=clock.now(), why=asked.get("reason", ""))
-        except actions.Moved as moved:
+        except incident_actions.FailureStateConflict as moved:
             raise Conflict(str(moved)) from None
-        shown = shapes.INCIDENT.show(whole(self.caller, incident))
-        return Response(shown, headers={"ETag": versions.etag(shown)})
+        shown = shapes.INCIDENT_SHAPE.show(get_incident_row(self.caller, incident))
+        return Response(shown, headers={"ETag": etags.etag(shown)})
 
-    rule = Rule(
-        scope=Scope.SUBMIT, says=says, body=WHY, answer=shapes.INCIDENT, conflicts=True, team=True
+    rule = EndpointRule(
+        scope=TokenScope.SUBMIT, says=says, body=REASON_BODY, answer=shapes.INCIDENT_SHAPE, conflicts=True, team=True
     )  # fmt: skip
-    return type(f"{name.title()}Incident", (Verb,), {"tag": "Failures", "rules": {"POST": rule}, "work": work})
+    return type(
+        f"{name.title()}Incident", (ActionEndpoint,), {"tag": "Failures", "rules": {"POST": rule}, "work": work}
+    )
 
 
-AcknowledgeIncident = _verb("acknowledge", "Say that somebody is at it", actions.acknowledge)
-ResolveIncident = _verb("resolve", "Say that it is over", actions.resolve)
+AcknowledgeIncident = _incident_verb("acknowledge", "Say that somebody is at it", incident_actions.acknowledge)
+ResolveIncident = _incident_verb("resolve", "Say that it is over", incident_actions.resolve)

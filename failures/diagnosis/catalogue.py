@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 
-from .values import Role
+from .values import LineRole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class XidCode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubCode:
+class NvlinkSubCode:
     xid: int
     unit: str
     pattern_old: str
@@ -45,70 +45,70 @@ class SxidCode:
     recovery: str
 
 
-def _rows(name: str) -> list[dict[str, str]]:
+def _csv_rows(name: str) -> list[dict[str, str]]:
     text = resources.files(__package__).joinpath("catalogues", name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 
 @lru_cache(maxsize=1)
-def xids() -> dict[int, XidCode]:
+def xid_codes() -> dict[int, XidCode]:
     return {
         int(row["xid"]): XidCode(
             code=int(row["xid"]), meaning=row["meaning"], severity=row["severity"],
             source_of_fault=row["app_or_hardware"], action=row["recommended_action"],
             auto_cordon=row["auto_cordon_default"], conflict=row["source_conflict"],
         )
-        for row in _rows("xid.csv")
+        for row in _csv_rows("xid.csv")
     }  # fmt: skip
 
 
 @lru_cache(maxsize=1)
-def sxids() -> dict[int, SxidCode]:
+def sxid_codes() -> dict[int, SxidCode]:
     return {
         int(row["sxid"]): SxidCode(
             code=int(row["sxid"]), name=row["name"], fatal=row["fatality"].startswith("fatal"), recovery=row["recovery"]
         )
-        for row in _rows("sxid.csv")
+        for row in _csv_rows("sxid.csv")
     }
 
 
 @lru_cache(maxsize=1)
-def sub_codes() -> tuple[SubCode, ...]:
+def nvlink_sub_codes() -> tuple[NvlinkSubCode, ...]:
     return tuple(
-        SubCode(
+        NvlinkSubCode(
             xid=int(row["xid"]), unit=row["unit"], pattern_old=row["intrinfo_pattern_v1_lt_R575"],
-            pattern_new=row["intrinfo_pattern_v2_ge_R575"], error_status=_status(row["error_status"]),
+            pattern_new=row["intrinfo_pattern_v2_ge_R575"], error_status=_parse_status(row["error_status"]),
             resolution=row["resolution"], severity=row["severity"],
         )
-        for row in _rows("xid_nvlink_subcodes.csv")
+        for row in _csv_rows("xid_nvlink_subcodes.csv")
     )  # fmt: skip
 
 
-def _status(text: str) -> int:
+def _parse_status(text: str) -> int:
     return int(text.strip("*? ") or "0", 16)
 
 
 @lru_cache(maxsize=1)
-def dcgm() -> dict[str, tuple[str, str]]:
+def dcgm_codes() -> dict[str, tuple[str, str]]:
     """DCGM error code → (label, action); an empty label says that the code means nothing by itself."""
-    return {row["code"]: (row["label"], row["action"]) for row in _rows("dcgm.csv")}
+    return {row["code"]: (row["label"], row["action"]) for row in _csv_rows("dcgm.csv")}
 
 
 @lru_cache(maxsize=1)
 def failure_table() -> tuple[dict[str, str], ...]:
-    return tuple(_rows("failure_table.csv"))
+    return tuple(_csv_rows("failure_table.csv"))
 
 
-def sub_code(xid: int, intrinfo: int, error_status: int) -> SubCode | None:
+def find_sub_code(xid: int, intrinfo: int, error_status: int) -> NvlinkSubCode | None:
     """The rule of an NVLink 5 Xid: exact error status, and the interrupt word under either driver's bit pattern."""
-    for rule in sub_codes():
-        fits = _fits(rule.pattern_new, intrinfo) or _fits(rule.pattern_old, intrinfo)
+    for rule in nvlink_sub_codes():
+        fits = _matches_bit_pattern(rule.pattern_new, intrinfo) or _matches_bit_pattern(rule.pattern_old, intrinfo)
         if rule.xid == xid and rule.error_status == error_status and fits:
             return rule
     return None
 
 
-def _fits(pattern: str, word: int) -> bool:
+def _matches_bit_pattern(pattern: str, word: int) -> bool:
     """`-` is any bit; the leftmost character is the highest bit that the pattern has."""
     if not pattern or set(pattern) - set("01-"):
         return False
@@ -117,41 +117,47 @@ def _fits(pattern: str, word: int) -> bool:
 
 
 # Codes that report what another code did: the channel was torn down (43, 45), the driver wants a reset (154).
-CONSEQUENCES = frozenset({43, 45, 154})
-NVLINK = frozenset({71, 74, *range(144, 151)})
-ECC = frozenset({48, 63, 64, 92, 94, 95, 140, 160, 161, 171, 172, 173})
-MEMORY = re.compile(r"(?i)\bECC\b|\bDBE\b|double[- ]bit|row remap|retire|uncorrect|contained:|DRAM|SRAM")
+CONSEQUENCE_XIDS = frozenset({43, 45, 154})
+NVLINK_XIDS = frozenset({71, 74, *range(144, 151)})
+ECC_XIDS = frozenset({48, 63, 64, 92, 94, 95, 140, 160, 161, 171, 172, 173})
+MEMORY_ERROR_WORDS = re.compile(r"(?i)\bECC\b|\bDBE\b|double[- ]bit|row remap|retire|uncorrect|contained:|DRAM|SRAM")
 
 
-LINK = re.compile(r"(?i)\bNVLink\b|\binterrupt hit on link \d")  # whatever the code, the driver names the link
+NVLINK_WORDS = re.compile(r"(?i)\bNVLink\b|\binterrupt hit on link \d")  # whatever the code, the driver names the link
 
 
-CAUSED_BY = re.compile(r"(?i)caused by previous Xid (\d{1,3})\b")
+PREVIOUS_XID = re.compile(r"(?i)caused by previous Xid (\d{1,3})\b")
 
 
-def judged_xid(code: int, words: str) -> tuple[str, Role, int]:
+def classify_xid(code: int, words: str) -> tuple[str, LineRole, int]:
     """(label, role, specificity) of a code with the words printed after it."""
-    if (before := CAUSED_BY.search(words)) and int(before[1]) != code:
-        return judged_xid(int(before[1]), "")[0], Role.CASCADE, 46
-    label = "GPUFallenOffBus" if code == 79 else "NVLinkError" if code in NVLINK or LINK.search(words) else "XidOther"
-    if label == "XidOther" and code in ECC and MEMORY.search(words):
+    if (before := PREVIOUS_XID.search(words)) and int(before[1]) != code:
+        return classify_xid(int(before[1]), "")[0], LineRole.CASCADE, 46
+    label = (
+        "GPUFallenOffBus"
+        if code == 79
+        else "NVLinkError"
+        if code in NVLINK_XIDS or NVLINK_WORDS.search(words)
+        else "XidOther"
+    )
+    if label == "XidOther" and code in ECC_XIDS and MEMORY_ERROR_WORDS.search(words):
         label = "ECCError"
-    if code in CONSEQUENCES:
-        return label, Role.CASCADE, 45
-    return label, Role.INITIATING, _weight(code, words)
+    if code in CONSEQUENCE_XIDS:
+        return label, LineRole.CASCADE, 45
+    return label, LineRole.INITIATING, _xid_specificity(code, words)
 
 
-def _weight(code: int, words: str) -> int:
+def _xid_specificity(code: int, words: str) -> int:
     if code == 79:
         return 98
     if "nonfatal" in words.lower():
         return 72
-    if code in NVLINK:
+    if code in NVLINK_XIDS:
         return 92
-    return 91 if code in ECC else 85
+    return 91 if code in ECC_XIDS else 85
 
 
-def judged_sxid(code: int, words: str) -> tuple[str, Role, int]:
-    known = sxids().get(code)
+def classify_sxid(code: int, words: str) -> tuple[str, LineRole, int]:
+    known = sxid_codes().get(code)
     fatal = "non-fatal" not in words.lower() and ("fatal" in words.lower() or bool(known and known.fatal))
-    return "NVLinkError", Role.INITIATING, 90 if fatal else 60
+    return "NVLinkError", LineRole.INITIATING, 90 if fatal else 60

@@ -11,40 +11,40 @@ from dataclasses import dataclass, replace
 
 from . import confidence, endings, suspects
 from .labels import LABELS, NONE, UNKNOWN
-from .lines import MUTED
-from .reader import MENTIONED, UNNAMED, Reading
-from .signatures import GENERIC, TRACEBACK
+from .lines import LOW_LEVELS
+from .reader import MENTION_NOTE, UNKNOWN_EXCEPTION_SPECIFICITY, LogReading
+from .signatures import PYTHON_EXCEPTION, TRACEBACK
 from .table import exceptions
 from .values import (
-    Alternative,
+    AlternativeCause,
     Blame,
-    Category,
     ChainLink,
-    Diagnosis,
-    Ending,
-    Evidence,
-    Finding,
-    Line,
-    Role,
+    EvidenceLine,
+    ExitStatus,
+    FailureCategory,
+    LineRole,
+    LogDiagnosis,
+    LogFinding,
+    ParsedLine,
 )
 
-SURE = 70  # from here on a line alone names its cause
-AUDIBLE = 40  # symptoms at least this specific say that something else had gone wrong by then
-MOST_LINES = 8
-MOST_TEXT = 2000
-BOSS_LABELS = frozenset({"slurm-time-limit", "slurm-preempted", "pod-evicted"})
-LASTING = frozenset({"loss-scale-floor"})  # steps go on, and train nothing
-RECORDED = frozenset({"xid-63", "xid-92"})  # memory noted for repair; the job's own data was corrected
-RETRIED = re.compile(
+CERTAIN_SPECIFICITY = 70  # from here on a line alone names its cause
+CLEAR_SYMPTOM_SPECIFICITY = 40  # symptoms at least this specific say that something else had gone wrong by then
+MAX_EVIDENCE_LINES = 8
+MAX_EVIDENCE_CHARS = 2000
+SCHEDULER_STOP_SIGNATURES = frozenset({"slurm-time-limit", "slurm-preempted", "pod-evicted"})
+PERSISTENT_SIGNATURES = frozenset({"loss-scale-floor"})  # steps go on, and train nothing
+RECORD_ONLY_SIGNATURES = frozenset({"xid-63", "xid-92"})  # memory noted for repair; the job's own data was corrected
+RETRY_WORDS = re.compile(
     r"(?i)\bretrying\b|\bwill (?:re)?try\b|\btrying again\b|\b(?:attempt|try|retry) #?\d+ ?(?:/|of) ?\d+"
 )
-SPENT = frozenset({"OutOfMemoryError", "HostOOMKilled", "DiskFull"})
-GIVES_UP = re.compile(
+EXHAUSTION_LABELS = frozenset({"OutOfMemoryError", "HostOOMKilled", "DiskFull"})
+GIVE_UP_WORDS = re.compile(
     r"(?i)\b(?:exit(?:s|ing)|abort(?:s|ing|ed)?|giv(?:es|ing) up|terminat(?:es|ing|ed)|stopp(?:ing|ed))\b"
 )
-CLOSING = "closing-signal"  # launchers send it to healthy workers too, before or after they say that all is done
-ROLE_RANK = {Role.INITIATING: 2, Role.CASCADE: 1, Role.TEARDOWN: 0}
-PROGRESS = re.compile(
+CLOSING_SIGNAL = "closing-signal"  # launchers send it to healthy workers too, before or after they say that all is done
+ROLE_RANK = {LineRole.INITIATING: 2, LineRole.CASCADE: 1, LineRole.TEARDOWN: 0}
+PROGRESS_LINE = re.compile(
     r"(?i)\b(?:iter(?:ation)?|step|epoch|samples?|batch)\b.{0,80}(?:loss|time(?!d|-?out|r|stamp)|speed|throughput|"
     r"(?<![a-z])lr(?![a-z])|tokens|/s(?:ec(?:ond)?)?\b)|\d+%\||"
     r"\bglobal_step/sec\b|\bloss ?[=:] ?\d[^|]{0,60}\bstep ?[=:] ?\d|"
@@ -55,7 +55,7 @@ PROGRESS = re.compile(
     r"\b(?:training|run|job|evaluation|workers|ranks|tasks) (?:is |are |has |have )?(?:complete|finished|done)|"
     r"\bpass@\d+\W|\b(?:accuracy|acc|bleu|f1|perplexity|ppl)\b\W{1,4}\d|\bexit(?:ed)?(?: with)?(?: exit)? code:? 0\b"
 )
-DONE = re.compile(
+COMPLETION_LINE = re.compile(
     r"(?i)\b(?:finished|completed|ended|done|saved|trained|passed|exited) successfully\b|\bWorkerState\.SUCCEEDED\b|"
     r"\bsuccessfully (?:finished|completed|ended|saved|trained|exited|wrote|written)\b|\bsaved? (?:model|checkpoint)|"
     r"\b(?:training|run|job|evaluation|workers|ranks|tasks) (?:is |are |has |have )?(?:complete|finished|done)|"
@@ -68,306 +68,343 @@ LOADING_BAR = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class ClassifierInput:
     """Findings in the order they matter, and what is known of the end."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LogFinding, ...]
     failed: bool | None
     progress: int  # lines that show work being done after the last trouble
 
     @property
-    def seen_working(self) -> bool:
+    def made_progress(self) -> bool:
         return self.progress > 0 or self.failed is False
 
-    def goes_on(self, root: Finding | None) -> bool:
+    def continues_after(self, root: LogFinding | None) -> bool:
         """One such line outlives a symptom; after an exception it may be another rank's last word."""
-        vague = root is None or root.role is not Role.INITIATING or root.line.level in MUTED
+        vague = root is None or root.role is not LineRole.INITIATING or root.line.level in LOW_LEVELS
         return self.progress >= (1 if vague else 2)
 
 
-def diagnose(reading: Reading, ending: Ending | None = None) -> Diagnosis:
-    case = _case(reading, ending or Ending())
-    ranked = _ranked(case)
+def diagnose_reading(reading: LogReading, ending: ExitStatus | None = None) -> LogDiagnosis:
+    case = _classifier_input(reading, ending or ExitStatus())
+    ranked = _ranked_findings(case)
     root = ranked[0] if ranked else None
-    label = _label(root, case, reading)
-    return _verdict(label, root if label not in (NONE, UNKNOWN) else None, ranked, case, reading)
+    label = _root_label(root, case, reading)
+    return _build_diagnosis(label, root if label not in (NONE, UNKNOWN) else None, ranked, case, reading)
 
 
-def _case(reading: Reading, ending: Ending) -> Case:
+def _classifier_input(reading: LogReading, ending: ExitStatus) -> ClassifierInput:
     findings = [*reading.findings]
-    if (unnamed := _last_words(reading)) is not None:
+    if (unnamed := _unnamed_exception(reading)) is not None:
         findings.append(unnamed)
-    if (ended := endings.finding(ending)) is not None:
+    if (ended := endings.exit_status_finding(ending)) is not None:
         findings.append(ended)
     first_failed = first_failed_rank(reading.tail)
-    findings = [_seen_in_context(finding, findings, first_failed) for finding in findings]
-    last = max((finding.last_number for finding in findings if finding.signature != CLOSING), default=0)
-    closing = max((finding.last_number for finding in findings if finding.signature == CLOSING), default=0)
-    progress = sum(_went_on(line, closing) for line in reading.tail if line.number > last)
-    return Case(findings=tuple(findings), failed=endings.failed(ending), progress=progress)
+    findings = [_adjust_for_context(finding, findings, first_failed) for finding in findings]
+    last = max((finding.last_number for finding in findings if finding.signature != CLOSING_SIGNAL), default=0)
+    closing = max((finding.last_number for finding in findings if finding.signature == CLOSING_SIGNAL), default=0)
+    progress = sum(_is_progress_after(line, closing) for line in reading.tail if line.number > last)
+    return ClassifierInput(findings=tuple(findings), failed=endings.is_failure(ending), progress=progress)
 
 
-def _went_on(line: Line, closing: int) -> bool:
+def _is_progress_after(line: ParsedLine, closing: int) -> bool:
     """Workers that are sent home had worked before; only that all was done says why they were."""
-    return progressed(line.text) and (line.number > closing or DONE.search(line.text) is not None)
+    return is_progress_line(line.text) and (line.number > closing or COMPLETION_LINE.search(line.text) is not None)
 
 
-def _last_words(reading: Reading) -> Finding | None:
+def _unnamed_exception(reading: LogReading) -> LogFinding | None:
     """An exception whose name tells nothing (`dask.KilledWorker: …`) is known by its place, under a traceback.
 
     To look for such names in whole logs would cost the scan a third of its speed; the end is where they are.
     """
     opened = [finding.last_number for finding in reading.findings if finding.signature == TRACEBACK]
-    if not opened or any(finding.label and finding.note != MENTIONED for finding in reading.findings):
+    if not opened or any(finding.label and finding.note != MENTION_NOTE for finding in reading.findings):
         return None
     for line in reversed(reading.tail):
-        if line.number > opened[0] and (name := exceptions.untold(line.message)) is not None:
-            return Finding(
-                signature=GENERIC, label=exceptions.by_name(name), role=Role.INITIATING, specificity=UNNAMED,
-                blame=Blame.JOB, restart=None, line=line, last_number=line.number,
+        if line.number > opened[0] and (name := exceptions.unknown_exception_name(line.message)) is not None:
+            return LogFinding(
+                signature=PYTHON_EXCEPTION, label=exceptions.label_by_name(name), role=LineRole.INITIATING,
+                specificity=UNKNOWN_EXCEPTION_SPECIFICITY, blame=Blame.JOB, restart=None,
+                line=line, last_number=line.number,
             )  # fmt: skip
     return None
 
 
-def progressed(text: str) -> bool:
+def is_progress_line(text: str) -> bool:
     """Work was done, not only something loaded: a bar of another rank may still be drawn when this one is dead."""
-    return PROGRESS.search(text) is not None and LOADING_BAR.search(text) is None
+    return PROGRESS_LINE.search(text) is not None and LOADING_BAR.search(text) is None
 
 
-def _seen_in_context(finding: Finding, others: list[Finding], first_failed: int | None) -> Finding:
+def _adjust_for_context(finding: LogFinding, others: list[LogFinding], first_failed: int | None) -> LogFinding:
     """The same words mean less when the trouble had begun before them."""
     at = finding.line.number
-    if finding.signature in BOSS_LABELS and _sure_before(at, finding, others):
-        return replace(finding, role=Role.CASCADE)
-    if finding.signature == GENERIC and finding.specificity in WEAK_POINTS:
+    if finding.signature in SCHEDULER_STOP_SIGNATURES and _certain_cause_before(at, finding, others):
+        return replace(finding, role=LineRole.CASCADE)
+    if finding.signature == PYTHON_EXCEPTION and finding.specificity in WEAK_SPECIFICITIES:
         own_rank = first_failed if finding.line.rank == first_failed else None
         if _symptom_before(at, others, own_rank):
-            return replace(finding, role=Role.CASCADE)
-    if finding.signature == "checkpoint-torn" and any(SPAWNED in frame for frame in finding.frames):
-        return replace(finding, role=Role.TEARDOWN, label="")
-    if finding.signature == DAEMON_LOST and _killed_before(at, others):
-        return replace(finding, specificity=AUDIBLE - 2)
-    if finding.signature == KEEP_ALIVE and any(other.signature == "sigkill" for other in others):
-        return replace(finding, specificity=AUDIBLE - 2)
-    if finding.signature in SWEPT and finding.line.text.startswith(SLURM) and _task_ended_before(at, others):
-        return replace(finding, role=Role.TEARDOWN, label="")
-    return relabelled(finding)
+            return replace(finding, role=LineRole.CASCADE)
+    if finding.signature == "checkpoint-torn" and any(SPAWN_FRAME in frame for frame in finding.frames):
+        return replace(finding, role=LineRole.TEARDOWN, label="")
+    if finding.signature == DAEMON_LOST_SIGNATURE and _sigkill_before(at, others):
+        return replace(finding, specificity=CLEAR_SYMPTOM_SPECIFICITY - 2)
+    if finding.signature == KEEP_ALIVE_SIGNATURE and any(other.signature == "sigkill" for other in others):
+        return replace(finding, specificity=CLEAR_SYMPTOM_SPECIFICITY - 2)
+    if (
+        finding.signature in STEP_KILL_SIGNATURES
+        and finding.line.text.startswith(SLURM_PREFIXES)
+        and _task_exit_before(at, others)
+    ):
+        return replace(finding, role=LineRole.TEARDOWN, label="")
+    return relabel_by_frames(finding)
 
 
-DAEMON_LOST = "daemon-lost"
-KEEP_ALIVE = "keep-alive-lost"  # an agent that tells how its worker was killed has outlived its own silence
-TAKEN = "slurm-preempted"  # what became of a node that died, where it is told after its death
-SPAWNED = "multiprocessing/spawn.py:"  # a child that finds its start cut short: its parent had died while it wrote
+DAEMON_LOST_SIGNATURE = "daemon-lost"
+KEEP_ALIVE_SIGNATURE = "keep-alive-lost"  # an agent that tells how its worker was killed has outlived its own silence
+PREEMPTION_SIGNATURE = "slurm-preempted"  # what became of a node that died, where it is told after its death
+SPAWN_FRAME = "multiprocessing/spawn.py:"  # a child that finds its start cut short: its parent had died while it wrote
 
 
-def _killed_before(at: int, others: list[Finding]) -> bool:
+def _sigkill_before(at: int, others: list[LogFinding]) -> bool:
     """A launcher misses the daemon that somebody has just killed."""
     return any(other.signature == "sigkill" and 0 < other.line.number < at for other in others)
 
 
-SWEPT = frozenset({"sigkill", "slurm-cancelled"})  # what Slurm does to the rest of a step when one task has ended
-SLURM = ("srun: ", "slurmstepd: ")
-ENDED = re.compile(r"srun: .*: Exited with exit code (?!137\b|9\b)\d")
+STEP_KILL_SIGNATURES = frozenset(
+    {"sigkill", "slurm-cancelled"}
+)  # what Slurm does to the rest of a step when one task has ended
+SLURM_PREFIXES = ("srun: ", "slurmstepd: ")
+TASK_EXIT_LINE = re.compile(r"srun: .*: Exited with exit code (?!137\b|9\b)\d")
 
 
-def _task_ended_before(at: int, others: list[Finding]) -> bool:
+def _task_exit_before(at: int, others: list[LogFinding]) -> bool:
     lines = [line for other in others for line in (other.line, *other.more)]
-    return any(0 < line.number < at and ENDED.search(line.text) for line in lines)
+    return any(0 < line.number < at and TASK_EXIT_LINE.search(line.text) for line in lines)
 
 
-WEAK_POINTS = frozenset(exceptions.WEAK.values())
+WEAK_SPECIFICITIES = frozenset(exceptions.WEAK_EXCEPTIONS.values())
 
 
-def _sure_before(at: int, finding: Finding, others: list[Finding]) -> bool:
+def _certain_cause_before(at: int, finding: LogFinding, others: list[LogFinding]) -> bool:
     return any(
-        other.role is Role.INITIATING and other.specificity >= SURE and other.line.number < at
-        and other.label != finding.label and not (finding.signature == TAKEN and other.label == "NodeFailure")
+        other.role is LineRole.INITIATING and other.specificity >= CERTAIN_SPECIFICITY and other.line.number < at
+        and other.label != finding.label
+        and not (finding.signature == PREEMPTION_SIGNATURE and other.label == "NodeFailure")
         for other in others
     )  # fmt: skip
 
 
-def _symptom_before(at: int, others: list[Finding], own_rank: int | None = None) -> bool:
+def _symptom_before(at: int, others: list[LogFinding], own_rank: int | None = None) -> bool:
     """Whether a symptom precedes this line. Ranks share one log in no fixed order, so with `own_rank`, the rank that
     failed first, only symptoms of that rank count, and those of which no rank is known."""
     return any(
-        other.role is Role.CASCADE and other.specificity >= AUDIBLE and 0 < other.line.number < at
+        other.role is LineRole.CASCADE and other.specificity >= CLEAR_SYMPTOM_SPECIFICITY and 0 < other.line.number < at
         and (own_rank is None or other.line.rank is None or own_rank in other.ranks)
         for other in others
     )  # fmt: skip
 
 
-REPORT_BEGINS = re.compile(r"Root Cause \(first observed failure\)")
-REPORT_RANK = re.compile(r"^\W*rank +: +(\d+)\b")
-REPORT_LINES = 8  # of a torchrun report after its headline
+TORCHRUN_REPORT_HEADER = re.compile(r"Root Cause \(first observed failure\)")
+TORCHRUN_REPORT_RANK = re.compile(r"^\W*rank +: +(\d+)\b")
+TORCHRUN_REPORT_LINES = 8  # of a torchrun report after its headline
 
 
-def first_failed_rank(tail: tuple[Line, ...]) -> int | None:
+def first_failed_rank(tail: tuple[ParsedLine, ...]) -> int | None:
     """The rank that torchrun reports as the first failure. Every node has an agent of its own, which knows the ranks
     of that node only: where the reports name several ranks, none of them is known to be the first of the job."""
     ranks: set[int] = set()
     left = 0
     for line in tail:
-        left = REPORT_LINES if REPORT_BEGINS.search(line.message) else left - 1
-        if left > 0 and (named := REPORT_RANK.search(line.message)):
+        left = TORCHRUN_REPORT_LINES if TORCHRUN_REPORT_HEADER.search(line.message) else left - 1
+        if left > 0 and (named := TORCHRUN_REPORT_RANK.search(line.message)):
             ranks.add(int(named[1]))
             left = 0
     return ranks.pop() if len(ranks) == 1 else None
 
 
-SAVING = ("serialization.py:save", "serialization.py:_save", "serialization.py:_legacy_save", "save_checkpoint")
-LOADING = ("serialization.py:load", "serialization.py:_load", "serialization.py:_legacy_load")
-TORN = re.compile(r"EOFError|unexpected EOF|magic number|Ran out of input|invalid load key")
-DATASETS = re.compile(
+SAVE_FRAMES = ("serialization.py:save", "serialization.py:_save", "serialization.py:_legacy_save", "save_checkpoint")
+LOAD_FRAMES = ("serialization.py:load", "serialization.py:_load", "serialization.py:_legacy_load")
+TRUNCATED_FILE_WORDS = re.compile(r"EOFError|unexpected EOF|magic number|Ran out of input|invalid load key")
+DATASET_FRAME = re.compile(
     r"/datasets/(?:load|builder|arrow_\w+|packaged_modules/.*)\.py:|/streaming/base/\w+\.py:get_shards"
 )
-STORES = re.compile(r"/(?:botocore|s3transfer|s3fs|minio|gcsfs|oss2|adlfs|google/cloud/storage|azure/storage)/")
-WEIGHTS = re.compile(r":(?:load_weights|load_model|load_state_dict|_load_pretrained_model|load_checkpoint)$")
-LOADERS = re.compile(r":\w*(?:load_weights?|weight_loader)$")  # functions that put one tensor of a file into a model
-UNFIT = frozenset({"RuntimeError", "ValueError", "AssertionError", "KeyError"})
-UNTYPED = frozenset({"ValueError", "RuntimeError", "OSError"})  # names that say nothing of what was being done
-FEEDING = re.compile(r"/torch/utils/data/_utils/(?:worker|fetch)\.py:|/datasets?/(?:\S+/)?\w+\.py:|:__getitem__$")
-UNWRITTEN = re.compile(r"cannot be opened|Input/output error|file write failed|unexpected pos|write\(\)")
+OBJECT_STORE_FRAME = re.compile(
+    r"/(?:botocore|s3transfer|s3fs|minio|gcsfs|oss2|adlfs|google/cloud/storage|azure/storage)/"
+)
+WEIGHT_LOAD_FRAME = re.compile(r":(?:load_weights|load_model|load_state_dict|_load_pretrained_model|load_checkpoint)$")
+TENSOR_LOAD_FRAME = re.compile(
+    r":\w*(?:load_weights?|weight_loader)$"
+)  # functions that put one tensor of a file into a model
+WEIGHT_MISMATCH_LABELS = frozenset({"RuntimeError", "ValueError", "AssertionError", "KeyError"})
+UNSPECIFIC_LABELS = frozenset(
+    {"ValueError", "RuntimeError", "OSError"}
+)  # names that say nothing of what was being done
+DATA_WORKER_FRAME = re.compile(
+    r"/torch/utils/data/_utils/(?:worker|fetch)\.py:|/datasets?/(?:\S+/)?\w+\.py:|:__getitem__$"
+)
+WRITE_FAILURE_WORDS = re.compile(r"cannot be opened|Input/output error|file write failed|unexpected pos|write\(\)")
 
 
-def relabelled(finding: Finding) -> Finding:
+def relabel_by_frames(finding: LogFinding) -> LogFinding:
     """Where the frames say what the program was about to do, they know better than the exception's name."""
     words, frames = finding.line.text, finding.frames
-    if any(frame.endswith(SAVING) for frame in frames) and UNWRITTEN.search(words):
+    if any(frame.endswith(SAVE_FRAMES) for frame in frames) and WRITE_FAILURE_WORDS.search(words):
         return replace(finding, label="DiskFull", specificity=72, blame=Blame.STORAGE)
-    if finding.label == "CheckpointCorrupt" and any(FEEDING.search(frame) for frame in frames) and TORN.search(words):
+    if (
+        finding.label == "CheckpointCorrupt"
+        and any(DATA_WORKER_FRAME.search(frame) for frame in frames)
+        and TRUNCATED_FILE_WORDS.search(words)
+    ):
         return replace(finding, label="DatasetLoadingError")
-    if any(frame.endswith(LOADING) for frame in frames) and TORN.search(words):
+    if any(frame.endswith(LOAD_FRAMES) for frame in frames) and TRUNCATED_FILE_WORDS.search(words):
         return replace(finding, label="CheckpointCorrupt", specificity=80, blame=Blame.STORAGE)
-    if finding.label == "ConnectionError" and any(STORES.search(frame) for frame in frames):
+    if finding.label == "ConnectionError" and any(OBJECT_STORE_FRAME.search(frame) for frame in frames):
         return replace(finding, label="S3StorageError", blame=Blame.STORAGE)
-    if finding.label == "KeyError" and any(WEIGHTS.search(frame) for frame in frames[-2:]):
+    if finding.label == "KeyError" and any(WEIGHT_LOAD_FRAME.search(frame) for frame in frames[-2:]):
         return replace(finding, label="ModelLoadingError", specificity=64)
-    if finding.signature == GENERIC and finding.label in UNFIT and any(LOADERS.search(frame) for frame in frames[-2:]):
+    if (
+        finding.signature == PYTHON_EXCEPTION
+        and finding.label in WEIGHT_MISMATCH_LABELS
+        and any(TENSOR_LOAD_FRAME.search(frame) for frame in frames[-2:])
+    ):
         return replace(finding, label="ModelLoadingError", specificity=64)
-    if finding.signature == GENERIC and finding.label in UNTYPED and any(DATASETS.search(frame) for frame in frames):
+    if (
+        finding.signature == PYTHON_EXCEPTION
+        and finding.label in UNSPECIFIC_LABELS
+        and any(DATASET_FRAME.search(frame) for frame in frames)
+    ):
         return replace(finding, label="DatasetLoadingError", specificity=66)
     return finding
 
 
-def order(finding: Finding) -> tuple[int, int, int]:
+def finding_sort_key(finding: LogFinding) -> tuple[int, int, int]:
     """What was meant above what was only mentioned, cause above symptom, sure above vague, early above late."""
-    rank = -1 if finding.note == MENTIONED else ROLE_RANK.get(finding.role, 0)
+    rank = -1 if finding.note == MENTION_NOTE else ROLE_RANK.get(finding.role, 0)
     return (-rank, -finding.specificity, finding.line.number)
 
 
-def _ranked(case: Case) -> list[Finding]:
-    return sorted((finding for finding in case.findings if finding.label), key=order)
+def _ranked_findings(case: ClassifierInput) -> list[LogFinding]:
+    return sorted((finding for finding in case.findings if finding.label), key=finding_sort_key)
 
 
-def _label(root: Finding | None, case: Case, reading: Reading) -> str:
-    if root is None or (root.note == MENTIONED and case.failed is not True):
-        return _without_cause(case, reading.sentence)
-    if case.failed is False and (root.role is not Role.INITIATING or case.goes_on(root)):
+def _root_label(root: LogFinding | None, case: ClassifierInput, reading: LogReading) -> str:
+    if root is None or (root.note == MENTION_NOTE and case.failed is not True):
+        return _label_without_cause(case, reading.sentence)
+    if case.failed is False and (root.role is not LineRole.INITIATING or case.continues_after(root)):
         return NONE  # launchers have been seen to return 0 over a dead rank, so a plain exception still counts
-    if case.failed is None and case.goes_on(root) and _outlived(root):
+    if case.failed is None and case.continues_after(root) and _is_refuted_by_progress(root):
         return NONE
     return root.label
 
 
-def _outlived(root: Finding) -> bool:
+def _is_refuted_by_progress(root: LogFinding) -> bool:
     """Work that goes on disproves a vague line, a mere record, and what is tried again by its own words."""
-    if root.signature in LASTING:
+    if root.signature in PERSISTENT_SIGNATURES:
         return False
-    vague = root.role is not Role.INITIATING or root.specificity < SURE
-    if _taken_lightly(root):
+    vague = root.role is not LineRole.INITIATING or root.specificity < CERTAIN_SPECIFICITY
+    if _is_warning_only(root):
         return True
-    recorded = root.signature in RECORDED or root.line.level in ("DEBUG", "INFO", "NOTICE")
-    return vague or recorded or RETRIED.search(root.line.text) is not None
+    recorded = root.signature in RECORD_ONLY_SIGNATURES or root.line.level in ("DEBUG", "INFO", "NOTICE")
+    return vague or recorded or RETRY_WORDS.search(root.line.text) is not None
 
 
-def _taken_lightly(root: Finding) -> bool:
+def _is_warning_only(root: LogFinding) -> bool:
     """The program's own word that it takes this for no failure. Of hardware, and of room that has run out, it cannot
     know; and NCCL warns of everything."""
-    if root.line.level != "WARNING" or root.label in SPENT or "NCCL WARN" in root.line.text:
+    if root.line.level != "WARNING" or root.label in EXHAUSTION_LABELS or "NCCL WARN" in root.line.text:
         return False
-    return LABELS[root.label].category is not Category.INFRASTRUCTURE and not GIVES_UP.search(root.line.text)
+    return LABELS[root.label].category is not FailureCategory.INFRASTRUCTURE and not GIVE_UP_WORDS.search(
+        root.line.text
+    )
 
 
-def _without_cause(case: Case, sentence: str) -> str:
+def _label_without_cause(case: ClassifierInput, sentence: str) -> str:
     """What is no log proves no health, unless somebody saw it end well."""
     if case.failed or (sentence and case.failed is None):
         return UNKNOWN
-    ended_badly = any(_speaks_of_an_end(finding, case) for finding in case.findings)
-    return UNKNOWN if ended_badly and case.failed is None and not case.goes_on(None) else NONE
+    ended_badly = any(_indicates_failure(finding, case) for finding in case.findings)
+    return UNKNOWN if ended_badly and case.failed is None and not case.continues_after(None) else NONE
 
 
-def _speaks_of_an_end(finding: Finding, case: Case) -> bool:
+def _indicates_failure(finding: LogFinding, case: ClassifierInput) -> bool:
     """A traceback whose exception was only mentioned, or ignored by Python itself, is no end."""
-    if finding.note == MENTIONED:
+    if finding.note == MENTION_NOTE:
         return False
-    if finding.signature == TRACEBACK and any(other.note == MENTIONED for other in case.findings):
+    if finding.signature == TRACEBACK and any(other.note == MENTION_NOTE for other in case.findings):
         return False
-    return finding.role in (Role.TEARDOWN, Role.CASCADE)
+    return finding.role in (LineRole.TEARDOWN, LineRole.CASCADE)
 
 
-def _verdict(label: str, root: Finding | None, ranked: list[Finding], case: Case, reading: Reading) -> Diagnosis:
+def _build_diagnosis(
+    label: str, root: LogFinding | None, ranked: list[LogFinding], case: ClassifierInput, reading: LogReading
+) -> LogDiagnosis:
     row = LABELS[label]
     same = [finding for finding in ranked if root and finding.label == root.label and finding is not root]
     restart = root.restart if root and root.restart else row.restart
-    return Diagnosis(
+    return LogDiagnosis(
         root_cause=label, category=row.category,
-        confidence=confidence.of(label, root, ranked, reading, case.seen_working),
-        evidence=_evidence(root, same), chain=_chain(root, case), restart_helps=restart, restart_reason=row.reason,
-        suspect_nodes=suspects.nodes(root, same, reading), suspect_gpus=suspects.gpus(root, reading),
-        action=row.action, alternatives=_alternatives(label, ranked), blame=root.blame if root else None,
+        confidence=confidence.diagnosis_confidence(label, root, ranked, reading, case.made_progress),
+        evidence=_build_evidence(root, same), chain=_build_chain(root, case),
+        restart_helps=restart, restart_reason=row.reason,
+        suspect_nodes=suspects.suspect_nodes(root, same, reading), suspect_gpus=suspects.suspect_gpus(root, reading),
+        action=row.action, alternatives=_build_alternatives(label, ranked), blame=root.blame if root else None,
         engine="signature", rules_version=reading.rules_version, lines=reading.lines, size=reading.size,
-        notes=_notes(root, reading),
+        notes=_collect_notes(root, reading),
     )  # fmt: skip
 
 
-def _evidence(root: Finding | None, same: list[Finding]) -> tuple[Evidence, ...]:
+def _build_evidence(root: LogFinding | None, same: list[LogFinding]) -> tuple[EvidenceLine, ...]:
     """The line itself, then other signs of the same cause, then what else was said of it."""
     found = [root, *same] if root else []
-    firsts = [_exhibit(finding, finding.line, finding.count) for finding in found]
-    more = [_exhibit(finding, line, 1) for finding in found for line in finding.more]
-    return tuple([*firsts[:MOST_LINES], *more][:MOST_LINES])
+    firsts = [_evidence_line(finding, finding.line, finding.count) for finding in found]
+    more = [_evidence_line(finding, line, 1) for finding in found for line in finding.more]
+    return tuple([*firsts[:MAX_EVIDENCE_LINES], *more][:MAX_EVIDENCE_LINES])
 
 
-def _exhibit(finding: Finding, line: Line, count: int) -> Evidence:
-    return Evidence(
-        line=line.number, text=line.text[:MOST_TEXT], rank=line.rank, host=line.host, time=line.time,
+def _evidence_line(finding: LogFinding, line: ParsedLine, count: int) -> EvidenceLine:
+    return EvidenceLine(
+        line=line.number, text=line.text[:MAX_EVIDENCE_CHARS], rank=line.rank, host=line.host, time=line.time,
         signature=finding.signature, count=count,
     )  # fmt: skip
 
 
-def _chain(root: Finding | None, case: Case) -> tuple[ChainLink, ...]:
+def _build_chain(root: LogFinding | None, case: ClassifierInput) -> tuple[ChainLink, ...]:
     """The cause first, then what followed it, in the order of the log; what only came before it is no consequence."""
     if root is None:
         return ()
     reading_end = 1 << 62
-    rest = [finding for finding in case.findings if finding is not root and finding.note != MENTIONED
-            and (finding.role is not Role.INITIATING or finding.line.number > root.line.number)]  # fmt: skip
+    rest = [finding for finding in case.findings if finding is not root and finding.note != MENTION_NOTE
+            and (finding.role is not LineRole.INITIATING or finding.line.number > root.line.number)]  # fmt: skip
     rest.sort(key=lambda finding: finding.line.number or reading_end)  # line 0 is how it ended: the last thing
-    return tuple(_link(finding, Role.INITIATING if finding is root else None) for finding in [root, *rest][:12])
+    return tuple(
+        _chain_link(finding, LineRole.INITIATING if finding is root else None) for finding in [root, *rest][:12]
+    )
 
 
-def _link(finding: Finding, role: Role | None) -> ChainLink:
-    as_seen = Role.CASCADE if finding.role is Role.INITIATING else finding.role
+def _chain_link(finding: LogFinding, role: LineRole | None) -> ChainLink:
+    as_seen = LineRole.CASCADE if finding.role is LineRole.INITIATING else finding.role
     return ChainLink(
         role=role or as_seen, label=finding.label or finding.signature, line=finding.line.number,
         text=finding.line.text[:300], time=finding.line.time, count=finding.count, ranks=finding.ranks[:64],
     )  # fmt: skip
 
 
-def _alternatives(label: str, ranked: list[Finding]) -> tuple[Alternative, ...]:
-    best: dict[str, Finding] = {}
+def _build_alternatives(label: str, ranked: list[LogFinding]) -> tuple[AlternativeCause, ...]:
+    best: dict[str, LogFinding] = {}
     for finding in ranked:
         if finding.label != label:
             best.setdefault(finding.label, finding)
     return tuple(
-        Alternative(root_cause=finding.label, score=confidence.score(finding), line=finding.line.number)
+        AlternativeCause(
+            root_cause=finding.label, score=confidence.finding_confidence(finding), line=finding.line.number
+        )
         for finding in list(best.values())[:5]
     )
 
 
-def _notes(root: Finding | None, reading: Reading) -> tuple[str, ...]:
+def _collect_notes(root: LogFinding | None, reading: LogReading) -> tuple[str, ...]:
     notes = [reading.sentence] if reading.sentence else []
-    if root and root.note and root.note != MENTIONED:
+    if root and root.note and root.note != MENTION_NOTE:
         notes.append(root.note)
     notes += [event.note for event in reading.gpu_events[:64] if event.note not in notes]
     return tuple(dict.fromkeys(notes))[:6]

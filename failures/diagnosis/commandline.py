@@ -13,25 +13,25 @@ from typing import BinaryIO
 
 from . import engine, wording
 from .labels import UNKNOWN
-from .values import Diagnosis, Ending
+from .values import ExitStatus, LogDiagnosis
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 
 
-def lines(files: Iterable[str], ending: Ending, as_json: bool) -> Iterator[tuple[str, bool]]:
+def diagnose_files(files: Iterable[str], ending: ExitStatus, as_json: bool) -> Iterator[tuple[str, bool]]:
     """(what to print, was it read), file by file, each as soon as it is known."""
     for name in files:
-        diagnosis, trouble = diagnosed(name, ending)
+        diagnosis, trouble = diagnose_file(name, ending)
         if as_json:
             yield wording.as_json(name, diagnosis), not trouble
         else:
             yield trouble or wording.as_text(name, diagnosis) + "\n", not trouble
 
 
-def diagnosed(name: str, ending: Ending) -> tuple[Diagnosis, str]:
+def diagnose_file(name: str, ending: ExitStatus) -> tuple[LogDiagnosis, str]:
     """The answer, and a sentence when it rests on nothing of the file: it is not there, or is no text at all."""
     try:
-        diagnosis = engine.diagnose(_chunks(name), ending)
+        diagnosis = engine.diagnose(_read_chunks(name), ending)
     except OSError as error:
         trouble = f"{name} cannot be read: {error.strerror or error}."
         return replace(engine.diagnose([], ending), notes=(trouble,)), trouble
@@ -39,16 +39,16 @@ def diagnosed(name: str, ending: Ending) -> tuple[Diagnosis, str]:
     return diagnosis, f"{name}: {diagnosis.notes[0]}" if nothing_read else ""
 
 
-def _chunks(name: str) -> Iterator[bytes]:
+def _read_chunks(name: str) -> Iterator[bytes]:
     if name == "-":
-        yield from _pieces(sys.stdin.buffer)
+        yield from _iter_chunks(sys.stdin.buffer)
         return
     with open(name, "rb") as file:
-        yield from _pieces(file)
+        yield from _iter_chunks(file)
 
 
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    while piece := file.read(CHUNK):
+def _iter_chunks(file: BinaryIO) -> Iterator[bytes]:
+    while piece := file.read(CHUNK_BYTES):
         yield piece
 
 

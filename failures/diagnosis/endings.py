@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .values import Blame, Ending, Finding, Line, Restart, Role
+from .values import Blame, ExitStatus, LineRole, LogFinding, ParsedLine, RestartAdvice
 
-SIGNALS: dict[int, tuple[str, int, str]] = {
+SIGNAL_FINDINGS: dict[int, tuple[str, int, str]] = {
     9: ("HostOOMKilled", 40, "killed by SIGKILL, which the kernel's out-of-memory killer sends"),
     7: ("DataloaderKilled", 40, "killed by SIGBUS, as when shared memory runs out"),
     11: ("RuntimeError", 30, "killed by SIGSEGV: native code touched memory that is not its own"),
@@ -12,7 +12,7 @@ SIGNALS: dict[int, tuple[str, int, str]] = {
     15: ("Preempted/TimeLimit", 24, "ended by SIGTERM: something outside asked for it"),
     2: ("Hang", 10, "interrupted by hand"),
 }
-CODES: dict[int, tuple[str, int, str]] = {
+EXIT_CODE_FINDINGS: dict[int, tuple[str, int, str]] = {
     124: ("Preempted/TimeLimit", 42, "exit code 124 is what timeout(1) gives"),
     126: ("PermissionError", 40, "exit code 126: found but not executable"),
     127: ("FileNotFoundError", 40, "exit code 127: command not found"),
@@ -20,7 +20,7 @@ CODES: dict[int, tuple[str, int, str]] = {
 }
 
 
-def signal_of(ending: Ending) -> int | None:
+def effective_signal(ending: ExitStatus) -> int | None:
     """A shell writes a signal as 128 + n, Python as a negative code."""
     if ending.signal:
         return abs(ending.signal)
@@ -30,20 +30,21 @@ def signal_of(ending: Ending) -> int | None:
     return -code if code < 0 else code - 128 if 128 < code < 160 else None
 
 
-def finding(ending: Ending) -> Finding | None:
+def exit_status_finding(ending: ExitStatus) -> LogFinding | None:
     """A symptom on line 0, below every line of text that says more."""
-    number = signal_of(ending)
-    row = SIGNALS.get(number) if number else CODES.get(ending.exit_code or 0)
+    number = effective_signal(ending)
+    row = SIGNAL_FINDINGS.get(number) if number else EXIT_CODE_FINDINGS.get(ending.exit_code or 0)
     if row is None:
         return None
     label, specificity, words = row
-    return Finding(
-        signature="ending", label=label, role=Role.CASCADE, specificity=specificity, blame=Blame.JOB,
-        restart=Restart.UNKNOWN if label == "Hang" else None, line=Line(number=0, text=words, message=words), count=1,
+    return LogFinding(
+        signature="ending", label=label, role=LineRole.CASCADE, specificity=specificity, blame=Blame.JOB,
+        restart=RestartAdvice.UNKNOWN if label == "Hang" else None,
+        line=ParsedLine(number=0, text=words, message=words), count=1,
     )  # fmt: skip
 
 
-def failed(ending: Ending) -> bool | None:
+def is_failure(ending: ExitStatus) -> bool | None:
     """Did it fail? None where nobody says."""
     if not ending.known:
         return None

@@ -11,20 +11,20 @@ from dataclasses import replace
 
 from . import classify, reader, unpacking
 from .scan import Scanner
-from .values import Diagnosis, Ending
+from .values import ExitStatus, LogDiagnosis
 
 
-def diagnose(chunks: Iterable[bytes], ending: Ending | None = None, scanner: Scanner | None = None) -> Diagnosis:
+def diagnose(chunks: Iterable[bytes], ending: ExitStatus | None = None, scanner: Scanner | None = None) -> LogDiagnosis:
     """The same text and ending give the same answer, however the text is cut, and packed or not.
 
     `scanner` holds other rules than the shipped ones: those and what was learned.
     """
-    text = unpacking.Unpacked(chunks)
-    reading = reader.read(text, scanner)
+    text = unpacking.DecompressedLog(chunks)
+    reading = reader.read_log(text, scanner)
     if text.sentence:
         reading = replace(reading, sentence=text.sentence)
-    return classify.diagnose(reading, ending)
+    return classify.diagnose_reading(reading, ending)
 
 
-def diagnose_text(text: str | bytes, ending: Ending | None = None, scanner: Scanner | None = None) -> Diagnosis:
+def diagnose_text(text: str | bytes, ending: ExitStatus | None = None, scanner: Scanner | None = None) -> LogDiagnosis:
     return diagnose([text.encode("utf-8", "replace") if isinstance(text, str) else text], ending, scanner)

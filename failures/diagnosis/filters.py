@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from .scan import Scanner
 from .signatures import Signature
-from .values import Blame, Role
+from .values import Blame, LineRole
 
-FREQUENT = 500
-HOLE = "<*>"
+MIN_FREQUENT_COUNT = 500
+PLACEHOLDER = "<*>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class FilterRule:
     origin: str = "shipped"
 
 
-SHIPPED: tuple[FilterRule, ...] = (
+SHIPPED_FILTERS: tuple[FilterRule, ...] = (
     FilterRule(
         name="metrics",
         pattern=(
@@ -72,28 +72,32 @@ SHIPPED: tuple[FilterRule, ...] = (
 )
 
 
-def compiled(rules: Iterable[FilterRule]) -> Scanner:
+def compile_filters(rules: Iterable[FilterRule]) -> Scanner:
     """The same scanner reads filter rules; they only lack a label."""
     return Scanner([
-        Signature(name=rule.name, label="", role=Role.BENIGN, specificity=0, pattern=rule.pattern, example=rule.example,
-                  blame=Blame.JOB)
+        Signature(name=rule.name, label="", role=LineRole.BENIGN, specificity=0, pattern=rule.pattern,
+                  example=rule.example, blame=Blame.JOB)
         for rule in rules
     ])  # fmt: skip
 
 
-def proposed(templates: Iterable[tuple[str, int]], least: int = FREQUENT) -> tuple[FilterRule, ...]:
+def propose_frequent_filters(
+    templates: Iterable[tuple[str, int]], least: int = MIN_FREQUENT_COUNT
+) -> tuple[FilterRule, ...]:
     """What repeats by the hundred without any sign of trouble is routine: a rule per such template."""
     rules = []
     for at, (template, count) in enumerate(templates):
-        words = template.replace(HOLE, "").strip()
+        words = template.replace(PLACEHOLDER, "").strip()
         if count >= least and len(words) >= 12:
             rules.append(
-                FilterRule(name=f"frequent-{at}", pattern=pattern_of(template), example=template, origin="frequency")
+                FilterRule(
+                    name=f"frequent-{at}", pattern=template_pattern(template), example=template, origin="frequency"
+                )
             )
     return tuple(rules)
 
 
-def pattern_of(template: str) -> str:
+def template_pattern(template: str) -> str:
     """The template's words, with room where it had numbers. Bounded holes keep the scan linear and small."""
-    parts = [re.escape(part) for part in template[:160].strip().split(HOLE)]
+    parts = [re.escape(part) for part in template[:160].strip().split(PLACEHOLDER)]
     return r"\S{0,60}".join(parts)

@@ -17,74 +17,76 @@ from dataclasses import fields
 from typing import Any
 
 from . import filters
-from .compress import Compressor, Template
+from .compress import LineTemplate, LogCompressor
 from .filters import FilterRule
 from .gpu_events import GpuEvent
-from .reader import Place, Reader, Tally
+from .reader import RankLocation, SignatureReader, SignatureTally
 from .scan import Scanner
-from .values import Blame, Finding, Line, Restart, Role
+from .values import Blame, LineRole, LogFinding, ParsedLine, RestartAdvice
 
-MOST_FROZEN = 4 << 20  # a log that needs more than this is read from its beginning when it ends
-MOST_THAWED = 64 << 20
-VALUES = (Tally, Finding, Line, GpuEvent, Place, Template)
-NAMES = {(one.__module__, one.__qualname__): one for one in (*VALUES, Role, Blame, Restart)}
+MAX_STATE_BYTES = 4 << 20  # a log that needs more than this is read from its beginning when it ends
+MAX_UNPACKED_BYTES = 64 << 20
+STATE_CLASSES = (SignatureTally, LogFinding, ParsedLine, GpuEvent, RankLocation, LineTemplate)
+STATE_CLASSES_BY_NAME = {
+    (one.__module__, one.__qualname__): one for one in (*STATE_CLASSES, LineRole, Blame, RestartAdvice)
+}
 
 
-class Follower:
+class LogFollower:
     """feed() takes what was written since and returns what is new and serious."""
 
-    def __init__(self, rules: tuple[FilterRule, ...] = filters.SHIPPED, scanner: Scanner | None = None) -> None:
-        self.reader = Reader(scanner)
-        self.compressor = Compressor(rules)
+    def __init__(self, rules: tuple[FilterRule, ...] = filters.SHIPPED_FILTERS, scanner: Scanner | None = None) -> None:
+        self.reader = SignatureReader(scanner)
+        self.compressor = LogCompressor(rules)
         self._told: set[tuple[str, str]] = set()
 
-    def feed(self, chunk: bytes) -> tuple[Finding, ...]:
+    def feed(self, chunk: bytes) -> tuple[LogFinding, ...]:
         self.reader.feed(chunk)
-        self.reader.look_now()
+        self.reader.scan_pending_lines()
         self.compressor.feed(chunk, whole_lines=True)
-        return tuple(self._news())
+        return tuple(self._new_findings())
 
-    def _news(self) -> Iterator[Finding]:
+    def _new_findings(self) -> Iterator[LogFinding]:
         for finding in self.reader.findings():
             key = (finding.signature, finding.label)
-            if key not in self._told and finding.role in (Role.INITIATING, Role.CASCADE) and finding.label:
+            if key not in self._told and finding.role in (LineRole.INITIATING, LineRole.CASCADE) and finding.label:
                 self._told.add(key)
                 yield finding
 
     def frozen(self) -> bytes | None:
         """None when it is too much to be kept."""
         state = (self.reader.state(), self.compressor.state(), self._told)
-        raw = self._stamp() + zlib.compress(pickle.dumps(state, protocol=5), 1)
-        return raw if len(raw) <= MOST_FROZEN else None
+        raw = self._version_stamp() + zlib.compress(pickle.dumps(state, protocol=5), 1)
+        return raw if len(raw) <= MAX_STATE_BYTES else None
 
-    def _stamp(self) -> bytes:
+    def _version_stamp(self) -> bytes:
         """The same for two followers exactly when one can go on with what the other knew."""
         words = [self.reader.rules_version, self.compressor.filters_version]
-        words += [f"{one.__qualname__}:{','.join(field.name for field in fields(one))}" for one in VALUES]
+        words += [f"{one.__qualname__}:{','.join(field.name for field in fields(one))}" for one in STATE_CLASSES]
         return hashlib.sha256("\n".join(words).encode()).digest()
 
 
-def thawed(
-    raw: bytes, rules: tuple[FilterRule, ...] = filters.SHIPPED, scanner: Scanner | None = None
-) -> Follower | None:
-    follower = Follower(rules, scanner)
-    stamp = follower._stamp()
+def restore_follower(
+    raw: bytes, rules: tuple[FilterRule, ...] = filters.SHIPPED_FILTERS, scanner: Scanner | None = None
+) -> LogFollower | None:
+    follower = LogFollower(rules, scanner)
+    stamp = follower._version_stamp()
     if not raw.startswith(stamp):
         return None
     try:
-        plain = zlib.decompressobj().decompress(raw[len(stamp) :], MOST_THAWED)
-        read, compressed, told = _Known(io.BytesIO(plain)).load()
-        follower.reader.take_up(read)
-        follower.compressor.take_up(compressed)
+        plain = zlib.decompressobj().decompress(raw[len(stamp) :], MAX_UNPACKED_BYTES)
+        read, compressed, told = _StateUnpickler(io.BytesIO(plain)).load()
+        follower.reader.restore_state(read)
+        follower.compressor.restore_state(compressed)
         follower._told = told
     except Exception:
         return None
     return follower
 
 
-class _Known(pickle.Unpickler):
+class _StateUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return NAMES[module, name]
+            return STATE_CLASSES_BY_NAME[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"{module}.{name} is no part of a follower") from None

@@ -6,38 +6,38 @@ import re
 from functools import lru_cache
 
 from . import lines
-from .table.exceptions import NAME
-from .values import Line
+from .table.exceptions import EXCEPTION_NAME
+from .values import ParsedLine
 
-IGNORED = "(ignored)"
-OVERLOOKED = re.compile(r"Exception ignored in|Error in atexit|Error in sys\.excepthook")
-FRAME = re.compile(r'File \\?"([^"\\]+)\\?", line \d+(?:, in (\S+))?')
-NUMBER = re.compile(r"\d+")
-LONGEST_PREFIX = 120
+IGNORED_FRAME = "(ignored)"
+IGNORED_EXCEPTION = re.compile(r"Exception ignored in|Error in atexit|Error in sys\.excepthook")
+FRAME_LINE = re.compile(r'File \\?"([^"\\]+)\\?", line \d+(?:, in (\S+))?')
+DIGITS = re.compile(r"\d+")
+MAX_PREFIX_CHARS = 120
 
 
 @lru_cache(maxsize=512)
-def _above(row: str) -> Line:
+def _parse_row(row: str) -> ParsedLine:
     """Every exception looks back over the same rows as the one before it."""
     return lines.parse(0, row)
 
 
-def traceback_above(rows: list[str], line: Line) -> list[str]:
+def traceback_frames(rows: list[str], line: ParsedLine) -> list[str]:
     """Frames as `file:function`, innermost last. Lines of other ranks in between are stepped over.
 
     A traceback that Python itself ignored (in a destructor, at exit) begins with the frame IGNORED.
     """
     frames: list[str] = []
     header = False
-    strange = _strange_prefix(line.message)
+    strange = _unknown_prefix(line.message)
     for row in reversed(rows[-200:]):
-        above = _above(row)
+        above = _parse_row(row)
         if above.rank != line.rank and line.rank is not None and above.rank is not None:
             continue
-        message = _above(strange.sub("", above.message, count=1)).message if strange else above.message
+        message = _parse_row(strange.sub("", above.message, count=1)).message if strange else above.message
         if header:
-            return [*([IGNORED] if OVERLOOKED.search(message) else []), *frames[::-1]]
-        if match := FRAME.search(message):
+            return [*([IGNORED_FRAME] if IGNORED_EXCEPTION.search(message) else []), *frames[::-1]]
+        if match := FRAME_LINE.search(message):
             frames.append(f"{match[1]}:{match[2] or '?'}")
         header = "Traceback (most recent" in message
         if not header and (not message.startswith((" ", "\t")) or len(frames) > 60):
@@ -45,16 +45,16 @@ def traceback_above(rows: list[str], line: Line) -> list[str]:
     return frames[::-1]
 
 
-def _strange_prefix(message: str) -> re.Pattern[str] | None:
+def _unknown_prefix(message: str) -> re.Pattern[str] | None:
     """What stands before an exception's name, numbers aside: if it stands before its frames too, it is a prefix.
 
     There are more launchers and collectors of logs than anybody can list.
     """
-    name = NAME.search(message)
+    name = EXCEPTION_NAME.search(message)
     before = message[: name.start(1)] if name else ""
-    return _any_numbers(before) if before.strip() and len(before) <= LONGEST_PREFIX else None
+    return _number_insensitive_pattern(before) if before.strip() and len(before) <= MAX_PREFIX_CHARS else None
 
 
 @lru_cache(maxsize=64)
-def _any_numbers(before: str) -> re.Pattern[str]:
-    return re.compile(r"\A" + r"\d+".join(re.escape(part) for part in NUMBER.split(before)))
+def _number_insensitive_pattern(before: str) -> re.Pattern[str]:
+    return re.compile(r"\A" + r"\d+".join(re.escape(part) for part in DIGITS.split(before)))

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from . import catalogue
-from .values import Line, Role
+from .values import LineRole, ParsedLine
 
 XID_LINE = re.compile(r"\bXid\s*\((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\)\s*:\s*(?P<code>\d+)(?P<words>.*)")
 SXID_LINE = re.compile(r"\bSXid\s*\(PCI:(?P<pci>[0-9a-fA-F:.]+)\)\s*:\s*(?P<code>\d+)(?P<words>.*)")
-QUOTED = re.compile(r"\bXid(?: error)?(?: code)?[ :=]{1,3}(?P<code>\d{1,3})\b(?P<words>.*)")
-WORDS = re.compile(r"\(0x(?P<info>[0-9a-fA-F]+) 0x(?P<status>[0-9a-fA-F]+)")
+QUOTED_XID = re.compile(r"\bXid(?: error)?(?: code)?[ :=]{1,3}(?P<code>\d{1,3})\b(?P<words>.*)")
+INTERRUPT_WORDS = re.compile(r"\(0x(?P<info>[0-9a-fA-F]+) 0x(?P<status>[0-9a-fA-F]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +24,15 @@ class GpuEvent:
     kind: str
     code: int
     pci: str
-    line: Line
+    line: ParsedLine
     label: str
-    role: Role
+    role: LineRole
     specificity: int
     note: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeEvent:
+class GpuEventGroup:
     """All GPU events of one node and minute."""
 
     host: str
@@ -43,29 +43,29 @@ class NodeEvent:
     lines: int
 
 
-def read(line: Line) -> GpuEvent | None:
+def parse_gpu_event(line: ParsedLine) -> GpuEvent | None:
     if match := XID_LINE.search(line.text):
-        return _xid(line, match, match["pci"])
+        return _xid_event(line, match, match["pci"])
     if match := SXID_LINE.search(line.text):
-        return _sxid(line, match)
-    if match := QUOTED.search(line.text):
-        return _xid(line, match, "")
+        return _sxid_event(line, match)
+    if match := QUOTED_XID.search(line.text):
+        return _xid_event(line, match, "")
     return None
 
 
-def _xid(line: Line, match: re.Match[str], pci: str) -> GpuEvent:
+def _xid_event(line: ParsedLine, match: re.Match[str], pci: str) -> GpuEvent:
     code, words = int(match["code"]), match["words"]
-    label, role, specificity = catalogue.judged_xid(code, words)
+    label, role, specificity = catalogue.classify_xid(code, words)
     return GpuEvent(
         kind="Xid", code=code, pci=pci.lower(), line=line, label=label, role=role, specificity=specificity,
-        note=_explained(code, words),
+        note=_xid_note(code, words),
     )  # fmt: skip
 
 
-def _sxid(line: Line, match: re.Match[str]) -> GpuEvent:
+def _sxid_event(line: ParsedLine, match: re.Match[str]) -> GpuEvent:
     code, words = int(match["code"]), match["words"]
-    label, role, specificity = catalogue.judged_sxid(code, words)
-    known = catalogue.sxids().get(code)
+    label, role, specificity = catalogue.classify_sxid(code, words)
+    known = catalogue.sxid_codes().get(code)
     note = f"SXid {code}: {known.name}; {known.recovery}" if known else f"SXid {code}: not in the catalogue"
     return GpuEvent(
         kind="SXid", code=code, pci=match["pci"].lower(), line=line, label=label, role=role, specificity=specificity,
@@ -73,13 +73,13 @@ def _sxid(line: Line, match: re.Match[str]) -> GpuEvent:
     )  # fmt: skip
 
 
-def _explained(code: int, words: str) -> str:
-    known = catalogue.xids().get(code)
+def _xid_note(code: int, words: str) -> str:
+    known = catalogue.xid_codes().get(code)
     if known is None:
         return f"Xid {code}: not in the catalogue"
     parts = [f"Xid {code}: {known.meaning}; {known.severity}; action: {known.action}"]
-    if (numbers := WORDS.search(words)) and (
-        rule := catalogue.sub_code(code, int(numbers["info"], 16), int(numbers["status"], 16))
+    if (numbers := INTERRUPT_WORDS.search(words)) and (
+        rule := catalogue.find_sub_code(code, int(numbers["info"], 16), int(numbers["status"], 16))
     ):
         parts.append(f"sub-code {rule.unit}: {rule.severity}, {rule.resolution}")
     if known.conflict:
@@ -87,22 +87,22 @@ def _explained(code: int, words: str) -> str:
     return "; ".join(parts)
 
 
-def by_node_and_minute(events: Iterable[GpuEvent]) -> tuple[NodeEvent, ...]:
+def group_by_node_and_minute(events: Iterable[GpuEvent]) -> tuple[GpuEventGroup, ...]:
     groups: dict[tuple[str, str], list[GpuEvent]] = {}
     for event in events:
-        groups.setdefault((event.line.host, _minute(event.line.time)), []).append(event)
-    return tuple(_one(host, minute, group) for (host, minute), group in groups.items())
+        groups.setdefault((event.line.host, _minute_key(event.line.time)), []).append(event)
+    return tuple(_event_group(host, minute, group) for (host, minute), group in groups.items())
 
 
-def _one(host: str, minute: str, group: list[GpuEvent]) -> NodeEvent:
-    head = min(group, key=lambda event: (event.role is not Role.INITIATING, -event.specificity, event.line.number))
-    return NodeEvent(
+def _event_group(host: str, minute: str, group: list[GpuEvent]) -> GpuEventGroup:
+    head = min(group, key=lambda event: (event.role is not LineRole.INITIATING, -event.specificity, event.line.number))
+    return GpuEventGroup(
         host=host, minute=minute, head=head, codes=tuple(dict.fromkeys(event.code for event in group)),
         pcis=tuple(dict.fromkeys(event.pci for event in group if event.pci)), lines=len(group),
     )  # fmt: skip
 
 
-def _minute(time: str) -> str:
+def _minute_key(time: str) -> str:
     """Up to the minutes; a kernel's seconds since boot are cut to minutes; no time at all is one long minute."""
     if re.fullmatch(r"\d+\.\d+", time):
         return str(int(float(time)) // 60)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .values import Category, Restart
+from .values import FailureCategory, RestartAdvice
 
 NONE = "None"
 UNKNOWN = "Unknown"
@@ -16,23 +16,23 @@ UNKNOWN = "Unknown"
 @dataclass(frozen=True, kw_only=True)
 class Label:
     name: str
-    category: Category
-    restart: Restart
+    category: FailureCategory
+    restart: RestartAdvice
     reason: str
     action: str
 
 
-def _rows(category: Category, *rows: tuple[str, Restart, str, str]) -> dict[str, Label]:
+def _label_rows(category: FailureCategory, *rows: tuple[str, RestartAdvice, str, str]) -> dict[str, Label]:
     return {
         name: Label(name=name, category=category, restart=restart, reason=reason, action=action)
         for name, restart, reason, action in rows
     }
 
 
-YES, NO, OPEN = Restart.YES, Restart.NO, Restart.UNKNOWN
+YES, NO, OPEN = RestartAdvice.YES, RestartAdvice.NO, RestartAdvice.UNKNOWN
 
-INFRASTRUCTURE = _rows(
-    Category.INFRASTRUCTURE,
+INFRASTRUCTURE = _label_rows(
+    FailureCategory.INFRASTRUCTURE,
     ("NVLinkError", YES, "a link between GPUs failed; other nodes are not affected",
      "Operator: drain the node, run the two-round node test and DCGM level 3, reset the GPUs and NVSwitches. Restart the job elsewhere."),
     ("CUDAError", OPEN, "a bad kernel fails again, a sick GPU does not follow the job to another node",
@@ -63,8 +63,8 @@ INFRASTRUCTURE = _rows(
      "Take stacks of all ranks (py-spy) and the flight recorder before killing. Restart once; again at the same step: it is the program."),
 )  # fmt: skip
 
-FRAMEWORK = _rows(
-    Category.FRAMEWORK,
+FRAMEWORK = _label_rows(
+    FailureCategory.FRAMEWORK,
     ("DataloaderKilled", NO, "the workers will need as much memory again",
      "Owner: fewer or leaner data workers, more shared memory (/dev/shm) or host memory."),
     ("AttributeError", NO, "the same code meets the same object", "Owner: fix the code or match the library versions."),
@@ -83,8 +83,8 @@ FRAMEWORK = _rows(
      "Restart from the checkpoint before this one; remove the damaged one, check that saving is atomic."),
 )  # fmt: skip
 
-SCRIPT = _rows(
-    Category.SCRIPT,
+SCRIPT = _label_rows(
+    FailureCategory.SCRIPT,
     ("FileNotFoundError", NO, "the path will still be missing", "Owner: correct the path or mount it on the node."),
     ("OSError", NO, "the system call fails the same way", "Owner: read the errno in the evidence; operator if it names a file system."),
     ("TypeError", NO, "the same call fails again", "Owner: fix the call or match the library versions."),
@@ -99,12 +99,12 @@ SCRIPT = _rows(
     ("DiskFull", NO, "the disk is still full", "Free or enlarge the file system (for /dev/shm: the container's shared memory); then restart."),
 )  # fmt: skip
 
-REST = {
-    NONE: Label(name=NONE, category=Category.NONE, restart=NO, reason="nothing failed", action="Nothing to do."),
+OTHER_LABELS = {
+    NONE: Label(name=NONE, category=FailureCategory.NONE, restart=NO, reason="nothing failed", action="Nothing to do."),
     UNKNOWN: Label(
-        name=UNKNOWN, category=Category.UNKNOWN, restart=OPEN, reason="the cause is not in this text",
+        name=UNKNOWN, category=FailureCategory.UNKNOWN, restart=OPEN, reason="the cause is not in this text",
         action="Look at the logs of the other ranks, the node's kernel log and the scheduler's record of the job.",
     ),
 }  # fmt: skip
 
-LABELS: dict[str, Label] = {**INFRASTRUCTURE, **FRAMEWORK, **SCRIPT, **REST}
+LABELS: dict[str, Label] = {**INFRASTRUCTURE, **FRAMEWORK, **SCRIPT, **OTHER_LABELS}

@@ -10,12 +10,12 @@ import re
 import string
 from dataclasses import dataclass, field
 
-from .values import Line
+from .values import ParsedLine
 
-DEEPEST = 8
-LONGEST = 4096
-STAMP = r"(?P<time>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
-LEVELS = (
+MAX_PREFIXES = 8
+MAX_LINE_CHARS = 4096
+TIMESTAMP_GROUP = r"(?P<time>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
+LEVEL_GROUP = (
     r"(?P<level>DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|FATAL|CRITICAL|err(?:or)?|warning|info|debug|crit|emerg|alert)"
 )
 DIGITS, LOWER, UPPER = string.digits, string.ascii_lowercase, string.ascii_uppercase
@@ -35,11 +35,11 @@ PREFIXES: tuple[tuple[str, str], ...] = (
         r"\(?(?P<tag>[A-Za-z]\w*) (?:rank=(?P<rank>\d+),? ?)?pid=\d+(?:, ?ip=(?P<host>[\w.:-]+))?\)?",
     ),  # Ray, vLLM
     ("[", r"\[[^\]]{0,60}\bTP(?P<rank>\d+)[^\]]{0,20}\]"),
-    ("[" + DIGITS, rf"\[?{STAMP}\]?:?"),
+    ("[" + DIGITS, rf"\[?{TIMESTAMP_GROUP}\]?:?"),
     ("[", r"\[(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?)\]"),
     (DIGITS, r"(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?) (?=\S)"),
-    (LETTERS, rf"(?:[\w.]{{1,60}} - )?{LEVELS} - (?=\S)"),  # logging's name and level between dashes
-    ("t", rf'time="?(?P<time>[^" ]{{1,40}})"? level={LEVELS} msg="?'),  # logfmt, of programs written in Go
+    (LETTERS, rf"(?:[\w.]{{1,60}} - )?{LEVEL_GROUP} - (?=\S)"),  # logging's name and level between dashes
+    ("t", rf'time="?(?P<time>[^" ]{{1,40}})"? level={LEVEL_GROUP} msg="?'),  # logfmt, of programs written in Go
     (LOWER, r"[a-z][\w.-]{1,80} +\|(?= +\S)"),  # docker compose
     ("s", r"std(?:out|err) [FP]\b"),  # a container's log file, after its time
     ("{", r'\{"(?:log|message|msg|line|textPayload)": ?"'),  # one JSON object a line
@@ -60,7 +60,7 @@ PREFIXES: tuple[tuple[str, str], ...] = (
     (LETTERS, r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<gpu>\d+)\](?: [\w./-]+:\d+)?"),  # NCCL
     (
         "[DINWEFCewidca",
-        rf"\[?{LEVELS}\]?(?=[\s:\]|])(?: \d\d-\d\d (?P<time>\d\d:\d\d:\d\d))?(?: \[[^\]]{{0,60}}\])?:?",
+        rf"\[?{LEVEL_GROUP}\]?(?=[\s:\]|])(?: \d\d-\d\d (?P<time>\d\d:\d\d:\d\d))?(?: \[[^\]]{{0,60}}\])?:?",
     ),
     ("[", r"\[(?:[\w./-]+:\d+:?\w*|[\w.]+)\]"),
     (DIGITS + LOWER, r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}|[a-z][\w-]*-\d[\w.-]*):(?= +\S)"),  # pdsh, DeepSpeed
@@ -69,17 +69,17 @@ PREFIXES: tuple[tuple[str, str], ...] = (
     ("-", r"-+ "),
 )
 # A line is asked only for prefixes that may begin with its first character: a plain line for three of them, not for all
-STARTS: dict[str, tuple[re.Pattern[str], ...]] = {
+PREFIXES_BY_LETTER: dict[str, tuple[re.Pattern[str], ...]] = {
     letter: tuple(re.compile(pattern) for starts, pattern in PREFIXES if letter in starts)
     for letter in {letter for starts, _ in PREFIXES for letter in starts}
 }
-GLOG = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
-MUTED = frozenset({"DEBUG", "INFO", "NOTICE", "WARNING"})
-ANY_RANK = re.compile(r"\b[Rr]ank[ :=]{1,3}(\d{1,6})\b")
+GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
+LOW_LEVELS = frozenset({"DEBUG", "INFO", "NOTICE", "WARNING"})
+RANK_MENTION = re.compile(r"\b[Rr]ank[ :=]{1,3}(\d{1,6})\b")
 
 
 @dataclass
-class _Seen:
+class _PrefixFields:
     rank: int | None = None
     gpu: int | None = None
     host: str = ""
@@ -94,40 +94,40 @@ class _Seen:
                 setattr(self, name, int(text))
         self.host = self.host or parts.get("host") or ""
         self.time = self.time or parts.get("time") or parts.get("uptime") or ""
-        self.level = self.level or _level(parts)
+        self.level = self.level or _log_level(parts)
         if self.gpu is None and (local := parts.get("local")) is not None:
             self.gpu = int(local)
 
 
-def _level(parts: dict[str, str | None]) -> str:
+def _log_level(parts: dict[str, str | None]) -> str:
     if letter := parts.get("glog"):
-        return GLOG[letter]
+        return GLOG_LEVELS[letter]
     word = (parts.get("level") or "").upper()
     return {"WARN": "WARNING", "ERR": "ERROR"}.get(word, word)
 
 
-def parse(number: int, text: str) -> Line:
+def parse(number: int, text: str) -> ParsedLine:
     """Peel all prefixes; what is left is the message, with its own indentation."""
-    text = text[:LONGEST].rstrip()
-    seen, rest = _Seen(), text
-    for _ in range(DEEPEST):
+    text = text[:MAX_LINE_CHARS].rstrip()
+    seen, rest = _PrefixFields(), text
+    for _ in range(MAX_PREFIXES):
         bare = rest.lstrip()
-        match = _prefix(bare)
+        match = _match_prefix(bare)
         if match is None or match.end() == 0:
             break
         seen.take(match.groupdict())
         rest = bare[match.end() :]
     message = rest[1:] if rest is not text and rest.startswith(" ") else rest
-    if seen.rank is None and "ank" in text and (named := ANY_RANK.search(text)):
+    if seen.rank is None and "ank" in text and (named := RANK_MENTION.search(text)):
         seen.rank = int(named[1])
-    return Line(
+    return ParsedLine(
         number=number, text=text.strip(), message=message, rank=seen.rank, host=seen.host, gpu=seen.gpu,
         time=seen.time, level=seen.level,
     )  # fmt: skip
 
 
-def _prefix(bare: str) -> re.Match[str] | None:
-    for prefix in STARTS.get(bare[:1], ()):
+def _match_prefix(bare: str) -> re.Match[str] | None:
+    for prefix in PREFIXES_BY_LETTER.get(bare[:1], ()):
         if match := prefix.match(bare):
             return match
     return None

@@ -13,53 +13,53 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import catalogue, cleaning, gpu_events, lines
-from .frames import IGNORED, traceback_above
-from .scan import Scanner, shipped
-from .signatures import DCGM, GENERIC, SXID, XID, Signature
+from .frames import IGNORED_FRAME, traceback_frames
+from .scan import Scanner, shipped_scanner
+from .signatures import DCGM, PYTHON_EXCEPTION, SXID, XID, Signature
 from .table import exceptions
-from .values import Finding, Line, Role
+from .values import LineRole, LogFinding, ParsedLine
 
-BLOCK = 1 << 20
-CARRY = 8 << 10
-TAIL = 16 << 10
-MOST_EVENTS = 4096
-MOST_RANKS = 4096
-MOST_PLACES = 16384
-DETAILED = 300  # sightings of one tally that are read in full; later ones are counted
+BLOCK_BYTES = 1 << 20
+CONTEXT_BYTES = 8 << 10
+TAIL_BYTES = 16 << 10
+MAX_GPU_EVENTS = 4096
+MAX_RANKS = 4096
+MAX_LOCATIONS = 16384
+MAX_DETAILED_MATCHES = 300  # sightings of one tally that are read in full; later ones are counted
 NEAR = 6  # lines between the two ends of one thought
-MOST_MORE = 3
-SHAPE = re.compile(r"\d+")
+MAX_EXTRA_LINES = 3
+DIGITS = re.compile(r"\d+")
 XID_QUOTED = "xid-quoted"
-STATE = ("_pending", "_head", "_before", "_line", "_size", "_sentence", "_judged", "_tallies", "_sightings", "_events",
-         "_places")  # fmt: skip
+STATE_ATTRIBUTES = ("_pending", "_head", "_before", "_line", "_size", "_sentence", "_judged", "_tallies", "_sightings",
+                    "_events", "_places")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RankLocation:
     rank: int
     host: str
     pci: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    findings: tuple[Finding, ...]
+class LogReading:
+    findings: tuple[LogFinding, ...]
     gpu_events: tuple[gpu_events.GpuEvent, ...]
-    places: tuple[Place, ...]
+    places: tuple[RankLocation, ...]
     lines: int
     size: int
     sentence: str
-    tail: tuple[Line, ...]
+    tail: tuple[ParsedLine, ...]
     rules_version: str
 
 
 @dataclass
-class Tally:
+class SignatureTally:
     """One signature under one label, as the log goes by."""
 
-    finding: Finding
+    finding: LogFinding
     weak: bool
-    more: list[Line] = field(default_factory=list)
+    more: list[ParsedLine] = field(default_factory=list)
     count: int = 0
     last_number: int = 0
     ranks: set[int] = field(default_factory=set)
@@ -68,14 +68,14 @@ class Tally:
         self.count += 1
         self.last_number = number
 
-    def keep(self, line: Line) -> None:
+    def keep(self, line: ParsedLine) -> None:
         """A few further lines of other words: a reader wants to see what else was said, not the same from 40 ranks."""
-        if len(self.more) < MOST_MORE and line.number != self.finding.line.number:
-            words = SHAPE.sub("#", line.message)
-            if all(words != SHAPE.sub("#", other.message) for other in (self.finding.line, *self.more)):
+        if len(self.more) < MAX_EXTRA_LINES and line.number != self.finding.line.number:
+            words = DIGITS.sub("#", line.message)
+            if all(words != DIGITS.sub("#", other.message) for other in (self.finding.line, *self.more)):
                 self.more.append(line)
 
-    def closed(self) -> Finding:
+    def closed(self) -> LogFinding:
         return replace(
             self.finding, count=self.count, last_number=self.last_number, ranks=tuple(sorted(self.ranks)),
             more=tuple(self.more),
@@ -83,60 +83,67 @@ class Tally:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sighting:
+class SignatureMatch:
     """A signature on a line, with the label and weight that this very line gives it."""
 
     signature: Signature
     label: str
     specificity: int
     weak: bool
-    raised: bool = False  # an exception as Python prints it: its name begins the message
+    is_raised: bool = False  # an exception as Python prints it: its name begins the message
 
 
-def sighted(signature: Signature, line: Line) -> Sighting | None:
-    if signature.name == GENERIC:
-        return _exception(signature, line)
+def match_signature(signature: Signature, line: ParsedLine) -> SignatureMatch | None:
+    if signature.name == PYTHON_EXCEPTION:
+        return _match_exception(signature, line)
     if signature.name == DCGM:
-        return _health_code(signature, line)
-    weak = signature.specificity < SURE_AT_ANY_LEVEL and line.level in ("DEBUG", "INFO", "NOTICE")
-    return Sighting(signature=signature, label=signature.label, specificity=signature.specificity, weak=weak)
+        return _match_health_code(signature, line)
+    weak = signature.specificity < MIN_SPECIFICITY_AT_ANY_LEVEL and line.level in ("DEBUG", "INFO", "NOTICE")
+    return SignatureMatch(signature=signature, label=signature.label, specificity=signature.specificity, weak=weak)
 
 
-def _health_code(signature: Signature, line: Line) -> Sighting | None:
-    code = HEALTH_CODE.search(line.text)
-    label, _ = catalogue.dcgm().get(code[0] if code else "", (signature.label, ""))
+def _match_health_code(signature: Signature, line: ParsedLine) -> SignatureMatch | None:
+    code = DCGM_CODE.search(line.text)
+    label, _ = catalogue.dcgm_codes().get(code[0] if code else "", (signature.label, ""))
     if not label:
         return None
-    return Sighting(signature=signature, label=label, specificity=signature.specificity, weak=False)
+    return SignatureMatch(signature=signature, label=label, specificity=signature.specificity, weak=False)
 
 
-def _exception(signature: Signature, line: Line) -> Sighting | None:
-    named = exceptions.named(line.message)
+def _match_exception(signature: Signature, line: ParsedLine) -> SignatureMatch | None:
+    named = exceptions.match_exception(line.message)
     if named is None:
-        return _untold(signature, line)
+        return _match_unknown_exception(signature, line)
     label, specificity, column = named
     before = line.message[:column]
-    weak = line.level in lines.MUTED or CAUTION.search(before) is not None
-    if column and not weak and line.level not in ("ERROR", "FATAL", "CRITICAL") and not REPORTED.search(before):
+    weak = line.level in lines.LOW_LEVELS or CAUTION_WORDS.search(before) is not None
+    if (
+        column
+        and not weak
+        and line.level not in ("ERROR", "FATAL", "CRITICAL")
+        and not ERROR_INTRODUCTION.search(before)
+    ):
         weak = True
-    return Sighting(
-        signature=signature, label=label, specificity=specificity, weak=weak, raised=not column and not weak
+    return SignatureMatch(
+        signature=signature, label=label, specificity=specificity, weak=weak, is_raised=not column and not weak
     )
 
 
-def _untold(signature: Signature, line: Line) -> Sighting | None:
-    name = exceptions.untold(line.message)
+def _match_unknown_exception(signature: Signature, line: ParsedLine) -> SignatureMatch | None:
+    name = exceptions.unknown_exception_name(line.message)
     if name is None:
         return None
-    weak = not exceptions.at_home(line.message)
-    return Sighting(signature=signature, label=exceptions.by_name(name), specificity=UNNAMED, weak=weak)
+    weak = not exceptions.is_in_exception_module(line.message)
+    return SignatureMatch(
+        signature=signature, label=exceptions.label_by_name(name), specificity=UNKNOWN_EXCEPTION_SPECIFICITY, weak=weak
+    )
 
 
-class Reader:
+class SignatureReader:
     """feed() as the bytes come, reading() whenever an answer is wanted."""
 
     def __init__(self, scanner: Scanner | None = None) -> None:
-        self._scanner = scanner or shipped()
+        self._scanner = scanner or shipped_scanner()
         self._signatures = self._scanner.signatures
         self._unless = [re.compile(row.unless) if row.unless else None for row in self._signatures]
         self._pending = bytearray()
@@ -146,10 +153,10 @@ class Reader:
         self._size = 0
         self._sentence = ""
         self._judged = False
-        self._tallies: dict[tuple[str, str], Tally] = {}
+        self._tallies: dict[tuple[str, str], SignatureTally] = {}
         self._sightings: dict[int, int] = {}
         self._events: list[gpu_events.GpuEvent] = []
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, RankLocation] = {}
 
     @property
     def rules_version(self) -> str:
@@ -157,31 +164,31 @@ class Reader:
 
     def state(self) -> dict[str, Any]:
         """All that it knows of the text so far; how the text began matters only until that was judged."""
-        known = {name: getattr(self, name) for name in STATE}
+        known = {name: getattr(self, name) for name in STATE_ATTRIBUTES}
         return known | {"_head": b""} if self._judged else known
 
-    def take_up(self, state: dict[str, Any]) -> None:
+    def restore_state(self, state: dict[str, Any]) -> None:
         """Go on where another with the same rules left off."""
-        for name in STATE:
+        for name in STATE_ATTRIBUTES:
             setattr(self, name, state[name])
 
     def feed(self, chunk: bytes) -> None:
         self._size += len(chunk)
         if self._sentence:
             return
-        if not self._judged and len(self._head) < cleaning.SAMPLE:
-            self._head += chunk[: cleaning.SAMPLE - len(self._head)]
+        if not self._judged and len(self._head) < cleaning.SAMPLE_BYTES:
+            self._head += chunk[: cleaning.SAMPLE_BYTES - len(self._head)]
         view = memoryview(chunk)
         while view.nbytes:
-            part = view[: BLOCK - len(self._pending)] if len(self._pending) < BLOCK else view[:0]
+            part = view[: BLOCK_BYTES - len(self._pending)] if len(self._pending) < BLOCK_BYTES else view[:0]
             self._pending += part
             view = view[part.nbytes :]
-            if len(self._pending) >= BLOCK:
+            if len(self._pending) >= BLOCK_BYTES:
                 self._scan_whole_lines()
 
     def _scan_whole_lines(self) -> None:
         """Up to the last newline; a line longer than a block is cut at a carriage return, or anywhere."""
-        self._judge()
+        self._check_input()
         if self._sentence:
             self._pending.clear()
             return
@@ -189,52 +196,52 @@ class Reader:
         with memoryview(self._pending) as view:  # sliced by itself it would be copied twice
             block = bytes(view[:cut])
         del self._pending[:cut]
-        self._scan(block)
+        self._scan_block(block)
 
-    def _judge(self) -> None:
+    def _check_input(self) -> None:
         """Once, before anything is scanned: is this a log at all?"""
         if not self._judged:
-            self._judged, self._sentence = True, cleaning.what_else(self._head)
+            self._judged, self._sentence = True, cleaning.non_text_message(self._head)
 
-    def look_now(self) -> None:
+    def scan_pending_lines(self) -> None:
         """Scan the whole lines that have come, for a follower that cannot wait for a megabyte."""
         if b"\n" in self._pending:
             self._scan_whole_lines()
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[LogFinding, ...]:
         return tuple(tally.closed() for tally in self._tallies.values() if tally.count)
 
-    def reading(self) -> Reading:
+    def build_reading(self) -> LogReading:
         """What is known so far; an unfinished last line is taken as it stands."""
-        self._judge()
+        self._check_input()
         if self._pending and not self._sentence:
             block = bytes(self._pending)
             self._pending.clear()
-            self._scan(block)
+            self._scan_block(block)
         sentence = self._sentence or ("The log is empty." if not self._before.strip() else "")
-        return Reading(
+        return LogReading(
             findings=self.findings(),
-            gpu_events=tuple(self._events), places=tuple(self._places.values()), lines=self._lines_so_far(),
-            size=self._size, sentence=sentence, tail=self._tail(), rules_version=self._scanner.version,
+            gpu_events=tuple(self._events), places=tuple(self._places.values()), lines=self._line_count(),
+            size=self._size, sentence=sentence, tail=self._tail_lines(), rules_version=self._scanner.version,
         )  # fmt: skip
 
-    def _lines_so_far(self) -> int:
+    def _line_count(self) -> int:
         return self._line - 1 + (1 if self._before and not self._before.endswith(b"\n") else 0)
 
-    def _tail(self) -> tuple[Line, ...]:
+    def _tail_lines(self) -> tuple[ParsedLine, ...]:
         rows = self._before.replace(b"\r", b"\n").decode("utf-8", "replace").splitlines()
-        first = self._lines_so_far() - len(rows) + 1
+        first = self._line_count() - len(rows) + 1
         return tuple(lines.parse(max(1, first + at), row) for at, row in enumerate(rows) if row.strip())
 
-    def _scan(self, block: bytes) -> None:
-        text = cleaning.folded(block)
+    def _scan_block(self, block: bytes) -> None:
+        text = cleaning.strip_control_bytes(block)
         counted, number = 0, self._line
         for start, end, ids in self._lines_with_hits(text):
             number += text.count(b"\n", counted, start)
             counted = start
-            self._look(text, start, end, ids, number)
-        self._line += cleaning.newlines(block)
-        self._before = (self._before + text)[-TAIL:] if len(text) < TAIL else text[-TAIL:]
+            self._process_line(text, start, end, ids, number)
+        self._line += cleaning.count_newlines(block)
+        self._before = (self._before + text)[-TAIL_BYTES:] if len(text) < TAIL_BYTES else text[-TAIL_BYTES:]
 
     def _lines_with_hits(self, text: bytes) -> list[tuple[int, int, list[int]]]:
         """Hits grouped by the line they are on; a carriage return begins a line of its own, as on a terminal."""
@@ -246,83 +253,89 @@ class Reader:
                     found[-1][2].append(index)
                 continue
             above = text.rfind(b"\n", 0, at)  # a carriage return further up is of another line: not looked for
-            start = max(above, text.rfind(b"\r", above + 1, at - 1), at - lines.LONGEST) + 1
-            edge = _end(text, at)
-            meant = _advice(text, start, edge)
+            start = max(above, text.rfind(b"\r", above + 1, at - 1), at - lines.MAX_LINE_CHARS) + 1
+            edge = _line_end(text, at)
+            meant = _statement_end(text, start, edge)
             found.append((start, edge, [index] if at <= meant else []))
         return [row for row in found if row[2]]
 
-    def _look(self, text: bytes, start: int, end: int, ids: list[int], number: int) -> None:
-        if all(self._often(index) for index in ids):
+    def _process_line(self, text: bytes, start: int, end: int, ids: list[int], number: int) -> None:
+        if all(self._is_over_limit(index) for index in ids):
             for index in ids:
-                self._count(self._signatures[index], number)
+                self._count_match(self._signatures[index], number)
             return
         line = lines.parse(number, text[start:end].decode("utf-8", "replace"))
         for index in ids:
             self._sightings[index] = self._sightings.get(index, 0) + 1
-        winner = self._winner(ids, line, text, start)
+        winner = self._best_match(ids, line, text, start)
         if winner is None:
             return
-        if winner.signature.role is Role.PLACE:
-            self._place(line)
+        if winner.signature.role is LineRole.PLACE:
+            self._record_location(line)
         elif winner.signature.name in (XID, SXID, XID_QUOTED):
-            self._gpu(winner.signature, line)
+            self._record_gpu_event(winner.signature, line)
         else:
-            self._note(winner, line, text, start)
+            self._record_match(winner, line, text, start)
 
-    def _often(self, index: int) -> bool:
+    def _is_over_limit(self, index: int) -> bool:
         name = self._signatures[index].name
-        most = 20 * DETAILED if name in (GENERIC, XID, SXID) or self._signatures[index].role is Role.PLACE else DETAILED
+        most = (
+            20 * MAX_DETAILED_MATCHES
+            if name in (PYTHON_EXCEPTION, XID, SXID) or self._signatures[index].role is LineRole.PLACE
+            else MAX_DETAILED_MATCHES
+        )
         return self._sightings.get(index, 0) > most
 
-    def _count(self, signature: Signature, number: int) -> None:
+    def _count_match(self, signature: Signature, number: int) -> None:
         if tally := self._tallies.get((signature.name, signature.label)):
             tally.again(number)
 
-    def _winner(self, ids: list[int], line: Line, text: bytes, start: int) -> Sighting | None:
+    def _best_match(self, ids: list[int], line: ParsedLine, text: bytes, start: int) -> SignatureMatch | None:
         """The most specific sighting of a line, unless something harmless explains it as well."""
-        if SOURCE.match(line.message):
+        if SOURCE_LINE.match(line.message):
             return None
-        rows = [self._signatures[index] for index in ids if not self._excused(index, line.text)]
-        seen = [sighting for row in rows if row.role is not Role.BENIGN and (sighting := sighted(row, line))]
-        if any(row.name in CODES for row in rows):  # a code says more than the words around it
-            seen = [sighting for sighting in seen if sighting.signature.name in CODES]
+        rows = [self._signatures[index] for index in ids if not self._is_excluded(index, line.text)]
+        seen = [
+            sighting for row in rows if row.role is not LineRole.BENIGN and (sighting := match_signature(row, line))
+        ]
+        if any(row.name in ERROR_CODE_SIGNATURES for row in rows):  # a code says more than the words around it
+            seen = [sighting for sighting in seen if sighting.signature.name in ERROR_CODE_SIGNATURES]
         else:
-            seen = _in_own_words(seen)
+            seen = _drop_quoted_names(seen)
         best = max(seen, key=lambda sighting: sighting.specificity, default=None)
-        if best is None or best.specificity > _hidden(rows):
+        if best is None or best.specificity > _benign_specificity(rows):
             return best
-        loud = [row for row in rows if row.name not in TURNS_OF_SPEECH]
-        raised = any(sighting.raised for sighting in seen) and best.specificity > _hidden(loud)
-        return best if raised and self._frames(text, start, line) else None
+        loud = [row for row in rows if row.name not in AMBIGUOUS_PHRASES]
+        raised = any(sighting.is_raised for sighting in seen) and best.specificity > _benign_specificity(loud)
+        return best if raised and self._frames_above(text, start, line) else None
 
-    def _excused(self, index: int, text: str) -> bool:
+    def _is_excluded(self, index: int, text: str) -> bool:
         unless = self._unless[index]
         return unless is not None and unless.search(text) is not None
 
-    def _note(self, seen: Sighting, line: Line, text: bytes, start: int) -> None:
+    def _record_match(self, seen: SignatureMatch, line: ParsedLine, text: bytes, start: int) -> None:
         key = (seen.signature.name, seen.label)
         tally = self._tallies.get(key)
         if tally and tally.last_number == line.number:
             return
         if tally is None or (tally.weak and not seen.weak):
-            tally = self._replaced(key, tally, self._opened(seen, line, text, start))
+            tally = self._replace_tally(key, tally, self._new_tally(seen, line, text, start))
         tally.again(line.number)
         tally.keep(line)
-        if line.rank is not None and len(tally.ranks) < MOST_RANKS:
+        if line.rank is not None and len(tally.ranks) < MAX_RANKS:
             tally.ranks.add(line.rank)
 
-    def _opened(self, seen: Sighting, line: Line, text: bytes, start: int) -> Tally:
-        frames = self._frames(text, start, line)
-        weak = IGNORED in frames or (seen.weak and not frames)
-        finding = Finding(
+    def _new_tally(self, seen: SignatureMatch, line: ParsedLine, text: bytes, start: int) -> SignatureTally:
+        frames = self._frames_above(text, start, line)
+        weak = IGNORED_FRAME in frames or (seen.weak and not frames)
+        finding = LogFinding(
             signature=seen.signature.name, label=seen.label, role=seen.signature.role,
             specificity=seen.specificity // 2 if weak else seen.specificity, blame=seen.signature.blame,
-            restart=seen.signature.restart, line=line, frames=frames, note=MENTIONED if weak else "",
+            restart=seen.signature.restart, line=line, frames=frames, note=MENTION_NOTE if weak else "",
         )  # fmt: skip
-        return Tally(finding=finding, weak=weak)
+        return SignatureTally(finding=finding, weak=weak)
 
-    def _replaced(self, key: tuple[str, str], old: Tally | None, new: Tally) -> Tally:
+    def _replace_tally(self, key: tuple[str, str], old: SignatureTally | None, new: SignatureTally) -> SignatureTally:
         """A later sighting that is meant seriously takes the place of one that was only mentioned."""
         if old is not None:
             if new.weak:
@@ -331,96 +344,98 @@ class Reader:
         self._tallies[key] = new
         return new
 
-    def _frames(self, text: bytes, start: int, line: Line) -> tuple[str, ...]:
+    def _frames_above(self, text: bytes, start: int, line: ParsedLine) -> tuple[str, ...]:
         """The traceback above a line, of the same rank, as far as the block and what was kept of the last one reach."""
-        above = text[max(0, start - CARRY) : start]
-        if start < CARRY:
-            above = self._before[-CARRY:] + above
+        above = text[max(0, start - CONTEXT_BYTES) : start]
+        if start < CONTEXT_BYTES:
+            above = self._before[-CONTEXT_BYTES:] + above
         rows = above.decode("utf-8", "replace").splitlines()
-        return tuple(traceback_above(rows, line))
+        return tuple(traceback_frames(rows, line))
 
-    def _gpu(self, signature: Signature, line: Line) -> None:
-        event = gpu_events.read(line)
+    def _record_gpu_event(self, signature: Signature, line: ParsedLine) -> None:
+        event = gpu_events.parse_gpu_event(line)
         if event is None:
             return
-        if len(self._events) < MOST_EVENTS:
+        if len(self._events) < MAX_GPU_EVENTS:
             self._events.append(event)
         key = (f"{event.kind.lower()}-{event.code}", event.label)
         tally = self._tallies.get(key)
         if tally is None:
-            finding = Finding(
+            finding = LogFinding(
                 signature=key[0], label=event.label, role=event.role, specificity=event.specificity,
                 blame=signature.blame, restart=None, line=line, note=event.note,
             )  # fmt: skip
-            tally = self._tallies[key] = Tally(finding=finding, weak=False)
+            tally = self._tallies[key] = SignatureTally(finding=finding, weak=False)
         elif event.specificity > tally.finding.specificity:
             tally.finding = replace(tally.finding, specificity=event.specificity, line=line, note=event.note)
         tally.again(line.number)
 
-    def _place(self, line: Line) -> None:
-        if (place := place_of(line)) and len(self._places) < MOST_PLACES:
+    def _record_location(self, line: ParsedLine) -> None:
+        if (place := parse_location(line)) and len(self._places) < MAX_LOCATIONS:
             self._places.setdefault(place.rank, place)
 
 
-def _hidden(rows: list[Signature]) -> int:
-    return max((row.specificity for row in rows if row.role is Role.BENIGN), default=-1)
+def _benign_specificity(rows: list[Signature]) -> int:
+    return max((row.specificity for row in rows if row.role is LineRole.BENIGN), default=-1)
 
 
-def _in_own_words(seen: list[Sighting]) -> list[Sighting]:
+def _drop_quoted_names(seen: list[SignatureMatch]) -> list[SignatureMatch]:
     """What is wrong with the program's text names other things only as names: `cannot import name 'S3Error'`."""
-    told = next((sighting.label for sighting in seen if sighting.raised and sighting.label in OF_THE_TEXT), None)
+    told = next(
+        (sighting.label for sighting in seen if sighting.is_raised and sighting.label in CODE_ERROR_LABELS), None
+    )
     return [sighting for sighting in seen if told is None or sighting.label == told]
 
 
-MENTIONED = "mentioned"
-OF_THE_TEXT = frozenset({"ImportError", "NameError", "AttributeError", "ZeroDivisionError"})
+MENTION_NOTE = "mentioned"
+CODE_ERROR_LABELS = frozenset({"ImportError", "NameError", "AttributeError", "ZeroDivisionError"})
 # Harmless words that the message of an exception may use too: under a traceback it was raised all the same
-TURNS_OF_SPEECH = frozenset({"zero-errors", "advice", "default-config", "launcher-words", "falling-back"})
-CODES = frozenset({XID, SXID, DCGM})
-HEALTH_CODE = re.compile(r"DCGM_FR_[A-Z0-9_]+")
+AMBIGUOUS_PHRASES = frozenset({"zero-errors", "advice", "default-config", "launcher-words", "falling-back"})
+ERROR_CODE_SIGNATURES = frozenset({XID, SXID, DCGM})
+DCGM_CODE = re.compile(r"DCGM_FR_[A-Z0-9_]+")
 # lines of source that tracebacks quote: they name errors that were not raised there
-SOURCE = re.compile(r"\s*(?:raise \w|except\b.*:$|File \"[^\"]+\", line \d+|warnings\.warn\()")
-SURE_AT_ANY_LEVEL = 44
-UNNAMED = 38  # an exception whose name says nothing
-CAUTION = re.compile(r"(?i)\bwarn|\bnote\b|\bignor|\boptional|\bskip|\bdebug\b")
-REPORTED = re.compile(
+SOURCE_LINE = re.compile(r"\s*(?:raise \w|except\b.*:$|File \"[^\"]+\", line \d+|warnings\.warn\()")
+MIN_SPECIFICITY_AT_ANY_LEVEL = 44
+UNKNOWN_EXCEPTION_SPECIFICITY = 38  # an exception whose name says nothing
+CAUTION_WORDS = re.compile(r"(?i)\bwarn|\bnote\b|\bignor|\boptional|\bskip|\bdebug\b")
+ERROR_INTRODUCTION = re.compile(
     r"(?i)^\W*$|^[\w./-]+: *$|(?:message|what\(\)|errors?|exceptions?|caused by|causes?|caught|raised?|fail(?:ed|ure)|"
     r"reason|\"name\"|"
     r"died|with|traceback|<class)\W*$"
 )
 # From here on a line explains what may be behind it: `this can happen if the node was preempted`
-ADVICE = re.compile(
+ADVICE_START = re.compile(
     rb"[Tt]his (?:can|could|may|might) (?:also )?(?:happen|occur|be (?:due|caused))\b|[Tt]his indicates that\b|"
     rb"[Pp]ossible (?:[Cc]auses?|[Rr]easons?)\b|\b[Ss]olution:|\b[Ii]f you (?:see|get|suspect)\b"
 )
-NCCL_PLACE = re.compile(r"\brank (\d+) nranks \d+ cudaDev \d+ (?:nvmlDev \d+ )?busId ([0-9a-fA-F:]+)")
-TEST_PLACE = re.compile(r"Rank +(\d+) .*? on +(\S+) +device +\d+ \[([^\]]*)\]")
+NCCL_LOCATION = re.compile(r"\brank (\d+) nranks \d+ cudaDev \d+ (?:nvmlDev \d+ )?busId ([0-9a-fA-F:]+)")
+MEGATRON_LOCATION = re.compile(r"Rank +(\d+) .*? on +(\S+) +device +\d+ \[([^\]]*)\]")
 
 
-def _advice(text: bytes, start: int, edge: int) -> int:
+def _statement_end(text: bytes, start: int, edge: int) -> int:
     """How far a line speaks of what happened, before it goes on to what may be behind it at other times."""
-    begins = ADVICE.search(text, start, edge)
+    begins = ADVICE_START.search(text, start, edge)
     return begins.end() if begins else edge
 
 
-def _end(text: bytes, at: int) -> int:
+def _line_end(text: bytes, at: int) -> int:
     """End of the line that holds `at`, cut where nobody reads on."""
-    newline = text.find(b"\n", max(0, at - 1), at + lines.LONGEST)
-    stop = newline if newline >= 0 else min(len(text), at + lines.LONGEST)
+    newline = text.find(b"\n", max(0, at - 1), at + lines.MAX_LINE_CHARS)
+    stop = newline if newline >= 0 else min(len(text), at + lines.MAX_LINE_CHARS)
     turn = text.find(b"\r", at, stop)
     return turn if turn >= 0 else stop
 
 
-def place_of(line: Line) -> Place | None:
-    if (match := NCCL_PLACE.search(line.text)) and line.host:
-        return Place(rank=int(match[1]), host=line.host, pci=match[2].lower())
-    if match := TEST_PLACE.search(line.text):
-        return Place(rank=int(match[1]), host=match[2], pci=match[3].lower())
+def parse_location(line: ParsedLine) -> RankLocation | None:
+    if (match := NCCL_LOCATION.search(line.text)) and line.host:
+        return RankLocation(rank=int(match[1]), host=line.host, pci=match[2].lower())
+    if match := MEGATRON_LOCATION.search(line.text):
+        return RankLocation(rank=int(match[1]), host=match[2], pci=match[3].lower())
     return None
 
 
-def read(chunks: Iterable[bytes], scanner: Scanner | None = None) -> Reading:
-    reader = Reader(scanner)
+def read_log(chunks: Iterable[bytes], scanner: Scanner | None = None) -> LogReading:
+    reader = SignatureReader(scanner)
     for chunk in chunks:
         reader.feed(chunk)
-    return reader.reading()
+    return reader.build_reading()

@@ -14,12 +14,12 @@ from functools import lru_cache
 
 import hyperscan
 
-from . import kept
+from . import compiled_patterns
 from .signatures import Signature
 from .table import SIGNATURES
 
 
-class BadPattern(ValueError):
+class InvalidPatternError(ValueError):
     """A pattern the scanner cannot take; the message is a sentence that names the signature."""
 
 
@@ -29,8 +29,8 @@ class Scanner:
     def __init__(self, signatures: Sequence[Signature], database: hyperscan.Database | None = None) -> None:
         """`database` is these signatures, compiled before."""
         self.signatures = tuple(signatures)
-        self.version = version(self.signatures)
-        self._database = database or _compiled(self.signatures)
+        self.version = signatures_version(self.signatures)
+        self._database = database or _compile_database(self.signatures)
         self._turn = threading.Lock()
 
     def hits(self, block: bytes) -> list[tuple[int, int]]:
@@ -38,16 +38,16 @@ class Scanner:
         found: list[tuple[int, int]] = []
         add = found.append
 
-        def seen(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
+        def on_match(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
             add((end, index))
 
         with self._turn:
-            self._database.scan(block, match_event_handler=seen)
+            self._database.scan(block, match_event_handler=on_match)
         found.sort()
         return found
 
 
-def _compiled(signatures: tuple[Signature, ...]) -> hyperscan.Database:
+def _compile_database(signatures: tuple[Signature, ...]) -> hyperscan.Database:
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     try:
         database.compile(
@@ -56,11 +56,11 @@ def _compiled(signatures: tuple[Signature, ...]) -> hyperscan.Database:
             flags=[hyperscan.HS_FLAG_MULTILINE] * len(signatures),
         )  # fmt: skip
     except hyperscan.error as trouble:
-        raise BadPattern(_blamed(signatures, str(trouble))) from trouble
+        raise InvalidPatternError(_compile_error_message(signatures, str(trouble))) from trouble
     return database
 
 
-def _blamed(signatures: tuple[Signature, ...], trouble: str) -> str:
+def _compile_error_message(signatures: tuple[Signature, ...], trouble: str) -> str:
     """The compiler names no row when many go in, so each is tried alone."""
     for signature in signatures:
         try:
@@ -72,18 +72,18 @@ def _blamed(signatures: tuple[Signature, ...], trouble: str) -> str:
     return f"the table of signatures does not compile: {trouble}"
 
 
-def version(signatures: Sequence[Signature]) -> str:
+def signatures_version(signatures: Sequence[Signature]) -> str:
     """A name for exactly these rules, so that a stored verdict can say what it was made with."""
     text = "\n".join(repr(signature) for signature in signatures)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @lru_cache(maxsize=1)
-def shipped() -> Scanner:
+def shipped_scanner() -> Scanner:
     """The scanner of the shipped table. Compiling takes two or three seconds, so it is done once for each table."""
-    table = version(SIGNATURES)
-    if known := kept.load(table):
+    table = signatures_version(SIGNATURES)
+    if known := compiled_patterns.load(table):
         return Scanner(SIGNATURES, known)
-    database = _compiled(SIGNATURES)
-    kept.save(table, database)
+    database = _compile_database(SIGNATURES)
+    compiled_patterns.save(table, database)
     return Scanner(SIGNATURES, database)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .values import Blame, Restart, Role
+from .values import Blame, LineRole, RestartAdvice
 
-GENERIC = "python-exception"
+PYTHON_EXCEPTION = "python-exception"
 XID = "xid"
 SXID = "sxid"
 DCGM = "dcgm"
-EXIT = "child-exit"
+CHILD_EXIT = "child-exit"
 TRACEBACK = "traceback"
 
 
@@ -26,41 +26,51 @@ TRACEBACK = "traceback"
 class Signature:
     name: str
     label: str
-    role: Role
+    role: LineRole
     specificity: int
     pattern: str
     example: str
     blame: Blame = Blame.JOB
-    restart: Restart | None = None
+    restart: RestartAdvice | None = None
     unless: str = ""
 
 
 # One alternative, or several: any of them recognises the line.
-Words = str | tuple[str, ...]
+PatternAlternatives = str | tuple[str, ...]
 
 
-def cause(name: str, label: str, specificity: int, pattern: Words, example: str, **more: object) -> Signature:
-    return _row(Role.INITIATING, name, label, specificity, pattern, example, more)
+def cause(
+    name: str, label: str, specificity: int, pattern: PatternAlternatives, example: str, **more: object
+) -> Signature:
+    return _build_signature(LineRole.INITIATING, name, label, specificity, pattern, example, more)
 
 
-def symptom(name: str, label: str, specificity: int, pattern: Words, example: str, **more: object) -> Signature:
-    return _row(Role.CASCADE, name, label, specificity, pattern, example, more)
+def symptom(
+    name: str, label: str, specificity: int, pattern: PatternAlternatives, example: str, **more: object
+) -> Signature:
+    return _build_signature(LineRole.CASCADE, name, label, specificity, pattern, example, more)
 
 
-def teardown(name: str, specificity: int, pattern: Words, example: str, **more: object) -> Signature:
-    return _row(Role.TEARDOWN, name, "", specificity, pattern, example, more)
+def teardown(name: str, specificity: int, pattern: PatternAlternatives, example: str, **more: object) -> Signature:
+    return _build_signature(LineRole.TEARDOWN, name, "", specificity, pattern, example, more)
 
 
-def benign(name: str, pattern: Words, example: str, specificity: int = 90, **more: object) -> Signature:
-    return _row(Role.BENIGN, name, "", specificity, pattern, example, more)
+def benign(name: str, pattern: PatternAlternatives, example: str, specificity: int = 90, **more: object) -> Signature:
+    return _build_signature(LineRole.BENIGN, name, "", specificity, pattern, example, more)
 
 
-def place(name: str, pattern: Words, example: str) -> Signature:
-    return _row(Role.PLACE, name, "", 0, pattern, example, {})
+def rank_location(name: str, pattern: PatternAlternatives, example: str) -> Signature:
+    return _build_signature(LineRole.PLACE, name, "", 0, pattern, example, {})
 
 
-def _row(
-    role: Role, name: str, label: str, specificity: int, pattern: Words, example: str, more: dict[str, object]
+def _build_signature(
+    role: LineRole,
+    name: str,
+    label: str,
+    specificity: int,
+    pattern: PatternAlternatives,
+    example: str,
+    more: dict[str, object],
 ) -> Signature:
     words = pattern if isinstance(pattern, str) else "|".join(pattern)
     restart = more.get("restart")
@@ -72,6 +82,6 @@ def _row(
         pattern=f"(?i){words}" if more.get("caseless") else words,
         example=example,
         blame=Blame(str(more.get("blame", Blame.JOB))),
-        restart=Restart(str(restart)) if restart else None,
+        restart=RestartAdvice(str(restart)) if restart else None,
         unless=str(more.get("unless", "")),
     )

@@ -8,56 +8,58 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from .reader import Place, Reading
-from .values import Blame, Finding, SuspectGpu, SuspectNode
+from .reader import LogReading, RankLocation
+from .values import Blame, LogFinding, SuspectGpu, SuspectNode
 
-PHYSICAL = frozenset({Blame.NODE, Blame.GPU, Blame.NETWORK})
-HOST = r"([A-Za-z0-9][\w.-]*\w)"
-NAMED = tuple(
+HARDWARE_BLAMES = frozenset({Blame.NODE, Blame.GPU, Blame.NETWORK})
+HOST_NAME = r"([A-Za-z0-9][\w.-]*\w)"
+HOST_MENTIONS = tuple(
     re.compile(pattern)
     for pattern in (
-        rf"Node failure on {HOST}",
-        rf"hostname: +{HOST}",
-        rf"failed on node {HOST}",
-        rf"error: [Nn]odes? {HOST} not responding",
-        rf"\bon host:? {HOST}",
-        rf"host +: +{HOST}",
-        rf"srun: error: {HOST}: task",
-        rf"The node '{HOST}' has failed",
-        rf"(?:from|to) peer {HOST}",
-        rf"connect to host {HOST}",
+        rf"Node failure on {HOST_NAME}",
+        rf"hostname: +{HOST_NAME}",
+        rf"failed on node {HOST_NAME}",
+        rf"error: [Nn]odes? {HOST_NAME} not responding",
+        rf"\bon host:? {HOST_NAME}",
+        rf"host +: +{HOST_NAME}",
+        rf"srun: error: {HOST_NAME}: task",
+        rf"The node '{HOST_NAME}' has failed",
+        rf"(?:from|to) peer {HOST_NAME}",
+        rf"connect to host {HOST_NAME}",
     )
 )  # fmt: skip
-PCI = re.compile(r"\b(?:PCI:|GPU |PCI )((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)")
+PCI_ADDRESS = re.compile(r"\b(?:PCI:|GPU |PCI )((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)")
 WORLD = re.compile(r"world_size=(\d+), worker_count=(\d+)|\bworld[_ ]size[=: ]+(\d+)")
-MOST = 16
+MAX_SUSPECTS = 16
 
 
-def nodes(root: Finding | None, same_label: Iterable[Finding], reading: Reading) -> tuple[SuspectNode, ...]:
-    if root is None or root.blame not in PHYSICAL:
+def suspect_nodes(
+    root: LogFinding | None, same_label: Iterable[LogFinding], reading: LogReading
+) -> tuple[SuspectNode, ...]:
+    if root is None or root.blame not in HARDWARE_BLAMES:
         return ()
     found: dict[str, str] = {}
     homes = {place.rank: place for place in reading.places}
     for finding in (root, *same_label):
-        for host in _hosts(finding, homes):
+        for host in _hosts_of_finding(finding, homes):
             found.setdefault(host, f"line {finding.line.number}: {finding.signature}")
     for event in reading.gpu_events:
         if event.line.host and event.label == root.label:
             found.setdefault(event.line.host, f"line {event.line.number}: {event.kind} {event.code}")
-    for place in silent(root, reading.places):
+    for place in silent_ranks(root, reading.places):
         found.setdefault(place.host, f"rank {place.rank} reported nothing while the others timed out")
-    return tuple(SuspectNode(host=host, why=why) for host, why in list(found.items())[:MOST])
+    return tuple(SuspectNode(host=host, why=why) for host, why in list(found.items())[:MAX_SUSPECTS])
 
 
-def _hosts(finding: Finding, homes: dict[int, Place]) -> list[str]:
-    named = [match[1] for pattern in NAMED if (match := pattern.search(finding.line.text))]
+def _hosts_of_finding(finding: LogFinding, homes: dict[int, RankLocation]) -> list[str]:
+    named = [match[1] for pattern in HOST_MENTIONS if (match := pattern.search(finding.line.text))]
     own = [finding.line.host] if finding.line.host and not named else []
     rank = finding.line.rank
     mapped = [homes[rank].host] if rank in homes and not named and finding.signature != "nccl-timeout" else []
     return named + own + mapped
 
 
-def gpus(root: Finding | None, reading: Reading) -> tuple[SuspectGpu, ...]:
+def suspect_gpus(root: LogFinding | None, reading: LogReading) -> tuple[SuspectGpu, ...]:
     """By PCI address where the kernel names one, else by the rank that met the error."""
     if root is None or root.blame is not Blame.GPU:
         return ()
@@ -71,14 +73,14 @@ def gpus(root: Finding | None, reading: Reading) -> tuple[SuspectGpu, ...]:
                 (host, pci), SuspectGpu(host=host, pci=pci, rank=ranks.get((short_pci(pci), host)), why=why)
             )
     if not found:
-        found = _by_rank(root, reading)
-    return tuple(gpu for gpu in list(found.values())[:MOST] if gpu.pci or gpu.rank is not None)
+        found = _suspect_gpu_of_rank(root, reading)
+    return tuple(gpu for gpu in list(found.values())[:MAX_SUSPECTS] if gpu.pci or gpu.rank is not None)
 
 
-def _by_rank(root: Finding, reading: Reading) -> dict[tuple[str, str], SuspectGpu]:
+def _suspect_gpu_of_rank(root: LogFinding, reading: LogReading) -> dict[tuple[str, str], SuspectGpu]:
     homes = {place.rank: place for place in reading.places}
     place = homes.get(root.line.rank) if root.line.rank is not None else None
-    match = PCI.search(root.line.text)
+    match = PCI_ADDRESS.search(root.line.text)
     pci = match[1].lower() if match else place.pci if place else ""
     host = root.line.host or (place.host if place else "")
     why = f"{root.signature} on line {root.line.number}"
@@ -90,7 +92,7 @@ def short_pci(pci: str) -> str:
     return pci.lower().removeprefix("00000000:").removeprefix("0000:").replace(":", "").replace(".", "")[:4]
 
 
-def silent(root: Finding, places: tuple[Place, ...]) -> list[Place]:
+def silent_ranks(root: LogFinding, places: tuple[RankLocation, ...]) -> list[RankLocation]:
     """In a collective time-out the healthy ranks complain; the sick one hangs and says nothing."""
     if root.signature != "nccl-timeout" or len(root.ranks) < 2:
         return []

@@ -14,11 +14,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-PIECE = 256 << 10
-MOST = 64 << 30
+PIECE_BYTES = 256 << 10
+MAX_UNPACKED_BYTES = 64 << 30
 WINDOW_LOG = 27  # 128 MiB of look-back is what `zstd --long` writes; more is refused
-XZ_MEMORY = 128 << 20
-HEAD = 6
+MAX_XZ_MEMORY_BYTES = 128 << 20
+HEADER_BYTES = 6
 
 
 class Decoder(Protocol):
@@ -33,7 +33,7 @@ class Decoder(Protocol):
     def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
 
 
-class Inflater:
+class GzipDecoder:
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(wbits=31)
 
@@ -49,15 +49,15 @@ class Inflater:
     def unused_data(self) -> bytes:
         return self._inner.unused_data
 
-    def decompress(self, data: bytes, max_length: int = PIECE) -> bytes:
+    def decompress(self, data: bytes, max_length: int = PIECE_BYTES) -> bytes:
         return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
 
 
-def _xz() -> Decoder:
-    return lzma.LZMADecompressor(memlimit=XZ_MEMORY)
+def _xz_decoder() -> Decoder:
+    return lzma.LZMADecompressor(memlimit=MAX_XZ_MEMORY_BYTES)
 
 
-def _zstd() -> Decoder | None:
+def _zstd_decoder() -> Decoder | None:
     """Python 3.14 brings zstd along; before that the wheel `backports.zstd` does, where it is installed."""
     for name in ("compression.zstd", "backports.zstd"):
         try:
@@ -70,47 +70,47 @@ def _zstd() -> Decoder | None:
 
 
 FORMATS: tuple[tuple[bytes, str, Callable[[], Decoder | None]], ...] = (
-    (b"\x1f\x8b", "gzip", Inflater),
+    (b"\x1f\x8b", "gzip", GzipDecoder),
     (b"BZh", "bzip2", bz2.BZ2Decompressor),
-    (b"\xfd7zXZ\x00", "xz", _xz),
-    (b"\x28\xb5\x2f\xfd", "zstd", _zstd),
+    (b"\xfd7zXZ\x00", "xz", _xz_decoder),
+    (b"\x28\xb5\x2f\xfd", "zstd", _zstd_decoder),
 )
 
 
-def is_packed(head: bytes) -> bool:
-    return bool(_format(head)[0])
+def is_compressed(head: bytes) -> bool:
+    return bool(_detect_format(head)[0])
 
 
-class Unpacked:
+class DecompressedLog:
     """Iterate over it once; `sentence` then says what kept the text from being whole, if anything did."""
 
-    def __init__(self, chunks: Iterable[bytes], most: int = MOST) -> None:
+    def __init__(self, chunks: Iterable[bytes], most: int = MAX_UNPACKED_BYTES) -> None:
         self._chunks = iter(chunks)
         self._most = most
         self.sentence = ""
 
     def __iter__(self) -> Iterator[bytes]:
-        head = self._head()
-        name, begin = _format(head)
+        head = self._read_header()
+        name, begin = _detect_format(head)
         decoder = begin() if begin else None
         if begin and decoder is None:
             self.sentence = f"This is a {name} file and the package backports.zstd is not installed; unpack it first."
         if begin is None or decoder is None:
-            yield from ([] if begin else self._plain(head))
+            yield from ([] if begin else self._plain_chunks(head))
         else:
-            yield from self._limited(self._decoded(head, name, begin, decoder))
+            yield from self._limit_size(self._decode_members(head, name, begin, decoder))
 
-    def _head(self) -> bytes:
+    def _read_header(self) -> bytes:
         head = b""
-        while len(head) < HEAD and (chunk := next(self._chunks, b"")):
+        while len(head) < HEADER_BYTES and (chunk := next(self._chunks, b"")):
             head += chunk
         return head
 
-    def _plain(self, head: bytes) -> Iterator[bytes]:
+    def _plain_chunks(self, head: bytes) -> Iterator[bytes]:
         yield head
         yield from self._chunks
 
-    def _limited(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def _limit_size(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         room = self._most
         for piece in pieces:
             yield piece[:room]
@@ -119,18 +119,18 @@ class Unpacked:
                 self.sentence = f"Unpacked it is larger than {self._most >> 20} MiB; the rest was not read."
                 return
 
-    def _decoded(
+    def _decode_members(
         self, data: bytes, name: str, begin: Callable[[], Decoder | None], decoder: Decoder
     ) -> Iterator[bytes]:
         """Member after member: `cat a.gz b.gz` is a gzip file too."""
         try:
             while True:
-                if piece := decoder.decompress(data, PIECE):
+                if piece := decoder.decompress(data, PIECE_BYTES):
                     yield piece
                 data = b""
                 if decoder.eof:
                     data = decoder.unused_data or next(self._chunks, b"")
-                    following = begin() if _format(data)[0] == name else None
+                    following = begin() if _detect_format(data)[0] == name else None
                     if following is None:  # the end, or padding of a tape
                         return
                     decoder = following
@@ -145,5 +145,5 @@ class Unpacked:
             self.sentence = f"The {name} file is damaged ({trouble}); it was read as far as it goes."
 
 
-def _format(head: bytes) -> tuple[str, Callable[[], Decoder | None] | None]:
+def _detect_format(head: bytes) -> tuple[str, Callable[[], Decoder | None] | None]:
     return next(((name, begin) for magic, name, begin in FORMATS if head.startswith(magic)), ("", None))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Role(StrEnum):
+class LineRole(StrEnum):
     """What a line is in the story of a failure. A cause beats a symptom wherever the two stand in the log."""
 
     INITIATING = "initiating"
@@ -28,13 +28,13 @@ class Blame(StrEnum):
     JOB = "job"
 
 
-class Restart(StrEnum):
+class RestartAdvice(StrEnum):
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
 
 
-class Category(StrEnum):
+class FailureCategory(StrEnum):
     INFRASTRUCTURE = "Infrastructure"
     FRAMEWORK = "Framework"
     SCRIPT = "Script"
@@ -43,7 +43,7 @@ class Category(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class ParsedLine:
     """One line of the log, its prefixes understood. `number` counts from 1 as an editor does."""
 
     number: int
@@ -57,26 +57,26 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class LogFinding:
     """A signature seen in the log: where first, where last, how often, by how many ranks."""
 
     signature: str
     label: str
-    role: Role
+    role: LineRole
     specificity: int
     blame: Blame
-    restart: Restart | None
-    line: Line
+    restart: RestartAdvice | None
+    line: ParsedLine
     count: int = 1
     last_number: int = 0
     ranks: tuple[int, ...] = ()
     frames: tuple[str, ...] = ()
-    more: tuple[Line, ...] = ()
+    more: tuple[ParsedLine, ...] = ()
     note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class ExitStatus:
     """How the process ended, where somebody knows it. A signal is positive, as in signal(7)."""
 
     exit_code: int | None = None
@@ -88,7 +88,7 @@ class Ending:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class EvidenceLine:
     line: int
     text: str
     rank: int | None
@@ -102,7 +102,7 @@ class Evidence:
 class ChainLink:
     """One step from the cause to the loud last line."""
 
-    role: Role
+    role: LineRole
     label: str
     line: int
     text: str
@@ -126,27 +126,27 @@ class SuspectNode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alternative:
+class AlternativeCause:
     root_cause: str
     score: float
     line: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis:
+class LogDiagnosis:
     """The answer. The same text and ending give the same answer under the same rules."""
 
     root_cause: str
-    category: Category
+    category: FailureCategory
     confidence: float
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[EvidenceLine, ...]
     chain: tuple[ChainLink, ...]
     suspect_nodes: tuple[SuspectNode, ...]
     suspect_gpus: tuple[SuspectGpu, ...]
-    restart_helps: Restart
+    restart_helps: RestartAdvice
     restart_reason: str
     action: str
-    alternatives: tuple[Alternative, ...]
+    alternatives: tuple[AlternativeCause, ...]
     blame: Blame | None
     engine: str
     rules_version: str

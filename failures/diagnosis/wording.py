@@ -7,26 +7,26 @@ from dataclasses import asdict
 from typing import Any
 
 from .labels import NONE, UNKNOWN
-from .values import ChainLink, Diagnosis, Role
+from .values import ChainLink, LineRole, LogDiagnosis
 
-WIDTH = 160
+MAX_TEXT_CHARS = 160
 
 
-def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
+def as_dict(diagnosis: LogDiagnosis) -> dict[str, Any]:
     return asdict(diagnosis)
 
 
-def as_json(name: str, diagnosis: Diagnosis) -> str:
+def as_json(name: str, diagnosis: LogDiagnosis) -> str:
     """One object on one line; control characters of the log are escaped by JSON itself."""
     return json.dumps({"file": name, **as_dict(diagnosis)}, ensure_ascii=True)
 
 
-def as_text(name: str, diagnosis: Diagnosis) -> str:
+def as_text(name: str, diagnosis: LogDiagnosis) -> str:
     rows = [_headline(name, diagnosis), *(f"  {note}" for note in diagnosis.notes)]
     if diagnosis.root_cause not in (NONE, UNKNOWN):
-        rows += ["", "  because", *(f"    {_shown(link)}" for link in diagnosis.chain[:1])]
-        rows += _following(diagnosis)
-        rows += _suspects(diagnosis)
+        rows += ["", "  because", *(f"    {_link_text(link)}" for link in diagnosis.chain[:1])]
+        rows += _consequence_lines(diagnosis)
+        rows += _suspect_lines(diagnosis)
         rows += ["", f"  restart helps: {diagnosis.restart_helps} ({diagnosis.restart_reason})"]
     if diagnosis.root_cause != NONE:
         rows.append(f"  what to do:    {diagnosis.action}")
@@ -36,7 +36,7 @@ def as_text(name: str, diagnosis: Diagnosis) -> str:
     return "\n".join(rows)
 
 
-def _headline(name: str, diagnosis: Diagnosis) -> str:
+def _headline(name: str, diagnosis: LogDiagnosis) -> str:
     if diagnosis.root_cause == NONE:
         return f"{name}: nothing failed ({diagnosis.lines} line{'' if diagnosis.lines == 1 else 's'})"
     if diagnosis.root_cause == UNKNOWN:
@@ -44,26 +44,26 @@ def _headline(name: str, diagnosis: Diagnosis) -> str:
     return f"{name}: {diagnosis.root_cause} ({diagnosis.category}, confidence {diagnosis.confidence:.2f})"
 
 
-def _following(diagnosis: Diagnosis) -> list[str]:
+def _consequence_lines(diagnosis: LogDiagnosis) -> list[str]:
     rest = diagnosis.chain[1:]
-    return ["  then", *(f"    {_shown(link)}" for link in rest)] if rest else []
+    return ["  then", *(f"    {_link_text(link)}" for link in rest)] if rest else []
 
 
-def _shown(link: ChainLink) -> str:
+def _link_text(link: ChainLink) -> str:
     where = f"line {link.line}" if link.line else "its end"
     times = f" (x{link.count})" if link.count > 1 else ""
-    text = plain(link.text)
-    words = text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
-    return f"{where}{times}: {words}" if link.role is Role.INITIATING else f"{where}{times} [{link.role}]: {words}"
+    text = printable_text(link.text)
+    words = text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
+    return f"{where}{times}: {words}" if link.role is LineRole.INITIATING else f"{where}{times} [{link.role}]: {words}"
 
 
-def plain(text: str) -> str:
+def printable_text(text: str) -> str:
     """Without control characters: a log must not move the reader's cursor."""
     return "".join(letter if letter.isprintable() or letter == "\t" else "·" for letter in text)
 
 
-def _suspects(diagnosis: Diagnosis) -> list[str]:
-    rows = [f"    node {node.host}: {plain(node.why)}" for node in diagnosis.suspect_nodes]
+def _suspect_lines(diagnosis: LogDiagnosis) -> list[str]:
+    rows = [f"    node {node.host}: {printable_text(node.why)}" for node in diagnosis.suspect_nodes]
     for gpu in diagnosis.suspect_gpus:
         at = " ".join(part for part in (gpu.host, gpu.pci, f"rank {gpu.rank}" if gpu.rank is not None else "") if part)
         rows.append(f"    GPU {at}: {gpu.why}")

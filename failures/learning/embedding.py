@@ -16,58 +16,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from failures.diagnosis import lines
-from failures.diagnosis.scan import Scanner, shipped
-from failures.diagnosis.values import Role
+from failures.diagnosis.scan import Scanner, shipped_scanner
+from failures.diagnosis.values import LineRole
 
-PLACES = 512
-VERSION = "hashed-words-1"  # stored beside each vector: vectors of two versions are never compared
-WEIGHTS = {Role.INITIATING: 6.0, Role.CASCADE: 3.0, Role.TEARDOWN: 1.0}
-ELSE = 0.3
-BLANK = re.compile(r"(?:/[\w.@+-]+){2,}|\S+@\S+|\b[\w.-]*\d[\w.:,+-]*|[0-9a-f]{12,}")
+DIMENSIONS = 512
+EMBEDDING_VERSION = "hashed-words-1"  # stored beside each vector: vectors of two versions are never compared
+ROLE_WEIGHTS = {LineRole.INITIATING: 6.0, LineRole.CASCADE: 3.0, LineRole.TEARDOWN: 1.0}
+DEFAULT_WEIGHT = 0.3
+VARIABLE_PART = re.compile(r"(?:/[\w.@+-]+){2,}|\S+@\S+|\b[\w.-]*\d[\w.:,+-]*|[0-9a-f]{12,}")
 WORD = re.compile(r"[A-Za-z_][A-Za-z_]+")
 
 Vector = NDArray[np.float32]
 
 
-def embedded(bundle: str, scanner: Scanner | None = None) -> Vector:
+def embed_bundle(bundle: str, scanner: Scanner | None = None) -> Vector:
     """Of length one, or all zero where no word is left."""
     weights: dict[str, float] = {}
-    for row, weight in weighed(bundle, scanner or shipped()):
+    for row, weight in weighted_messages(bundle, scanner or shipped_scanner()):
         for token in tokens(row):  # the most it weighs anywhere: chatter by the hundred is not louder for it
             weights[token] = max(weights.get(token, 0.0), weight)
-    vector = np.zeros(PLACES, dtype=np.float32)
+    vector = np.zeros(DIMENSIONS, dtype=np.float32)
     for token, weight in weights.items():
         code = zlib.crc32(token.encode())
-        vector[code % PLACES] += np.log1p(weight) * (1 if code & 0x8000_0000 else -1)
+        vector[code % DIMENSIONS] += np.log1p(weight) * (1 if code & 0x8000_0000 else -1)
     length = float(np.linalg.norm(vector))
     return vector / np.float32(length) if length else vector
 
 
-def weighed(bundle: str, scanner: Scanner) -> Iterator[tuple[str, float]]:
+def weighted_messages(bundle: str, scanner: Scanner) -> Iterator[tuple[str, float]]:
     """Each line's message once, with what it weighs."""
     data = bundle.encode("utf-8", "replace")
     heavy: dict[int, float] = {}
     number = counted = 0
     for at, index in sorted(scanner.hits(data)):
         number, counted = number + data.count(b"\n", counted, at - 1), max(counted, at - 1)
-        heavy[number] = max(heavy.get(number, ELSE), WEIGHTS.get(scanner.signatures[index].role, ELSE))
+        heavy[number] = max(
+            heavy.get(number, DEFAULT_WEIGHT), ROLE_WEIGHTS.get(scanner.signatures[index].role, DEFAULT_WEIGHT)
+        )
     for number, row in enumerate(data.decode("utf-8", "replace").split("\n")):
         if row.strip():
-            yield lines.parse(number, row).message, heavy.get(number, ELSE)
+            yield lines.parse(number, row).message, heavy.get(number, DEFAULT_WEIGHT)
 
 
 def tokens(message: str) -> Iterator[str]:
-    words = [word.lower() for word in WORD.findall(BLANK.sub(" ", message))]
+    words = [word.lower() for word in WORD.findall(VARIABLE_PART.sub(" ", message))]
     yield from words
     yield from (f"{first} {second}" for first, second in itertools.pairwise(words))
 
 
-def likeness(one: Vector, other: Vector) -> float:
+def vector_similarity(one: Vector, other: Vector) -> float:
     """1 for the same words, about 0 for none in common."""
     return float(np.dot(one, other))
 
 
-def nearest(wanted: Vector, among: Iterable[tuple[int, Vector]], most: int = 5) -> list[tuple[int, float]]:
+def nearest_vectors(wanted: Vector, among: Iterable[tuple[int, Vector]], most: int = 5) -> list[tuple[int, float]]:
     """What the database answers by its index, in plain arithmetic: for tests and for a bench of the index."""
-    found = [(key, likeness(wanted, vector)) for key, vector in among]
+    found = [(key, vector_similarity(wanted, vector)) for key, vector in among]
     return sorted(found, key=lambda pair: (-pair[1], pair[0]))[:most]

@@ -21,83 +21,94 @@ from datetime import datetime, timedelta
 
 from celery.exceptions import SoftTimeLimitExceeded
 
-from failures import actions, reading
-from failures.actions import Moved
+from failures.actions import incidents as incident_actions
+from failures.actions.incidents import FailureStateConflict
 from failures.diagnosis import engine
-from failures.diagnosis.values import Diagnosis as PureDiagnosis
+from failures.diagnosis.values import LogDiagnosis as PureDiagnosis
 from failures.models import Diagnosis
-from failures.reading import Judged
-from jobs import clock
-from jobs.logs import NothingYet, StorageSilent
+from failures.queries import diagnose_attempt
+from failures.queries.diagnose_attempt import AttemptVerdict
+from jobs.logs.job_log import LogNotCreated, StorageUnresponsive
+from jobs.models import clock
 
 log = logging.getLogger(__name__)
 
-LATELY = timedelta(hours=1)
-EVER = timedelta(days=30)
-TIME = timedelta(seconds=20)  # well below what a task may take
-MOST_TRIES = 3
-LATE_LOG = timedelta(seconds=2)  # a shared file system may show a file a moment after its writer is gone
-PATIENCE = timedelta(seconds=5)
-SILENT_STORAGE = timedelta(seconds=20)
+RECENT_FAILURES = timedelta(hours=1)
+ALL_FAILURES = timedelta(days=30)
+TIME_BUDGET = timedelta(seconds=20)  # well below what a task may take
+MAX_TRIES = 3
+LATE_LOG_DELAY = timedelta(seconds=2)  # a shared file system may show a file a moment after its writer is gone
+LOG_WAIT = timedelta(seconds=5)
+SILENT_STORAGE_DELAY = timedelta(seconds=20)
 
-Judge = Callable[..., Judged]
-Bundle = Callable[..., str]
+JudgeFunction = Callable[..., AttemptVerdict]
+BundleFunction = Callable[..., str]
 
 
 def diagnose_once(
-    now: datetime, *, since: timedelta = LATELY, judge: Judge = reading.judge, bundle: Bundle = reading.bundle
+    now: datetime,
+    *,
+    since: timedelta = RECENT_FAILURES,
+    judge: JudgeFunction = diagnose_attempt.judge_attempt,
+    bundle: BundleFunction = diagnose_attempt.build_bundle,
 ) -> int:
     """How many verdicts and bundles were written."""
-    actions.note_failed(now - since, now)
+    incident_actions.add_missing_diagnoses(now - since, now)
     done, at = 0, now
-    while at - now < TIME and (row := actions.claim(at)) is not None:
-        done += _work(row, at, judge, bundle)
+    while at - now < TIME_BUDGET and (row := incident_actions.claim(at)) is not None:
+        done += _process_row(row, at, judge, bundle)
         at = clock.now()
     return done
 
 
-def _work(row: Diagnosis, now: datetime, judge: Judge, bundle: Bundle) -> bool:
+def _process_row(row: Diagnosis, now: datetime, judge: JudgeFunction, bundle: BundleFunction) -> bool:
     """The row boundary: whatever a log does to its reader, the next one is read."""
     try:
         if row.judged_at is None:
-            return _verdict(row, now, judge)
-        _bundle(row, bundle)
-    except Moved as moved:
+            return _write_verdict(row, now, judge)
+        _write_bundle(row, bundle)
+    except FailureStateConflict as moved:
         log.info("%s", moved)
         return False
     except SoftTimeLimitExceeded:
         raise
     except Exception as error:
         log.exception("the log of %s could not be read to its end", row.attempt)
-        actions.put_off(row, f"{type(error).__name__}: {error}", now + timedelta(seconds=5 * row.tries))
+        incident_actions.postpone_diagnosis(
+            row, f"{type(error).__name__}: {error}", now + timedelta(seconds=5 * row.tries)
+        )
         return False
     return True
 
 
-def _verdict(row: Diagnosis, now: datetime, judge: Judge) -> bool:
-    if row.tries > MOST_TRIES:
-        _give_up(row, now)
+def _write_verdict(row: Diagnosis, now: datetime, judge: JudgeFunction) -> bool:
+    if row.tries > MAX_TRIES:
+        _write_unknown_verdict(row, now)
         return True
     found = judge(row.attempt)
-    if isinstance(found.no_log, NothingYet) and now - row.failed_at < PATIENCE and row.tries == 1:
-        actions.put_off(row, str(found.no_log), now + LATE_LOG)
+    if isinstance(found.no_log, LogNotCreated) and now - row.failed_at < LOG_WAIT and row.tries == 1:
+        incident_actions.postpone_diagnosis(row, str(found.no_log), now + LATE_LOG_DELAY)
         return False
-    if isinstance(found.no_log, StorageSilent) and row.tries < MOST_TRIES:
-        actions.put_off(row, str(found.no_log), now + SILENT_STORAGE)
+    if isinstance(found.no_log, StorageUnresponsive) and row.tries < MAX_TRIES:
+        incident_actions.postpone_diagnosis(row, str(found.no_log), now + SILENT_STORAGE_DELAY)
         return False
-    actions.judge(row, found.verdict, found.cost, found.first_symptom_at, clock.now())  # reading took its time
+    incident_actions.record_verdict(
+        row, found.verdict, found.cost, found.first_symptom_at, clock.now()
+    )  # reading took its time
     return True
 
 
-def _give_up(row: Diagnosis, now: datetime) -> None:
-    why = f"Its log could not be read in {MOST_TRIES} tries" + (f": {row.trouble}" if row.trouble else ".")
-    actions.judge(row, _unread(why), reading.cost_of(row.attempt), row.failed_at, now, trouble=why)
+def _write_unknown_verdict(row: Diagnosis, now: datetime) -> None:
+    why = f"Its log could not be read in {MAX_TRIES} tries" + (f": {row.trouble}" if row.trouble else ".")
+    incident_actions.record_verdict(
+        row, _unreadable_log_verdict(why), diagnose_attempt.failure_cost(row.attempt), row.failed_at, now, trouble=why
+    )
 
 
-def _unread(why: str) -> PureDiagnosis:
+def _unreadable_log_verdict(why: str) -> PureDiagnosis:
     return replace(engine.diagnose([]), root_cause="Unknown", notes=(why,))
 
 
-def _bundle(row: Diagnosis, bundle: Bundle) -> None:
-    text = "" if row.tries > MOST_TRIES else bundle(row.attempt)
-    actions.keep_bundle(row, text, clock.now())
+def _write_bundle(row: Diagnosis, bundle: BundleFunction) -> None:
+    text = "" if row.tries > MAX_TRIES else bundle(row.attempt)
+    incident_actions.store_bundle(row, text, clock.now())

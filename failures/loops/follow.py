@@ -20,41 +20,41 @@ from datetime import datetime, timedelta
 
 from celery.exceptions import SoftTimeLimitExceeded
 
-from failures import following_actions as actions
-from failures import growing
-from failures.growing import PACE, Pace
+from failures.actions import log_offsets as actions
 from failures.models import Following
-from jobs import clock
-from jobs.logs import NoLog, Stream
+from failures.queries import log_resume
+from failures.queries.log_resume import DEFAULT_FOLLOW_PACE, FollowPace
+from jobs.logs.job_log import LogReadError, LogStream
+from jobs.models import clock
 
 log = logging.getLogger(__name__)
 
-TIME = timedelta(seconds=4)
-LATER = timedelta(minutes=1)
+TIME_BUDGET = timedelta(seconds=4)
+RETRY_DELAY = timedelta(minutes=1)
 
 
-def follow_once(now: datetime, pace: Pace = PACE) -> int:
+def follow_once(now: datetime, pace: FollowPace = DEFAULT_FOLLOW_PACE) -> int:
     """How many logs were looked at."""
-    actions.forget_ended(now)
-    actions.note_running(now)
+    actions.forget_ended_attempts(now)
+    actions.add_running_attempts(now)
     done, at = 0, now
-    while at - now < TIME and (row := actions.claim(at)) is not None:
-        _follow(row, at, pace)
+    while at - now < TIME_BUDGET and (row := actions.claim(at)) is not None:
+        _follow_row(row, at, pace)
         done += 1
         at = clock.now()
     return done
 
 
-def _follow(row: Following, now: datetime, pace: Pace) -> None:
+def _follow_row(row: Following, now: datetime, pace: FollowPace) -> None:
     """The row boundary: whatever one log does, the next one is followed."""
     attempt = row.attempt
     try:
-        grown = Stream(attempt.job.cluster.log_root, attempt.log_path)
-        actions.keep(row, growing.look(row, grown, now, pace), now)
-    except NoLog:
-        actions.keep(row, actions.Look(size=0, due_at=now + LATER), now)
+        grown = LogStream(attempt.job.cluster.log_root, attempt.log_path)
+        actions.save_log_offset(row, log_resume.read_new_lines(row, grown, now, pace), now)
+    except LogReadError:
+        actions.save_log_offset(row, actions.LogFollowResult(size=0, due_at=now + RETRY_DELAY), now)
     except SoftTimeLimitExceeded:
         raise
     except Exception:
         log.exception("the log of %s cannot be followed", attempt)
-        actions.put_off(row, now + LATER)
+        actions.postpone_log(row, now + RETRY_DELAY)

@@ -21,29 +21,29 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
 from django.db.models import Q, QuerySet
 
-from failures import notice_actions, sending, telling
-from failures.decision_actions import sentence
+from failures.actions import notices as notice_actions
+from failures.actions.decisions import decision_summary
 from failures.models import Channel, Decision, Incident, Notice
-from failures.telling import Message
-from jobs import clock
-from jobs.models import Job
+from failures.notices import delivery, messages
+from failures.notices.messages import IncidentMessage
+from jobs.models import Job, clock
 
 log = logging.getLogger(__name__)
 
-LATELY, DAY = timedelta(hours=1), timedelta(days=1)
-MOST = 500
-TIME = timedelta(seconds=20)
+CHANGE_WINDOW, INCIDENT_WINDOW = timedelta(hours=1), timedelta(days=1)
+MAX_INCIDENTS = 500
+TIME_BUDGET = timedelta(seconds=20)
 
-Send = Callable[[Notice, Message], None]
+SendFunction = Callable[[Notice, IncidentMessage], None]
 
 
-def notify_once(now: datetime, send: Send | None = None) -> int:
+def notify_once(now: datetime, send: SendFunction | None = None) -> int:
     """How many messages were sent."""
-    _note_wanted(now)
+    _request_notices(now)
     done, at, failed = 0, now, set[int]()
-    troubled = notice_actions.troubled(now)
-    while at - now < TIME and (row := notice_actions.claim(at, last=troubled, but=failed)) is not None:
-        if _sent(row, at, _deliver if send is None else send):
+    troubled = notice_actions.failing_channels(now)
+    while at - now < TIME_BUDGET and (row := notice_actions.claim(at, last=troubled, but=failed)) is not None:
+        if _send_notice(row, at, _deliver_notice if send is None else send):
             done += 1
         else:
             failed.add(row.channel_id)
@@ -51,24 +51,28 @@ def notify_once(now: datetime, send: Send | None = None) -> int:
     return done
 
 
-def _note_wanted(now: datetime) -> None:
+def _request_notices(now: datetime) -> None:
     """Two statements for each channel, one for each incident that moved."""
     digests: dict[tuple[int, int | None], str] = {}
     for channel in Channel.objects.filter(is_on=True):
-        known = dict(channel.notices.filter(incident__last_symptom_at__gte=now - DAY).values_list("incident", "wanted"))
-        for incident in _concerning(channel, now):
+        known = dict(
+            channel.notices.filter(incident__last_symptom_at__gte=now - INCIDENT_WINDOW).values_list(
+                "incident", "wanted"
+            )
+        )
+        for incident in _channel_incidents(channel, now):
             for_whom = incident.pk, channel.team_id
             if for_whom not in digests:
-                digests[for_whom] = _digest(incident, channel.team_id)
+                digests[for_whom] = _message_hash(incident, channel.team_id)
             digest = digests[for_whom]
             if digest and known.get(incident.pk) != digest:
-                notice_actions.want(channel.pk, incident.pk, digest, now)
+                notice_actions.request_notice(channel.pk, incident.pk, digest, now)
 
 
-def _digest(incident: Incident, team_id: int | None) -> str:
+def _message_hash(incident: Incident, team_id: int | None) -> str:
     """Empty where nothing can be said of it, which must not keep the others from being told."""
     try:
-        return message_of(incident, team_id).digest
+        return build_message(incident, team_id).digest
     except SoftTimeLimitExceeded:
         raise
     except Exception:
@@ -76,58 +80,60 @@ def _digest(incident: Incident, team_id: int | None) -> str:
         return ""
 
 
-def _concerning(channel: Channel, now: datetime) -> Iterable[Incident]:
+def _channel_incidents(channel: Channel, now: datetime) -> Iterable[Incident]:
     """Only what moved since the channel is there."""
-    since = max(now - LATELY, channel.created_at)
+    since = max(now - CHANGE_WINDOW, channel.created_at)
     moved = Q(last_symptom_at__gte=since) | Q(acknowledged_at__gte=since) | Q(resolved_at__gte=since)
     decided = Decision.objects.filter(Q(at__gte=since) | Q(said_at__gte=since) | Q(ended_at__gte=since))
-    rows = Incident.objects.filter(last_symptom_at__gte=now - DAY)
+    rows = Incident.objects.filter(last_symptom_at__gte=now - INCIDENT_WINDOW)
     rows = rows.filter(moved | Q(pk__in=decided.values("incident")), gpu_hours_lost__gte=channel.least_gpu_hours)
     if channel.scope:
         rows = rows.filter(scope=channel.scope)
     if channel.team_id:
-        rows = rows.touching(Job.objects.filter(team=channel.team_id))
-    return _whole(rows).order_by("pk")[:MOST]
+        rows = rows.affecting_jobs(Job.objects.filter(team=channel.team_id))
+    return _with_message_relations(rows).order_by("pk")[:MAX_INCIDENTS]
 
 
-def _whole(rows: QuerySet[Incident]) -> QuerySet[Incident]:
+def _with_message_relations(rows: QuerySet[Incident]) -> QuerySet[Incident]:
     return rows.select_related("cluster").prefetch_related("nodes")
 
 
-def message_of(incident: Incident, team_id: int | None) -> Message:
+def build_message(incident: Incident, team_id: int | None) -> IncidentMessage:
     """A team is told what is decided about its own jobs; a channel without a team is the operators'."""
     decisions = Decision.objects.filter(incident=incident)
     if team_id is not None:
         decisions = decisions.filter(attempt__job__team=team_id)
     newest = decisions.select_related("attempt").order_by("-pk").first()
-    return Message(
+    return IncidentMessage(
         incident=incident.pk,
         state=incident.state,
-        title=telling.line(incident.title),
+        title=messages.single_line(incident.title),
         cluster=incident.cluster.name,
         attempts=incident.attempts,
         nodes=sorted(node.name for node in incident.nodes.all()),
-        decision=telling.line(sentence(newest)) if newest else "",
+        decision=messages.single_line(decision_summary(newest)) if newest else "",
         course=newest.course if newest else "",
         url=f"{settings.ACME_URL.rstrip('/')}/failures/{incident.pk}/" if settings.ACME_URL else "",
     )
 
 
-def _sent(row: Notice, now: datetime, send: Send) -> bool:
+def _send_notice(row: Notice, now: datetime, send: SendFunction) -> bool:
     """The row boundary: whatever one receiver does, the next one is told."""
     try:
-        message = message_of(_whole(Incident.objects.all()).get(pk=row.incident_id), row.channel.team_id)
+        message = build_message(
+            _with_message_relations(Incident.objects.all()).get(pk=row.incident_id), row.channel.team_id
+        )
         send(row, message)
     except SoftTimeLimitExceeded:
         raise
     except Exception as error:
-        is_ours = not isinstance(error, sending.EXPECTED)
+        is_ours = not isinstance(error, delivery.DELIVERY_ERRORS)
         log.warning("%s was not sent: %s", row, error, exc_info=is_ours)
-        notice_actions.note_failed(row, f"{type(error).__name__}: {error}", now)
+        notice_actions.mark_failed(row, f"{type(error).__name__}: {error}", now)
         return False
-    notice_actions.note_sent(row, message.digest, now)
+    notice_actions.mark_sent(row, message.digest, now)
     return True
 
 
-def _deliver(row: Notice, message: Message) -> None:
-    sending.send(row.channel, message, update=row.update, delivery=f"{row.pk}-{row.update}")
+def _deliver_notice(row: Notice, message: IncidentMessage) -> None:
+    delivery.send(row.channel, message, update=row.update, delivery=f"{row.pk}-{row.update}")

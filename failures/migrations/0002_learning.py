@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 import failures.models.case
-from failures import pgvector
+from failures.models import pgvector
 
 
 class Migration(migrations.Migration):
@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.RunPython(pgvector.create, migrations.RunPython.noop),
+        migrations.RunPython(pgvector.create_vector_extension, migrations.RunPython.noop),
         migrations.CreateModel(
             name="Case",
             fields=[

@@ -3,35 +3,35 @@ it (Case, LearnedRule)."""
 
 from failures.models.cadence import Cadence
 from failures.models.case import Case
-from failures.models.decision import Course, Decision, Order, Step
-from failures.models.diagnosis import Diagnosis, Review
+from failures.models.decision import Decision, DecisionState, Order, Step
+from failures.models.diagnosis import Diagnosis, DiagnosisReview
 from failures.models.following import Following
-from failures.models.incident import Incident, Standing
+from failures.models.incident import Incident, IncidentState
 from failures.models.notice import Channel, Notice
 from failures.models.sign import Sign
-from failures.models.signature import LearnedRule, ModelOpinion, Origin, RuleHit, RuleKind, RuleState
+from failures.models.signature import LearnedRule, ModelOpinion, RuleHit, RuleKind, RuleOrigin, RuleState
 from failures.models.stacks import StackDump
 
 __all__ = [
     "Cadence",
     "Case",
     "Channel",
-    "Course",
     "Decision",
+    "DecisionState",
     "Diagnosis",
+    "DiagnosisReview",
     "Following",
     "Incident",
+    "IncidentState",
     "LearnedRule",
     "ModelOpinion",
     "Notice",
     "Order",
-    "Origin",
-    "Review",
     "RuleHit",
     "RuleKind",
+    "RuleOrigin",
     "RuleState",
     "Sign",
     "StackDump",
-    "Standing",
     "Step",
 ]

@@ -15,36 +15,36 @@ from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
 from failures.diagnosis.labels import NONE, UNKNOWN
-from failures.learning.embedding import PLACES, VERSION, Vector
-from failures.models.diagnosis import Diagnosis, Review
+from failures.learning.embedding import DIMENSIONS, EMBEDDING_VERSION, Vector
+from failures.models.diagnosis import Diagnosis, DiagnosisReview
 
 
 class VectorField(models.Field):
     """pgvector's type; its text form is `[1,2,3]`."""
 
     def db_type(self, connection: Any) -> str:
-        return f"vector({PLACES})"
+        return f"vector({DIMENSIONS})"
 
     def get_prep_value(self, value: Any) -> Any:
-        return None if value is None else written(value)
+        return None if value is None else format_vector(value)
 
     def from_db_value(self, value: Any, *_: Any) -> Vector | None:
         return None if value is None else np.array(value.strip("[]").split(","), dtype=np.float32)
 
 
-def written(vector: Vector) -> str:
+def format_vector(vector: Vector) -> str:
     return "[" + ",".join(f"{number:.6g}" for number in vector.tolist()) + "]"
 
 
 class CaseQuerySet(models.QuerySet["Case"]):
     def confirmed(self) -> Self:
-        settled = self.exclude(diagnosis__review=Review.NONE)
+        settled = self.exclude(diagnosis__review=DiagnosisReview.NONE)
         return settled.exclude(diagnosis__root_cause__in=(NONE, UNKNOWN))
 
     def nearest(self, vector: Vector) -> Self:
         """With `distance`: 0 says the same, 1 has nothing in common. Vectors of another version are not compared."""
-        distance = RawSQL("vector <=> %s::vector", [written(vector)], output_field=models.FloatField())
-        return self.filter(version=VERSION).annotate(distance=distance).order_by("distance", "id")
+        distance = RawSQL("vector <=> %s::vector", [format_vector(vector)], output_field=models.FloatField())
+        return self.filter(version=EMBEDDING_VERSION).annotate(distance=distance).order_by("distance", "id")
 
 
 class Case(models.Model):

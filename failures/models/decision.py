@@ -15,14 +15,14 @@ from django.db.models.functions import Now
 from failures.models.diagnosis import Diagnosis
 from failures.models.incident import Incident
 from failures.models.sign import Sign
-from failures.recovery.remedies import RESTARTING, Action, Mode
-from failures.recovery.resizing import Change
-from failures.recovery.stored import from_json
-from jobs.lifecycle import Badge
+from failures.recovery.remedies import RESTART_ACTIONS, AutomationMode, RecoveryAction
+from failures.recovery.resizing import RequestChange
+from failures.recovery.serialization import from_json
+from jobs.core.lifecycle import StateBadge
 from jobs.models import Attempt, Cluster, Job, Node
 
 
-class Course(models.TextChoices):
+class DecisionState(models.TextChoices):
     """What becomes of a decision."""
 
     OBSERVED = "observed"  # written down; nothing will be done
@@ -37,39 +37,39 @@ class Course(models.TextChoices):
     WITHDRAWN = "withdrawn"  # a person named another cause before it was done: it is decided anew
 
 
-OPEN = (Course.PROPOSED, Course.APPROVED, Course.ACTING)
-CARRIED_OUT = (Course.ACTING, Course.DONE)
-LOOKS: dict[str, tuple[str, str]] = {
-    Course.OBSERVED: ("quiet", "◌"),
-    Course.PROPOSED: ("warn", "?"),
-    Course.APPROVED: ("running", "▶"),
-    Course.ACTING: ("running", "▶"),
-    Course.DONE: ("good", "✓"),
-    Course.DECLINED: ("quiet", "⊘"),
-    Course.EXPIRED: ("quiet", "◷"),
-    Course.FAILED: ("bad", "✗"),
-    Course.UNDONE: ("warn", "↺"),
-    Course.WITHDRAWN: ("quiet", "✎"),
+OPEN_STATES = (DecisionState.PROPOSED, DecisionState.APPROVED, DecisionState.ACTING)
+CARRIED_OUT_STATES = (DecisionState.ACTING, DecisionState.DONE)
+DECISION_BADGES: dict[str, tuple[str, str]] = {
+    DecisionState.OBSERVED: ("quiet", "◌"),
+    DecisionState.PROPOSED: ("warn", "?"),
+    DecisionState.APPROVED: ("running", "▶"),
+    DecisionState.ACTING: ("running", "▶"),
+    DecisionState.DONE: ("good", "✓"),
+    DecisionState.DECLINED: ("quiet", "⊘"),
+    DecisionState.EXPIRED: ("quiet", "◷"),
+    DecisionState.FAILED: ("bad", "✗"),
+    DecisionState.UNDONE: ("warn", "↺"),
+    DecisionState.WITHDRAWN: ("quiet", "✎"),
 }
 
 
 class DecisionQuerySet(models.QuerySet["Decision"]):
     def open(self) -> Self:
-        return self.filter(course__in=OPEN)
+        return self.filter(course__in=OPEN_STATES)
 
     def standing(self) -> Self:
         """Those that were not withdrawn: one for each failed attempt."""
-        return self.exclude(course=Course.WITHDRAWN)
+        return self.exclude(course=DecisionState.WITHDRAWN)
 
     def due(self, now: datetime) -> Self:
         """Somebody said yes, and there is a step to make."""
-        return self.filter(course__in=(Course.APPROVED, Course.ACTING), due_at__lte=now)
+        return self.filter(course__in=(DecisionState.APPROVED, DecisionState.ACTING), due_at__lte=now)
 
-    def waiting_for_a_yes(self, now: datetime) -> Self:
-        return self.filter(course=Course.PROPOSED, expires_at__gt=now)
+    def awaiting_approval(self, now: datetime) -> Self:
+        return self.filter(course=DecisionState.PROPOSED, expires_at__gt=now)
 
-    def carried_out(self, since: datetime) -> Self:
-        return self.filter(course__in=CARRIED_OUT, began_at__gt=since)
+    def carried_out_since(self, since: datetime) -> Self:
+        return self.filter(course__in=CARRIED_OUT_STATES, began_at__gt=since)
 
 
 class Decision(models.Model):
@@ -87,8 +87,8 @@ class Decision(models.Model):
     policy = models.JSONField()
 
     # what it is
-    action = models.CharField(max_length=20, choices=[(one.value, one.value) for one in Action])
-    mode = models.CharField(max_length=8, choices=[(one.value, one.value) for one in Mode])
+    action = models.CharField(max_length=20, choices=[(one.value, one.value) for one in RecoveryAction])
+    mode = models.CharField(max_length=8, choices=[(one.value, one.value) for one in AutomationMode])
     why = models.TextField()
     pro = models.JSONField(default=list)
     con = models.JSONField(default=list)
@@ -105,7 +105,7 @@ class Decision(models.Model):
     consumes = models.BooleanField(default=False)
 
     # what became of it
-    course = models.CharField(max_length=10, choices=Course, default=Course.PROPOSED)
+    course = models.CharField(max_length=10, choices=DecisionState, default=DecisionState.PROPOSED)
     said_by = models.CharField(max_length=150, blank=True, help_text="Who approved, declined or undid it.")
     said_at = models.DateTimeField(null=True)
     said_why = models.TextField(blank=True)
@@ -121,16 +121,16 @@ class Decision(models.Model):
     class Meta:
         ordering = ["-id"]
         indexes = [
-            models.Index(fields=["due_at"], name="decision_open", condition=models.Q(course__in=OPEN)),
+            models.Index(fields=["due_at"], name="decision_open", condition=models.Q(course__in=OPEN_STATES)),
             models.Index(fields=["cluster", "began_at"], name="decision_carried_out"),
         ]
         constraints = [
             models.UniqueConstraint(
                 fields=["diagnosis"],
-                condition=~models.Q(course=Course.WITHDRAWN),
+                condition=~models.Q(course=DecisionState.WITHDRAWN),
                 name="one_standing_decision_per_diagnosis",
             ),
-            models.CheckConstraint(condition=models.Q(course__in=Course.values), name="decision_course_known"),
+            models.CheckConstraint(condition=models.Q(course__in=DecisionState.values), name="decision_course_known"),
             models.CheckConstraint(
                 condition=models.Q(diagnosis__isnull=False) ^ models.Q(sign__isnull=False),
                 name="decision_has_one_ground",
@@ -145,25 +145,25 @@ class Decision(models.Model):
         return self.attempt or (self.sign.node if self.sign else None)
 
     @property
-    def badge(self) -> Badge:
-        tone, icon = LOOKS[self.course]
-        return Badge(label=self.course, code=self.course, tone=tone, icon=icon)
+    def badge(self) -> StateBadge:
+        tone, icon = DECISION_BADGES[self.course]
+        return StateBadge(label=self.course, code=self.course, tone=tone, icon=icon)
 
     @property
     def is_open(self) -> bool:
-        return self.course in OPEN
+        return self.course in OPEN_STATES
 
     @property
     def restarts(self) -> bool:
-        return self.action in RESTARTING or bool(self.change)
+        return self.action in RESTART_ACTIONS or bool(self.change)
 
     @property
-    def changes(self) -> tuple[Change, ...]:
-        return tuple(from_json(Change, one) for one in self.change)
+    def changes(self) -> tuple[RequestChange, ...]:
+        return tuple(from_json(RequestChange, one) for one in self.change)
 
     @property
     def can_be_undone(self) -> bool:
-        return self.course in (Course.APPROVED, Course.ACTING, Course.DONE)
+        return self.course in (DecisionState.APPROVED, DecisionState.ACTING, DecisionState.DONE)
 
 
 class Step(models.Model):

@@ -17,28 +17,28 @@ from django.db import models
 from django.db.models.functions import Now
 
 from failures.diagnosis.labels import NONE, UNKNOWN
-from failures.diagnosis.values import Blame, Category, Restart
+from failures.diagnosis.values import Blame, FailureCategory, RestartAdvice
 from failures.models.incident import Incident
-from jobs.lifecycle import Badge
+from jobs.core.lifecycle import StateBadge
 from jobs.models import Attempt, Cluster, Job, Node
 
-CATEGORIES = [(one.value, one.value) for one in Category]
+CATEGORY_CHOICES = [(one.value, one.value) for one in FailureCategory]
 
-LOOKS: dict[str, tuple[str, str]] = {
-    Category.INFRASTRUCTURE: ("bad", "⚡"),
-    Category.FRAMEWORK: ("warn", "▲"),
-    Category.SCRIPT: ("waiting", "✎"),
-    Category.NONE: ("good", "✓"),
-    Category.UNKNOWN: ("quiet", "?"),
+CATEGORY_BADGES: dict[str, tuple[str, str]] = {
+    FailureCategory.INFRASTRUCTURE: ("bad", "⚡"),
+    FailureCategory.FRAMEWORK: ("warn", "▲"),
+    FailureCategory.SCRIPT: ("waiting", "✎"),
+    FailureCategory.NONE: ("good", "✓"),
+    FailureCategory.UNKNOWN: ("quiet", "?"),
 }
 
 
-def look(root_cause: str, category: str) -> Badge:
-    tone, icon = LOOKS.get(category, LOOKS[Category.UNKNOWN])
-    return Badge(label=root_cause, code=root_cause, tone=tone, icon=icon)
+def category_badge(root_cause: str, category: str) -> StateBadge:
+    tone, icon = CATEGORY_BADGES.get(category, CATEGORY_BADGES[FailureCategory.UNKNOWN])
+    return StateBadge(label=root_cause, code=root_cause, tone=tone, icon=icon)
 
 
-class Review(models.TextChoices):
+class DiagnosisReview(models.TextChoices):
     NONE = "", "nobody looked"
     CONFIRMED = "confirmed"
     CORRECTED = "corrected"
@@ -79,13 +79,15 @@ class Diagnosis(models.Model):
     # the verdict
     root_cause = models.CharField(max_length=40, default=UNKNOWN)
     said = models.CharField("the engine said", max_length=40, default=UNKNOWN)
-    category = models.CharField(max_length=16, choices=CATEGORIES, default=Category.UNKNOWN.value)
+    category = models.CharField(max_length=16, choices=CATEGORY_CHOICES, default=FailureCategory.UNKNOWN.value)
     confidence = models.FloatField(default=0, validators=[MinValueValidator(0), MaxValueValidator(1)])
     evidence = models.JSONField(default=list)
     chain = models.JSONField(default=list)
     suspect_nodes = models.JSONField(default=list)
     suspect_gpus = models.JSONField("suspect GPUs", default=list)
-    restart_helps = models.CharField(max_length=8, choices=[(r.value, r.value) for r in Restart], default="unknown")
+    restart_helps = models.CharField(
+        max_length=8, choices=[(r.value, r.value) for r in RestartAdvice], default="unknown"
+    )
     restart_reason = models.TextField(blank=True)
     action = models.TextField(blank=True)
     alternatives = models.JSONField(default=list)
@@ -106,7 +108,7 @@ class Diagnosis(models.Model):
     bundle_size = models.PositiveIntegerField(default=0)
 
     # what people said
-    review = models.CharField(max_length=10, choices=Review, default=Review.NONE, blank=True)
+    review = models.CharField(max_length=10, choices=DiagnosisReview, default=DiagnosisReview.NONE, blank=True)
     reviewed_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
     reviewed_at = models.DateTimeField(null=True)
     review_note = models.TextField(blank=True)
@@ -129,8 +131,8 @@ class Diagnosis(models.Model):
         return f"{self.root_cause} of {self.attempt}"
 
     @property
-    def badge(self) -> Badge:
-        return look(self.root_cause, self.category)
+    def badge(self) -> StateBadge:
+        return category_badge(self.root_cause, self.category)
 
     @property
     def percent(self) -> int:

@@ -13,14 +13,14 @@ from django.db.models.functions import Now
 
 from jobs.models import Attempt
 
-MOST_TRIES = 3
+MAX_FOLLOW_TRIES = 3
 
 
 class FollowingQuerySet(models.QuerySet["Following"]):
     def due(self, now: datetime) -> Self:
         """Who died over a log three times without getting any further leaves it to the diagnosis."""
         free = models.Q(taken_until=None) | models.Q(taken_until__lt=now)
-        return self.filter(free, due_at__lte=now, tries__lt=MOST_TRIES, attempt__ended_at=None)
+        return self.filter(free, due_at__lte=now, tries__lt=MAX_FOLLOW_TRIES, attempt__ended_at=None)
 
 
 class Following(models.Model):

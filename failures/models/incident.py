@@ -8,30 +8,30 @@ from django.db import models
 from django.db.models.functions import Now
 
 from failures.diagnosis.labels import UNKNOWN
-from failures.diagnosis.values import Category
-from failures.grouping import Scope
-from jobs.lifecycle import Badge
+from failures.diagnosis.values import FailureCategory
+from failures.incidents.grouping import IncidentScope
+from jobs.core.lifecycle import StateBadge
 from jobs.models import Cluster, Job, Node
 
 
-class Standing(models.TextChoices):
+class IncidentState(models.TextChoices):
     OPEN = "open"
     ACKNOWLEDGED = "acknowledged"
     RESOLVED = "resolved"
 
 
-STANDING_LOOKS: dict[str, tuple[str, str]] = {
-    Standing.OPEN: ("bad", "●"),
-    Standing.ACKNOWLEDGED: ("warn", "◐"),
-    Standing.RESOLVED: ("good", "✓"),
+INCIDENT_BADGES: dict[str, tuple[str, str]] = {
+    IncidentState.OPEN: ("bad", "●"),
+    IncidentState.ACKNOWLEDGED: ("warn", "◐"),
+    IncidentState.RESOLVED: ("good", "✓"),
 }
 
 
 class IncidentQuerySet(models.QuerySet["Incident"]):
     def unresolved(self) -> Self:
-        return self.exclude(state=Standing.RESOLVED)
+        return self.exclude(state=IncidentState.RESOLVED)
 
-    def touching(self, jobs: models.QuerySet[Job]) -> Self:
+    def affecting_jobs(self, jobs: models.QuerySet[Job]) -> Self:
         """Incidents that any of these jobs was in, or is slowed down by."""
         # Asked of each incident, of which a page shows few; the other way round all these jobs ever died of is read
         mine = jobs.filter(pk=models.OuterRef("attempt__job"))
@@ -45,11 +45,11 @@ class IncidentQuerySet(models.QuerySet["Incident"]):
 class Incident(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="incidents")
     root_cause = models.CharField(max_length=40, default=UNKNOWN)
-    category = models.CharField(max_length=16, choices=[(c.value, c.value) for c in Category])
-    scope = models.CharField(max_length=8, choices=[(s.value, s.value) for s in Scope])
+    category = models.CharField(max_length=16, choices=[(c.value, c.value) for c in FailureCategory])
+    scope = models.CharField(max_length=8, choices=[(s.value, s.value) for s in IncidentScope])
     subject = models.CharField(max_length=200, help_text="The node, the service or the job that it is about.")
     words = models.CharField(max_length=200, blank=True, help_text="The shape of the first line of evidence.")
-    state = models.CharField(max_length=12, choices=Standing, default=Standing.OPEN)
+    state = models.CharField(max_length=12, choices=IncidentState, default=IncidentState.OPEN)
     first_symptom_at = models.DateTimeField()
     last_symptom_at = models.DateTimeField()
     opened_at = models.DateTimeField(db_default=Now())
@@ -73,22 +73,22 @@ class Incident(models.Model):
             models.Index(
                 fields=["cluster", "-last_symptom_at"],
                 name="incident_unresolved",
-                condition=~models.Q(state=Standing.RESOLVED),
+                condition=~models.Q(state=IncidentState.RESOLVED),
             ),
             models.Index(fields=["-last_symptom_at"], name="incident_by_time"),
         ]
         constraints = [
-            models.CheckConstraint(condition=models.Q(state__in=Standing.values), name="incident_state_known"),
+            models.CheckConstraint(condition=models.Q(state__in=IncidentState.values), name="incident_state_known"),
         ]
 
     def __str__(self) -> str:
         return f"incident {self.pk}"
 
     @property
-    def badge(self) -> Badge:
-        tone, icon = STANDING_LOOKS[self.state]
-        return Badge(label=self.state.upper(), code=self.state.upper(), tone=tone, icon=icon)
+    def badge(self) -> StateBadge:
+        tone, icon = INCIDENT_BADGES[self.state]
+        return StateBadge(label=self.state.upper(), code=self.state.upper(), tone=tone, icon=icon)
 
     @property
     def title(self) -> str:
-        return f"{self.root_cause} of {self.subject}" if self.scope != Scope.SERVICE else self.root_cause
+        return f"{self.root_cause} of {self.subject}" if self.scope != IncidentScope.SERVICE else self.root_cause

@@ -7,7 +7,7 @@ from typing import Self
 from django.db import models
 from django.db.models.functions import Now
 
-from failures.grouping import Scope
+from failures.incidents.grouping import IncidentScope
 from failures.models.incident import Incident
 from jobs.models import Team
 
@@ -26,7 +26,7 @@ class Channel(models.Model):
     target = models.CharField(max_length=500, help_text="A mail address, or the address that is called.")
     secret = models.CharField(max_length=64, blank=True, editable=False, help_text="Signs what a webhook is sent.")
     scope = models.CharField(
-        max_length=8, blank=True, choices=[(one.value, one.value) for one in Scope],
+        max_length=8, blank=True, choices=[(one.value, one.value) for one in IncidentScope],
         help_text="Only sick nodes, services or programs. Empty: all.",
     )  # fmt: skip
     least_gpu_hours = models.FloatField(default=0, help_text="Only incidents that have cost as much.")

@@ -12,33 +12,33 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from failures.detect.findings import Severity, Symptom
+from failures.detection.findings import Severity, SymptomType
 from failures.models.incident import Incident
-from jobs.lifecycle import Badge
+from jobs.core.lifecycle import StateBadge
 from jobs.models import Attempt, Cluster, Node
 
-LOOKS: dict[str, tuple[str, str]] = {
+SEVERITY_BADGES: dict[str, tuple[str, str]] = {
     Severity.NOTE: ("quiet", "◌"),
     Severity.WARN: ("warn", "▲"),
     Severity.BAD: ("bad", "●"),
 }
-WORDS = {Symptom.SLOW: "slow steps", Symptom.NODE: "node health"}
+SYMPTOM_LABELS = {SymptomType.SLOW: "slow steps", SymptomType.NODE: "node health"}
 
 
 class SignQuerySet(models.QuerySet["Sign"]):
-    def lasting(self) -> Self:
+    def not_ended(self) -> Self:
         return self.filter(ended_at__isnull=True)
 
-    def of_nodes(self) -> Self:
-        return self.filter(symptom=Symptom.NODE)
+    def of_node_health(self) -> Self:
+        return self.filter(symptom=SymptomType.NODE)
 
     def slow(self) -> Self:
-        return self.filter(symptom=Symptom.SLOW)
+        return self.filter(symptom=SymptomType.SLOW)
 
 
 class Sign(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="signs")
-    symptom = models.CharField(max_length=10, choices=[(one.value, one.value) for one in Symptom])
+    symptom = models.CharField(max_length=10, choices=[(one.value, one.value) for one in SymptomType])
     severity = models.CharField(max_length=4, choices=[(one.value, one.value) for one in Severity])
     attempt = models.ForeignKey(Attempt, null=True, on_delete=models.CASCADE, related_name="signs")
     node = models.ForeignKey(Node, null=True, on_delete=models.CASCADE, related_name="signs")
@@ -72,16 +72,16 @@ class Sign(models.Model):
         indexes = [models.Index(fields=["cluster"], name="sign_lasting", condition=Q(ended_at__isnull=True))]
 
     def __str__(self) -> str:
-        return f"{WORDS.get(self.kind, self.symptom)} of {self.attempt or self.node}"
+        return f"{SYMPTOM_LABELS.get(self.kind, self.symptom)} of {self.attempt or self.node}"
 
     @property
-    def kind(self) -> Symptom:
-        return Symptom(self.symptom)
+    def kind(self) -> SymptomType:
+        return SymptomType(self.symptom)
 
     @property
-    def badge(self) -> Badge:
-        tone, icon = LOOKS[self.severity]
-        return Badge(label=WORDS.get(self.kind, self.symptom), code=self.symptom, tone=tone, icon=icon)
+    def badge(self) -> StateBadge:
+        tone, icon = SEVERITY_BADGES[self.severity]
+        return StateBadge(label=SYMPTOM_LABELS.get(self.kind, self.symptom), code=self.symptom, tone=tone, icon=icon)
 
     @property
     def times(self) -> float:

@@ -14,8 +14,8 @@ from django.db import models
 from django.db.models import Count, F, Q
 from django.db.models.functions import Now
 
-from failures.models.diagnosis import Diagnosis, Review
-from jobs.lifecycle import Badge
+from failures.models.diagnosis import Diagnosis, DiagnosisReview
+from jobs.core.lifecycle import StateBadge
 
 
 class RuleKind(models.TextChoices):
@@ -29,13 +29,13 @@ class RuleState(models.TextChoices):
     RETIRED = "retired"
 
 
-class Origin(models.TextChoices):
+class RuleOrigin(models.TextChoices):
     LEARNED = "learned"
     FREQUENCY = "frequency"
     MODEL = "model"
 
 
-LOOKS: dict[str, tuple[str, str]] = {
+RULE_STATE_BADGES: dict[str, tuple[str, str]] = {
     RuleState.SHADOW: ("waiting", "◌"),
     RuleState.ADOPTED: ("good", "✓"),
     RuleState.RETIRED: ("quiet", "✕"),
@@ -51,7 +51,7 @@ class RuleQuerySet(models.QuerySet["LearnedRule"]):
 
     def counted(self) -> Self:
         """With `hit_count`, and `right` and `wrong` among the hits that somebody judged."""
-        judged = Q(hits__diagnosis__review__in=(Review.CONFIRMED, Review.CORRECTED))
+        judged = Q(hits__diagnosis__review__in=(DiagnosisReview.CONFIRMED, DiagnosisReview.CORRECTED))
         fits = Q(hits__diagnosis__root_cause=F("label"))
         return self.annotate(
             hit_count=Count("hits"),
@@ -66,7 +66,7 @@ class LearnedRule(models.Model):
     label = models.CharField(max_length=40, blank=True, help_text="The root cause it names; a filter rule has none.")
     pattern = models.CharField(max_length=2000)
     example = models.CharField(max_length=600)
-    origin = models.CharField(max_length=10, choices=Origin)
+    origin = models.CharField(max_length=10, choices=RuleOrigin)
     source = models.ForeignKey(Diagnosis, on_delete=models.PROTECT, related_name="taught")
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
     state = models.CharField(max_length=10, choices=RuleState, default=RuleState.SHADOW)
@@ -91,9 +91,9 @@ class LearnedRule(models.Model):
         return self.name
 
     @property
-    def badge(self) -> Badge:
-        tone, icon = LOOKS[self.state]
-        return Badge(label=self.state, code=self.state.upper(), tone=tone, icon=icon)
+    def badge(self) -> StateBadge:
+        tone, icon = RULE_STATE_BADGES[self.state]
+        return StateBadge(label=self.state, code=self.state.upper(), tone=tone, icon=icon)
 
     @property
     def precision(self) -> float | None:

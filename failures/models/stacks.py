@@ -17,7 +17,7 @@ class StackDumpQuerySet(models.QuerySet["StackDump"]):
     def open(self) -> Self:
         return self.filter(closed_at__isnull=True)
 
-    def awaited(self, now: datetime) -> Self:
+    def within_deadline(self, now: datetime) -> Self:
         """Whoever decides waits for these; for no longer than was promised, whoever is dead."""
         return self.open().filter(until__gt=now)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from django import template
 
-from failures import sign_views, views
+from failures.pages import incidents, signs
 from jobs.models import Job, Node
 
 register = template.Library()
@@ -16,19 +16,19 @@ register = template.Library()
 def diagnosis_of(context: Any, job: Job) -> dict[str, Any]:
     """The panel as the page opens; afterwards the fragment asks for itself."""
     request = context["request"]
-    return views.panel(request, job) | {"now": context["now"], "csrf_token": context.get("csrf_token")}
+    return incidents.diagnosis_panel(request, job) | {"now": context["now"], "csrf_token": context.get("csrf_token")}
 
 
 @register.inclusion_tag("failures/_node_signs.html", takes_context=True)
 def signs_of(context: Any, node: Node) -> dict[str, Any]:
     """What detectors see of a node, and what they saw of it lately."""
-    return sign_views.of_node(node, context["now"])
+    return signs.node_signs(node, context["now"])
 
 
 @register.inclusion_tag("failures/_job_signs.html", takes_context=True)
 def slow_steps_of(context: Any, job: Job) -> dict[str, Any]:
     """How long its steps have been longer than predicted."""
-    return sign_views.of_job(job, context["now"])
+    return signs.job_signs(job, context["now"])
 
 
 @register.filter

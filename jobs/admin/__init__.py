@@ -8,9 +8,9 @@ from django.contrib import admin
 
 from jobs.admin import (  # noqa: F401 (importing them registers them)
     cluster,
-    door,
     event,
     execution,
+    idempotency,
     installation,
     job,
     maintenance,

@@ -12,43 +12,44 @@ from django.db.models import Count, IntegerField, OuterRef, Q, QuerySet, Subquer
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
 
-from jobs import clock, consequences, node_actions
-from jobs.admin import looks
-from jobs.admin.event import EventInline, ShowsEvents
-from jobs.admin.record import AcmeAdmin, CappedPaginator, KeepsHistory
-from jobs.admin.verbs import Asked, Verb, WithVerbs, many
-from jobs.models import Allocation, Attempt, Cluster, DrainMode, Mode, Node
-from jobs.models.cluster import TOKENS, tokens_of
-from jobs.notation import format_memory
+from jobs.actions import drain_impact
+from jobs.actions import nodes as node_actions
+from jobs.admin import formatting
+from jobs.admin.event import EventInline, EventsLinkMixin
+from jobs.admin.record import AcmeAdmin, CappedPaginator, ProtectedHistoryMixin
+from jobs.admin.verbs import AdminAction, AdminActionInput, AdminActionsMixin, count_text
+from jobs.core.slurm_notation import format_memory
+from jobs.models import Allocation, Attempt, Cluster, ClusterMode, DrainMode, Node, clock
+from jobs.models.cluster import TOKEN_FIELDS, token_paths
 
-CONNECTION = (
+CLUSTER_CONNECTION_FIELDS = (
     *("address", "api_user", "token_file", "submit_as", "user_token_directory"),
     *("metrics_address", "log_root"),
 )
 
 
-class ClusterForm(forms.ModelForm):
+class ClusterAdminForm(forms.ModelForm):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
         others = Cluster.objects.exclude(pk=self.instance.pk)
-        owners = others.with_tokens_for_another_address(tokens_of(cleaned), cleaned.get("address", ""))
-        if {"address", *TOKENS}.intersection(self.changed_data):
+        owners = others.with_tokens_for_another_address(token_paths(cleaned), cleaned.get("address", ""))
+        if {"address", *TOKEN_FIELDS}.intersection(self.changed_data):
             for name, owner in owners.items():
-                self.add_error(name, owner.token_belongs_here)
+                self.add_error(name, owner.token_address_warning)
         self._refuse_saved_token_elsewhere(cleaned)
         return cleaned
 
     def _refuse_saved_token_elsewhere(self, cleaned: dict[str, Any]) -> None:
         """The settings page asks for a confirmation; the console has none."""
         itself = Cluster.objects.filter(pk=self.instance.pk)
-        if itself.with_tokens_for_another_address(tokens_of(cleaned), cleaned.get("address", "")):
+        if itself.with_tokens_for_another_address(token_paths(cleaned), cleaned.get("address", "")):
             page = f"/settings/clusters/of/{self.instance.name}/"
             self.add_error("address", f"The saved token would be sent there. Change the address at {page} instead.")
 
 
 @admin.register(Cluster)
-class ClusterAdmin(ShowsEvents, KeepsHistory, AcmeAdmin):
-    form = ClusterForm
+class ClusterAdmin(EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
+    form = ClusterAdminForm
     history = ("jobs", "events", "deeds", "nodes")
     list_display = (
         "name",
@@ -70,7 +71,7 @@ class ClusterAdmin(ShowsEvents, KeepsHistory, AcmeAdmin):
         (None, {"fields": ("name", "title", "mode", "policy", "policy_settings", "placement")}),
         (
             "Connection",
-            {"fields": (*CONNECTION, "checkpoint_root")},
+            {"fields": (*CLUSTER_CONNECTION_FIELDS, "checkpoint_root")},
         ),
         ("What it asks of jobs and nodes", {"fields": ("checkpoint_signal", "test_command")}),
         (
@@ -83,7 +84,7 @@ class ClusterAdmin(ShowsEvents, KeepsHistory, AcmeAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Cluster | None = None) -> tuple[str, ...]:
         decided = self.decided_by if obj else ()
-        set_by_acme = CONNECTION if obj and obj.is_bundled else ()
+        set_by_acme = CLUSTER_CONNECTION_FIELDS if obj and obj.is_bundled else ()
         return (*self.readonly_fields, *decided, *set_by_acme)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Cluster]:
@@ -102,23 +103,23 @@ class ClusterAdmin(ShowsEvents, KeepsHistory, AcmeAdmin):
 
     @admin.display(description="heard", ordering="heard_at")
     def heard(self, cluster: Cluster) -> str:
-        return looks.when(cluster.heard_at)
+        return formatting.relative_time(cluster.heard_at)
 
     @admin.display(description="trouble")
     def short_trouble(self, cluster: Cluster) -> str:
-        return looks.clipped(cluster.problem)
+        return formatting.clip_text(cluster.problem)
 
     @admin.display(description="heard")
     def heard_long(self, cluster: Cluster) -> str:
-        return looks.moment(cluster.heard_at)
+        return formatting.exact_and_relative_time(cluster.heard_at)
 
     @admin.display(description="turn of its loop asked for")
     def wanted(self, cluster: Cluster) -> str:
-        return looks.moment(cluster.wanted_at)
+        return formatting.exact_and_relative_time(cluster.wanted_at)
 
     @admin.display(description="created")
     def created(self, cluster: Cluster) -> str:
-        return looks.moment(cluster.created_at)
+        return formatting.exact_and_relative_time(cluster.created_at)
 
 
 # --- nodes
@@ -130,97 +131,98 @@ def _running_on(nodes: Sequence[Node]) -> int:
 
 
 def _drain_effect(nodes: Sequence[Node]) -> str:
-    return f"drain: no new jobs on {many(len(nodes), 'node')}, {many(_running_on(nodes), 'running job', 'finish')}."
+    running = count_text(_running_on(nodes), "running job", "finish")
+    return f"drain: no new jobs on {count_text(len(nodes), 'node')}, {running}."
 
 
 def _drain_now_effect(nodes: Sequence[Node]) -> str:
     now = clock.now()
-    touched = consequences.of_drain(nodes, now)
-    return f"drain now: {consequences.sentence(touched, DrainMode.NOW)}"
+    touched = drain_impact.affected_jobs(nodes, now)
+    return f"drain now: {drain_impact.drain_impact_text(touched, DrainMode.NOW)}"
 
 
 def _resume_effect(nodes: Sequence[Node]) -> str:
-    closed = many(sum(not node.takes_work for node in nodes), "closed node", "take")
+    closed = count_text(sum(not node.takes_work for node in nodes), "closed node", "take")
     return f"resume: {closed} new jobs again as soon as the cluster agrees; the reasons for the drain are cleared."
 
 
-def _drain(node: Node, asked: Asked) -> None:
+def _drain_node(node: Node, asked: AdminActionInput) -> None:
     node_actions.drain(node, author=asked.author, why=asked.why, now=clock.now())
 
 
-def _drain_after_checkpoint(node: Node, asked: Asked) -> None:
+def _drain_after_checkpoint(node: Node, asked: AdminActionInput) -> None:
     node_actions.drain(node, author=asked.author, why=asked.why, now=clock.now(), mode=DrainMode.CHECKPOINT)
 
 
 def _drain_after_checkpoint_effect(nodes: Sequence[Node]) -> str:
     now = clock.now()
-    touched = consequences.of_drain(nodes, now)
-    return f"drain after checkpoint: {consequences.sentence(touched, DrainMode.CHECKPOINT)}"
+    touched = drain_impact.affected_jobs(nodes, now)
+    return f"drain after checkpoint: {drain_impact.drain_impact_text(touched, DrainMode.CHECKPOINT)}"
 
 
-def _drain_now(node: Node, asked: Asked) -> None:
+def _drain_node_now(node: Node, asked: AdminActionInput) -> None:
     node_actions.drain(node, author=asked.author, why=asked.why, now=clock.now(), mode=DrainMode.NOW)
 
 
-def _resume(node: Node, asked: Asked) -> None:
+def _resume_node(node: Node, asked: AdminActionInput) -> None:
     node_actions.resume(node, author=asked.author, why=asked.why, now=clock.now())
 
 
-def _test(node: Node, asked: Asked) -> None:
-    node_actions.test(node, author=asked.author, why=asked.why)
+def _test_node(node: Node, asked: AdminActionInput) -> None:
+    node_actions.start_node_test(node, author=asked.author, why=asked.why)
 
 
 def _test_effect(nodes: Sequence[Node]) -> str:
-    return f"test: a job of its own checks {many(len(nodes), 'node')}; how it came out is told among the events."
+    return f"test: a job of its own checks {count_text(len(nodes), 'node')}; how it came out is told among the events."
 
 
-def _drains_otherwise(mode: str) -> Callable[[Node], bool]:
-    return lambda node: node.cluster.mode == Mode.DRIVE and not (node.drain_asked and node.drain_mode == mode)
+def _drain_mode_differs(mode: str) -> Callable[[Node], bool]:
+    return lambda node: node.cluster.mode == ClusterMode.DRIVE and not (node.drain_asked and node.drain_mode == mode)
 
 
-NODE_VERBS = (
-    Verb(
+NODE_ACTIONS = (
+    AdminAction(
         name="drain",
         label="Drain",
-        act=_drain,
+        act=_drain_node,
         effect=_drain_effect,
         fits=lambda node: not node.is_drained,
         needs_reason=True,
     ),
-    Verb(
+    AdminAction(
         name="drain-after-checkpoint",
         label="Drain after checkpoint",
         act=_drain_after_checkpoint,
         effect=_drain_after_checkpoint_effect,
-        fits=_drains_otherwise(DrainMode.CHECKPOINT),
+        fits=_drain_mode_differs(DrainMode.CHECKPOINT),
         needs_reason=True,
     ),
-    Verb(
+    AdminAction(
         name="drain-now",
         label="Drain now",
-        act=_drain_now,
+        act=_drain_node_now,
         effect=_drain_now_effect,
-        fits=_drains_otherwise(DrainMode.NOW),
+        fits=_drain_mode_differs(DrainMode.NOW),
         needs_reason=True,
     ),
-    Verb(
+    AdminAction(
         name="test",
         label="Test",
-        act=_test,
+        act=_test_node,
         effect=_test_effect,
-        fits=lambda node: node.drain_asked and node.cluster.mode == Mode.DRIVE,
+        fits=lambda node: node.drain_asked and node.cluster.mode == ClusterMode.DRIVE,
     ),
-    Verb(
+    AdminAction(
         name="resume",
         label="Resume",
-        act=_resume,
+        act=_resume_node,
         effect=_resume_effect,
         fits=lambda node: node.is_drained or not node.takes_work,
     ),
 )
 
 
-class TakesWork(admin.SimpleListFilter):
+class AcceptsJobsFilter(admin.SimpleListFilter):
     title = "takes work"
     parameter_name = "takes_work"
 
@@ -236,8 +238,8 @@ class TakesWork(admin.SimpleListFilter):
 
 
 @admin.register(Node)
-class NodeAdmin(WithVerbs, ShowsEvents, KeepsHistory, AcmeAdmin):
-    verbs = NODE_VERBS
+class NodeAdmin(AdminActionsMixin, EventsLinkMixin, ProtectedHistoryMixin, AcmeAdmin):
+    verbs = NODE_ACTIONS
     verb_permission = "jobs.operate_cluster"
     touched_columns = ("state", "node", "cluster", "GPUs used", "reason")
     history = ("events", "allocations", "deeds", "samples")
@@ -248,7 +250,7 @@ class NodeAdmin(WithVerbs, ShowsEvents, KeepsHistory, AcmeAdmin):
         *("gpu_model", "cpus", "memory", "rack", "seen"),
     )
     list_select_related = ("cluster",)
-    list_filter = (TakesWork, "state", "cluster", "gpu_model", "nic_type")
+    list_filter = (AcceptsJobsFilter, "state", "cluster", "gpu_model", "nic_type")
     date_hierarchy = "since"
     search_fields = ("name__startswith", "rack__startswith", "leaf__startswith", "gpu_uuids__icontains")
     search_help_text = "Begin of a node's, rack's or leaf switch's name, or a GPU's UUID."
@@ -271,7 +273,7 @@ class NodeAdmin(WithVerbs, ShowsEvents, KeepsHistory, AcmeAdmin):
         return False
 
     def has_view_permission(self, request: HttpRequest, obj: Node | None = None) -> bool:
-        return self.may_use_verbs(request) or super().has_view_permission(request, obj)
+        return self.may_use_actions(request) or super().has_view_permission(request, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
         live = Allocation.objects.filter(node=OuterRef("pk"), released_at__isnull=True, gpu__isnull=False)
@@ -280,15 +282,15 @@ class NodeAdmin(WithVerbs, ShowsEvents, KeepsHistory, AcmeAdmin):
         return super().get_queryset(request).annotate(used=used)
 
     def touched_cells(self, node: Node) -> tuple[Any, ...]:
-        return (looks.badge(node.badge), looks.link(node), node.cluster, self.gpus_used(node), node.reason)
+        return (formatting.badge(node.badge), formatting.link(node), node.cluster, self.gpus_used(node), node.reason)
 
     @admin.display(description="state", ordering="state")
     def st(self, node: Node) -> str:
-        return looks.badge(node.badge)
+        return formatting.badge(node.badge)
 
     @admin.display(description="state")
     def long_st(self, node: Node) -> str:
-        return looks.long_badge(node.badge)
+        return formatting.long_badge(node.badge)
 
     @admin.display(description="takes work", boolean=True)
     def work(self, node: Node) -> bool:
@@ -304,32 +306,34 @@ class NodeAdmin(WithVerbs, ShowsEvents, KeepsHistory, AcmeAdmin):
 
     @admin.display(description="reason")
     def short_reason(self, node: Node) -> str:
-        return looks.clipped(node.reason, 50)
+        return formatting.clip_text(node.reason, 50)
 
     @admin.display(description="reason given")
     def reason_who(self, node: Node) -> str:
-        return looks.beside(looks.moment(node.reason_at), node.reason_by and f"by {node.reason_by}")
+        return formatting.join_texts(
+            formatting.exact_and_relative_time(node.reason_at), node.reason_by and f"by {node.reason_by}"
+        )
 
     @admin.display(description="since", ordering="since")
     def in_state(self, node: Node) -> str:
-        return looks.when(node.since)
+        return formatting.relative_time(node.since)
 
     @admin.display(description="since")
     def in_state_long(self, node: Node) -> str:
-        return looks.moment(node.since)
+        return formatting.exact_and_relative_time(node.since)
 
     @admin.display(description="seen", ordering="seen_at")
     def seen(self, node: Node) -> str:
-        return looks.when(node.seen_at)
+        return formatting.relative_time(node.seen_at)
 
     @admin.display(description="seen")
     def seen_long(self, node: Node) -> str:
-        return looks.moment(node.seen_at)
+        return formatting.exact_and_relative_time(node.seen_at)
 
     @admin.display(description="GPU UUIDs")
     def uuids(self, node: Node) -> str:
-        return looks.numbered(node.gpu_uuids)
+        return formatting.gpu_value_list(node.gpu_uuids)
 
     @admin.display(description="GPU PCI addresses")
     def pci(self, node: Node) -> str:
-        return looks.numbered(node.gpu_pci)
+        return formatting.gpu_value_list(node.gpu_pci)

@@ -11,8 +11,8 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from jobs.admin import looks
-from jobs.admin.record import Open, RecordAdmin, RecordInline
+from jobs.admin import formatting
+from jobs.admin.record import IsOpenFilter, RecordAdmin, RecordInline
 from jobs.models import Deed, Event, Job, Node
 
 
@@ -23,24 +23,24 @@ class EventInline(RecordInline):
 
     @admin.display(description="at")
     def happened(self, event: Event) -> str:
-        return looks.when(event.at)
+        return formatting.relative_time(event.at)
 
 
-class ShowsEvents(admin.ModelAdmin):
+class EventsLinkMixin(admin.ModelAdmin):
     """Mixed into the admin of a row that events tell of: a button leads to all of them."""
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        extra = {"events_url": events_of(self.opts.model_name, object_id)} | (extra_context or {})
+        extra = {"events_url": events_page_url(self.opts.model_name, object_id)} | (extra_context or {})
         return super().change_view(request, object_id, form_url, extra)
 
 
-def events_of(model_name: str, object_id: str) -> str:
+def events_page_url(model_name: str, object_id: str) -> str:
     return f"{reverse('admin:jobs_event_changelist')}?{urlencode({f'{model_name}__id__exact': object_id})}"
 
 
-class About(admin.SimpleListFilter):
+class EventSubjectFilter(admin.SimpleListFilter):
     title = "subject"
     parameter_name = "about"
 
@@ -53,7 +53,7 @@ class About(admin.SimpleListFilter):
         return queryset.filter(**{f"{self.value()}__isnull": False})
 
 
-class ByPerson(admin.SimpleListFilter):
+class EventAuthorFilter(admin.SimpleListFilter):
     title = "author"
     parameter_name = "done_by"
 
@@ -70,7 +70,7 @@ class ByPerson(admin.SimpleListFilter):
 class EventAdmin(RecordAdmin):
     list_display = ("happened", "what", "subject", "cluster", "moved", "by", "short_why", "request")
     list_select_related = ("cluster", "job", "node")
-    list_filter = (About, ByPerson, "cluster")
+    list_filter = (EventSubjectFilter, EventAuthorFilter, "cluster")
     date_hierarchy = "at"
     search_fields = ("request_id__exact", "by__exact", "what__startswith")
     search_help_text = "Begin of a job id, a node's name; or a request id, a user's name, the begin of what happened."
@@ -93,34 +93,38 @@ class EventAdmin(RecordAdmin):
 
     @admin.display(description="at")
     def happened(self, event: Event) -> str:
-        return looks.when(event.at)
+        return formatting.relative_time(event.at)
 
     @admin.display(description="at")
     def happened_long(self, event: Event) -> str:
-        return looks.moment(event.at)
+        return formatting.exact_and_relative_time(event.at)
 
     @admin.display(description="job or node")
     def subject(self, event: Event) -> str:
-        return looks.link(event.job or event.node)
+        return formatting.link(event.job or event.node)
 
     @admin.display(description="moved")
     def moved(self, event: Event) -> str:
-        return f"{event.from_state} → {event.to_state}".strip() if event.to_state else looks.NOTHING
+        return f"{event.from_state} → {event.to_state}".strip() if event.to_state else formatting.MISSING_TEXT
 
     @admin.display(description="request")
     def request(self, event: Event) -> str:
-        return looks.clipped(event.request_id, 9)
+        return formatting.clip_text(event.request_id, 9)
 
     @admin.display(description="why")
     def short_why(self, event: Event) -> str:
-        return looks.clipped(event.why)
+        return formatting.clip_text(event.why)
 
     @admin.display(description="detail")
     def details(self, event: Event) -> str:
-        return looks.block(json.dumps(event.detail, indent=2, sort_keys=True)) if event.detail else looks.NOTHING
+        return (
+            formatting.block(json.dumps(event.detail, indent=2, sort_keys=True))
+            if event.detail
+            else formatting.MISSING_TEXT
+        )
 
 
-class Undone(Open):
+class PendingCommandFilter(IsOpenFilter):
     """Whether the cluster still has to be told."""
 
     title = "open"
@@ -129,30 +133,30 @@ class Undone(Open):
 
 
 @admin.register(Deed)
-class DeedAdmin(RecordAdmin):
+class ClusterCommandAdmin(RecordAdmin):
     list_display = ("id", "kind", "subject", "cluster", "created", "due", "tries", "done", "short_outcome")
     list_select_related = ("cluster", "attempt", "node")
-    list_filter = (Undone, "kind", "cluster")
+    list_filter = (PendingCommandFilter, "kind", "cluster")
     date_hierarchy = "created_at"
     search_fields = ("attempt__key__startswith", "node__name__exact")
     search_help_text = "Begin of a job id, or the name of a node."
 
     @admin.display(description="attempt or node")
     def subject(self, deed: Deed) -> str:
-        return looks.link(deed.attempt or deed.node)
+        return formatting.link(deed.attempt or deed.node)
 
     @admin.display(description="created")
     def created(self, deed: Deed) -> str:
-        return looks.when(deed.created_at)
+        return formatting.relative_time(deed.created_at)
 
     @admin.display(description="not before")
     def due(self, deed: Deed) -> str:
-        return looks.NOTHING if deed.done_at else looks.when(deed.due_at)
+        return formatting.MISSING_TEXT if deed.done_at else formatting.relative_time(deed.due_at)
 
     @admin.display(description="done")
     def done(self, deed: Deed) -> str:
-        return looks.when(deed.done_at)
+        return formatting.relative_time(deed.done_at)
 
     @admin.display(description="outcome")
     def short_outcome(self, deed: Deed) -> str:
-        return looks.clipped(deed.outcome)
+        return formatting.clip_text(deed.outcome)

@@ -10,12 +10,12 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
-from jobs.admin import looks
-from jobs.admin.record import Open, RecordAdmin, RecordInline
+from jobs.admin import formatting
+from jobs.admin.record import IsOpenFilter, RecordAdmin, RecordInline
 from jobs.models import Allocation, Attempt, Checkpoint, Dependency
 
 
-def _lasted(attempt: Attempt) -> timedelta | None:
+def _attempt_duration(attempt: Attempt) -> timedelta | None:
     began = attempt.confirmed_at
     return (attempt.ended_at or timezone.now()) - began if began else None
 
@@ -30,15 +30,15 @@ class AttemptInline(RecordInline):
 
     @admin.display(description="ST")
     def badge(self, attempt: Attempt) -> str:
-        return looks.badge(attempt.badge)
+        return formatting.badge(attempt.badge)
 
     @admin.display(description="began")
     def began(self, attempt: Attempt) -> str:
-        return looks.when(attempt.confirmed_at or attempt.promised_at)
+        return formatting.relative_time(attempt.confirmed_at or attempt.promised_at)
 
     @admin.display(description="time")
     def lasted(self, attempt: Attempt) -> str:
-        return looks.duration(_lasted(attempt))
+        return formatting.duration(_attempt_duration(attempt))
 
 
 class DependencyInline(RecordInline):
@@ -51,7 +51,7 @@ class DependencyInline(RecordInline):
 
     @admin.display(description="ST")
     def on_state(self, dependency: Dependency) -> str:
-        return looks.badge(dependency.on.badge)
+        return formatting.badge(dependency.on.badge)
 
 
 class CheckpointInline(RecordInline):
@@ -62,17 +62,17 @@ class CheckpointInline(RecordInline):
 
     @admin.display(description="saved")
     def saved(self, checkpoint: Checkpoint) -> str:
-        return looks.when(checkpoint.saved_at)
+        return formatting.relative_time(checkpoint.saved_at)
 
     @admin.display(description="durable")
     def durable(self, checkpoint: Checkpoint) -> str:
-        return looks.when(checkpoint.durable_at)
+        return formatting.relative_time(checkpoint.durable_at)
 
 
 # --- pages of their own
 
 
-class Held(Open):
+class HeldAllocationFilter(IsOpenFilter):
     ends = "released_at"
 
 
@@ -80,7 +80,7 @@ class Held(Open):
 class AttemptAdmin(RecordAdmin):
     list_display = ("key", "cluster", "name", "st", "time", "backend_id", "nodes", "exit_text", "promised", "stop_as")
     list_select_related = ("job__cluster",)
-    list_filter = (Open, "state", "job__cluster")
+    list_filter = (IsOpenFilter, "state", "job__cluster")
     date_hierarchy = "promised_at"
     search_fields = ("key__startswith", "backend_id__startswith")
     search_help_text = "Begin of a job id, or of the cluster's own job id."
@@ -95,26 +95,26 @@ class AttemptAdmin(RecordAdmin):
 
     @admin.display(description="ST")
     def st(self, attempt: Attempt) -> str:
-        return looks.badge(attempt.badge)
+        return formatting.badge(attempt.badge)
 
     @admin.display(description="time")
     def time(self, attempt: Attempt) -> str:
-        return looks.duration(_lasted(attempt))
+        return formatting.duration(_attempt_duration(attempt))
 
     @admin.display(description="nodelist")
     def nodes(self, attempt: Attempt) -> str:
-        return looks.clipped(attempt.nodelist, 40)
+        return formatting.clip_text(attempt.nodelist, 40)
 
     @admin.display(description="promised")
     def promised(self, attempt: Attempt) -> str:
-        return looks.when(attempt.promised_at)
+        return formatting.relative_time(attempt.promised_at)
 
 
 @admin.register(Allocation)
 class AllocationAdmin(RecordAdmin):
     list_display = ("id", "attempt", "node", "cluster", "gpu", "held", "released")
     list_select_related = ("attempt", "node__cluster")
-    list_filter = (Held, "node__cluster")
+    list_filter = (HeldAllocationFilter, "node__cluster")
     search_fields = ("attempt__key__startswith", "node__name__exact")
     search_help_text = "Begin of a job id, or the name of a node."
 
@@ -124,14 +124,14 @@ class AllocationAdmin(RecordAdmin):
 
     @admin.display(description="held")
     def held(self, allocation: Allocation) -> str:
-        return looks.when(allocation.held_at)
+        return formatting.relative_time(allocation.held_at)
 
     @admin.display(description="released")
     def released(self, allocation: Allocation) -> str:
-        return looks.when(allocation.released_at)
+        return formatting.relative_time(allocation.released_at)
 
 
-class Durable(Open):
+class DurableCheckpointFilter(IsOpenFilter):
     """A checkpoint that has not reached remote storage is no help when its node dies."""
 
     title = "durable"
@@ -148,18 +148,18 @@ class CheckpointAdmin(RecordAdmin):
     list_display = ("job", "step", "path", "saved", "durable", "verdict", "verdict_why")
     list_display_links = ("step",)
     list_select_related = ("job",)
-    list_filter = ("verdict", Durable)
+    list_filter = ("verdict", DurableCheckpointFilter)
     date_hierarchy = "saved_at"
     search_fields = ("job__public_id__startswith", "path__startswith")
     search_help_text = "Begin of a job id or of a path."
 
     @admin.display(description="saved")
     def saved(self, checkpoint: Checkpoint) -> str:
-        return looks.when(checkpoint.saved_at)
+        return formatting.relative_time(checkpoint.saved_at)
 
     @admin.display(description="durable")
     def durable(self, checkpoint: Checkpoint) -> str:
-        return looks.when(checkpoint.durable_at)
+        return formatting.relative_time(checkpoint.durable_at)
 
 
 @admin.register(Dependency)
@@ -172,8 +172,8 @@ class DependencyAdmin(RecordAdmin):
 
     @admin.display(description="ST")
     def st(self, dependency: Dependency) -> str:
-        return looks.badge(dependency.job.badge)
+        return formatting.badge(dependency.job.badge)
 
     @admin.display(description="ST of the other")
     def on_st(self, dependency: Dependency) -> str:
-        return looks.badge(dependency.on.badge)
+        return formatting.badge(dependency.on.badge)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from jobs.admin import looks
+from jobs.admin import formatting
 from jobs.admin.record import RecordAdmin
 from jobs.models import Installation
 
@@ -19,4 +19,4 @@ class InstallationAdmin(RecordAdmin):
 
     @admin.display(description="since", ordering="created_at")
     def made(self, row: Installation) -> str:
-        return looks.when(row.created_at)
+        return formatting.relative_time(row.created_at)

@@ -9,19 +9,19 @@ from django.db.models import OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 
-from jobs.admin import looks
-from jobs.admin.event import EventInline, events_of
+from jobs.admin import formatting
+from jobs.admin.event import EventInline, events_page_url
 from jobs.admin.execution import AttemptInline, CheckpointInline, DependencyInline
-from jobs.admin.job_verbs import JOB_VERBS
+from jobs.admin.job_verbs import JOB_ADMIN_ACTIONS
 from jobs.admin.record import RecordAdmin
-from jobs.admin.verbs import WithVerbs
-from jobs.display_text import shown
-from jobs.lifecycle import FINAL, LIVE, State
-from jobs.models import Attempt, Hold, Job
-from jobs.notation import format_duration, format_memory
+from jobs.admin.verbs import AdminActionsMixin
+from jobs.core.display_text import safe_display_text
+from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, State
+from jobs.core.slurm_notation import format_duration, format_memory
+from jobs.models import Attempt, HoldKind, Job
 
 
-class Stage(admin.SimpleListFilter):
+class JobStageFilter(admin.SimpleListFilter):
     title = "stage"
     parameter_name = "stage"
 
@@ -37,18 +37,18 @@ class Stage(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         # Lists of states, not of what they are not: that is what the partial indexes are made for
         wanted = {
-            "unfinished": Q(state__in=sorted({State.PENDING, *LIVE})),
+            "unfinished": Q(state__in=sorted({State.PENDING, *LIVE_STATES})),
             "waiting": Q(state=State.PENDING),
-            "held": Q(state=State.PENDING) & ~Q(hold=Hold.NONE),
-            "live": Q(state__in=sorted(LIVE)),
-            "finished": Q(state__in=sorted(FINAL)),
+            "held": Q(state=State.PENDING) & ~Q(hold=HoldKind.NONE),
+            "live": Q(state__in=sorted(LIVE_STATES)),
+            "finished": Q(state__in=sorted(FINAL_STATES)),
         }
         return queryset.filter(wanted[self.value()]) if self.value() in wanted else queryset
 
 
 @admin.register(Job)
-class JobAdmin(WithVerbs, RecordAdmin):
-    verbs = JOB_VERBS
+class JobAdmin(AdminActionsMixin, RecordAdmin):
+    verbs = JOB_ADMIN_ACTIONS
     verb_permission = "jobs.change_job"
     touched_columns = ("ST", "job", "name", "user", "team", "time", "nodes", "GPUs")
     list_display = (
@@ -57,7 +57,7 @@ class JobAdmin(WithVerbs, RecordAdmin):
     )
     sortable_by = ("jobid", "priority", "nodes")
     list_select_related = ("cluster", "user", "team")
-    list_filter = (Stage, "state", "kind", "cluster", "team", "preemptible")
+    list_filter = (JobStageFilter, "state", "kind", "cluster", "team", "preemptible")
     date_hierarchy = "submitted_at"
     # Prefixes, so that an index can serve them; an id is looked up on its own (get_search_results)
     search_fields = ("name__startswith", "user__username__startswith")
@@ -117,11 +117,20 @@ class JobAdmin(WithVerbs, RecordAdmin):
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """A job's history is its events."""
-        return HttpResponseRedirect(events_of("job", object_id))
+        return HttpResponseRedirect(events_page_url("job", object_id))
 
     def touched_cells(self, job: Job) -> tuple[Any, ...]:
-        time = looks.duration(job.elapsed(timezone.now()))
-        return (looks.badge(job.badge), looks.link(job), job.name, job.user, job.team, time, job.nodes, job.gpus)
+        time = formatting.duration(job.elapsed(timezone.now()))
+        return (
+            formatting.badge(job.badge),
+            formatting.link(job),
+            job.name,
+            job.user,
+            job.team,
+            time,
+            job.nodes,
+            job.gpus,
+        )
 
     @admin.display(description="JOBID", ordering="public_id")
     def jobid(self, job: Job) -> str:
@@ -129,7 +138,7 @@ class JobAdmin(WithVerbs, RecordAdmin):
 
     @admin.display(description="reason")
     def waits_for(self, job: Job) -> str:
-        return f"({job.reason}) {job.why}" if job.reason else job.why or looks.NOTHING
+        return f"({job.reason}) {job.why}" if job.reason else job.why or formatting.MISSING_TEXT
 
     @admin.display(description="requeues")
     def requeued(self, job: Job) -> str:
@@ -137,15 +146,15 @@ class JobAdmin(WithVerbs, RecordAdmin):
 
     @admin.display(description="ST", ordering="state")
     def st(self, job: Job) -> str:
-        return looks.badge(job.badge)
+        return formatting.badge(job.badge)
 
     @admin.display(description="state")
     def long_st(self, job: Job) -> str:
-        return looks.long_badge(job.badge)
+        return formatting.long_badge(job.badge)
 
     @admin.display(description="time")
     def time(self, job: Job) -> str:
-        return looks.duration(job.elapsed(timezone.now()))
+        return formatting.duration(job.elapsed(timezone.now()))
 
     @admin.display(description="time")
     def elapsed(self, job: Job) -> str:
@@ -159,8 +168,8 @@ class JobAdmin(WithVerbs, RecordAdmin):
     @admin.display(description="nodelist (reason)")
     def nodelist_reason(self, job: Job) -> str:
         if job.state == State.PENDING:
-            return looks.titled(f"({job.reason or 'None'})", job.why)
-        return looks.clipped(job.last_nodelist or "", 40)
+            return formatting.text_with_title(f"({job.reason or 'None'})", job.why)
+        return formatting.clip_text(job.last_nodelist or "", 40)
 
     @admin.display(description="GPUs")
     def gpu_count(self, job: Job) -> int:
@@ -168,25 +177,25 @@ class JobAdmin(WithVerbs, RecordAdmin):
 
     @admin.display(description="submitted", ordering="submitted_at")
     def submitted(self, job: Job) -> str:
-        return looks.when(job.submitted_at)
+        return formatting.relative_time(job.submitted_at)
 
     @admin.display(description="submitted")
     def submitted_long(self, job: Job) -> str:
-        return looks.moment(job.submitted_at)
+        return formatting.exact_and_relative_time(job.submitted_at)
 
     @admin.display(description="started")
     def started(self, job: Job) -> str:
-        return looks.moment(job.started_at)
+        return formatting.exact_and_relative_time(job.started_at)
 
     @admin.display(description="ended")
     def ended(self, job: Job) -> str:
         code = "" if job.exit_code is None and job.signal is None else f"{job.exit_code or 0}:{job.signal or 0}"
-        return looks.beside(looks.moment(job.ended_at), code and f"exit {code}")
+        return formatting.join_texts(formatting.exact_and_relative_time(job.ended_at), code and f"exit {code}")
 
     @admin.display(description="array")
     def array(self, job: Job) -> str:
         if job.array_index is None:
-            return looks.NOTHING
+            return formatting.MISSING_TEXT
         return f"task {job.array_index} of {job.array_id}, {job.array_limit or 'all'} at once"
 
     @admin.display(description="memory per node")
@@ -195,16 +204,16 @@ class JobAdmin(WithVerbs, RecordAdmin):
 
     @admin.display(description="command")
     def command_block(self, job: Job) -> str:
-        return looks.block(shown(job.command))
+        return formatting.block(safe_display_text(job.command))
 
     @admin.display(description="comment")
     def comment_block(self, job: Job) -> str:
-        return looks.block(shown(job.comment))
+        return formatting.block(safe_display_text(job.comment))
 
     @admin.display(description="labels")
     def label_pairs(self, job: Job) -> str:
-        return looks.environment(job.labels)
+        return formatting.masked_environment(job.labels)
 
     @admin.display(description="environment")
     def variables(self, job: Job) -> str:
-        return looks.environment(job.environment)
+        return formatting.masked_environment(job.environment)

@@ -9,26 +9,27 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from jobs import clock, maintenance_actions
-from jobs.admin import looks
+from jobs.actions import maintenance as maintenance_actions
+from jobs.admin import formatting
 from jobs.admin.record import RecordAdmin
-from jobs.admin.verbs import Asked, Verb, WithVerbs, many
-from jobs.models import Maintenance, Node
+from jobs.admin.verbs import AdminAction, AdminActionInput, AdminActionsMixin, count_text
+from jobs.models import Maintenance, Node, clock
 
 
-def _cancel(window: Maintenance, asked: Asked) -> None:
+def _cancel_maintenance(window: Maintenance, asked: AdminActionInput) -> None:
     maintenance_actions.cancel(window, author=asked.author, why=asked.why, now=clock.now())
 
 
 def _cancel_effect(windows: Sequence[Maintenance]) -> str:
     closed = Node.objects.filter(maintenance__in=windows).count()
-    return f"cancel: {many(len(windows), 'maintenance')}; {many(closed, 'node', 'take')} work again with the next turn."
+    nodes = count_text(closed, "node", "take")
+    return f"cancel: {count_text(len(windows), 'maintenance')}; {nodes} work again with the next turn."
 
 
-CANCEL = Verb(
+CANCEL_ACTION = AdminAction(
     name="cancel",
     label="Cancel",
-    act=_cancel,
+    act=_cancel_maintenance,
     effect=_cancel_effect,
     fits=lambda window: window.phase(clock.now()) in ("planned", "going on"),
     needs_reason=True,
@@ -36,8 +37,8 @@ CANCEL = Verb(
 
 
 @admin.register(Maintenance)
-class MaintenanceAdmin(WithVerbs, RecordAdmin):
-    verbs = (CANCEL,)
+class MaintenanceAdmin(AdminActionsMixin, RecordAdmin):
+    verbs = (CANCEL_ACTION,)
     verb_permission = "jobs.operate_cluster"
     touched_columns = ("maintenance", "cluster", "phase", "begins", "ends")
     list_display = ("name", "cluster", "phase", "begins", "ends", "mode", "by")
@@ -52,13 +53,13 @@ class MaintenanceAdmin(WithVerbs, RecordAdmin):
     readonly_fields = fields
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.may_use_verbs(request) or super().has_view_permission(request, obj)
+        return self.may_use_actions(request) or super().has_view_permission(request, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Maintenance]:
         return super().get_queryset(request).select_related("cluster")
 
     def touched_cells(self, window: Maintenance) -> tuple[Any, ...]:
-        return (looks.link(window), window.cluster, self.phase(window), self.begins(window), self.ends(window))
+        return (formatting.link(window), window.cluster, self.phase(window), self.begins(window), self.ends(window))
 
     @admin.display(description="phase")
     def phase(self, window: Maintenance) -> str:
@@ -66,15 +67,15 @@ class MaintenanceAdmin(WithVerbs, RecordAdmin):
 
     @admin.display(description="begins")
     def begins(self, window: Maintenance) -> str:
-        return looks.moment(window.start_at)
+        return formatting.exact_and_relative_time(window.start_at)
 
     @admin.display(description="ends")
     def ends(self, window: Maintenance) -> str:
-        return looks.moment(window.end_at)
+        return formatting.exact_and_relative_time(window.end_at)
 
     @admin.display(description="lead")
     def lead_time(self, window: Maintenance) -> str:
-        return looks.duration(window.lead)
+        return formatting.duration(window.lead)
 
     @admin.display(description="nodes")
     def which(self, window: Maintenance) -> str:
@@ -85,16 +86,16 @@ class MaintenanceAdmin(WithVerbs, RecordAdmin):
 
     @admin.display(description="declared")
     def declared(self, window: Maintenance) -> str:
-        return looks.moment(window.created_at)
+        return formatting.exact_and_relative_time(window.created_at)
 
     @admin.display(description="first node closed")
     def begun(self, window: Maintenance) -> str:
-        return looks.moment(window.begun_at)
+        return formatting.exact_and_relative_time(window.begun_at)
 
     @admin.display(description="cancelled")
     def cancelled(self, window: Maintenance) -> str:
-        return looks.moment(window.cancelled_at)
+        return formatting.exact_and_relative_time(window.cancelled_at)
 
     @admin.display(description="all nodes open")
     def closed(self, window: Maintenance) -> str:
-        return looks.moment(window.closed_at)
+        return formatting.exact_and_relative_time(window.closed_at)

@@ -10,11 +10,11 @@ from django.core.exceptions import ValidationError
 from django.db.models import Count, Model, QuerySet
 from django.http import HttpRequest
 
-from jobs import recovery_actions
-from jobs.admin import looks
-from jobs.admin.record import AcmeAdmin, KeepsHistory, RecordAdmin
-from jobs.journal import Author
-from jobs.models import Membership, Quota, RecoveryMode, Role, SavedView, Team
+from jobs.actions import recovery as recovery_actions
+from jobs.actions.journal import Author
+from jobs.admin import formatting
+from jobs.admin.record import AcmeAdmin, ProtectedHistoryMixin, RecordAdmin
+from jobs.models import Membership, Quota, RecoveryMode, SavedView, Team, TeamRole
 
 # --- roles
 
@@ -22,11 +22,11 @@ from jobs.models import Membership, Quota, RecoveryMode, Role, SavedView, Team
 def rank_in(team: Team | None, user: Any) -> int:
     """How high the user's role is in the team: -1 without any, above all for whoever runs the site."""
     if user.is_superuser:
-        return len(Role)
+        return len(TeamRole)
     if team is None or team.pk is None:
         return -1
     own = Membership.objects.filter(team=team, user=user).values_list("role", flat=True).first()
-    return Role(own).rank if own else -1
+    return TeamRole(own).rank if own else -1
 
 
 class MembershipForm(forms.ModelForm):
@@ -38,10 +38,10 @@ class MembershipForm(forms.ModelForm):
         teams = [self.instance.team if self.instance.team_id else None, cleaned.get("team")]
         own = min((rank_in(team, self.asker) for team in teams if team), default=rank_in(None, self.asker))
         before = self.initial.get("role")
-        if before and Role(before).rank > own:
+        if before and TeamRole(before).rank > own:
             raise ValidationError("This role is higher than yours in the team; you cannot change it.")
         wanted = cleaned.get("role")
-        if wanted and Role(wanted).rank > own:
+        if wanted and TeamRole(wanted).rank > own:
             raise ValidationError({"role": "You cannot give a role that is higher than yours in the team."})
         return cleaned
 
@@ -81,7 +81,7 @@ class MembershipAdmin(AcmeAdmin):
         return ("user", "team") if obj else ()
 
     def has_delete_permission(self, request: HttpRequest, obj: Membership | None = None) -> bool:
-        if obj is not None and Role(obj.role).rank > rank_in(obj.team, request.user):
+        if obj is not None and TeamRole(obj.role).rank > rank_in(obj.team, request.user):
             return False
         return super().has_delete_permission(request, obj)
 
@@ -95,7 +95,7 @@ class QuotaInline(admin.TabularInline):
 
 
 @admin.register(Team)
-class TeamAdmin(KeepsHistory, AcmeAdmin):
+class TeamAdmin(ProtectedHistoryMixin, AcmeAdmin):
     history = ("jobs",)
     list_display = ("name", "title", "member_count", "gpus", "created")
     search_fields = ("name__startswith", "title__icontains", "memberships__user__username__exact")
@@ -118,7 +118,7 @@ class TeamAdmin(KeepsHistory, AcmeAdmin):
 
     @admin.display(description="created", ordering="created_at")
     def created(self, team: Team) -> str:
-        return looks.when(team.created_at)
+        return formatting.relative_time(team.created_at)
 
 
 @admin.register(Quota)
@@ -161,7 +161,7 @@ class RecoveryModeAdmin(AcmeAdmin):
         return (*self.readonly_fields, "cluster", "team", "action") if obj else self.readonly_fields
 
     def save_model(self, request: HttpRequest, obj: RecoveryMode, form: Any, change: bool) -> None:
-        row = recovery_actions.set_mode(
+        row = recovery_actions.set_recovery_mode(
             obj.mode, author=Author.of(request), team_id=obj.team_id, cluster_id=obj.cluster_id, action=obj.action
         )
         obj.pk = row.pk

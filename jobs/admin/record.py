@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest
 
-from jobs.admin import looks
+from jobs.admin import formatting
 
 
 class CappedPaginator(Paginator):
@@ -23,14 +23,14 @@ class CappedPaginator(Paginator):
 
     @cached_property
     def count(self) -> int:
-        return min(self._counted, self.cap)
+        return min(self._capped_count, self.cap)
 
     @property
     def has_more(self) -> bool:
-        return self._counted > self.cap
+        return self._capped_count > self.cap
 
     @cached_property
-    def _counted(self) -> int:
+    def _capped_count(self) -> int:
         # The annotations of the list are for the rows that are shown, not for those that are counted
         return self.object_list.order_by().values("pk")[: self.cap + 1].count()
 
@@ -70,7 +70,7 @@ class RecordAdmin(AcmeAdmin):
         return any(request.user.has_perm(name) for name in names)
 
 
-class Latest(BaseInlineFormSet):
+class NewestRowsFormSet(BaseInlineFormSet):
     """The newest rows only: a pretraining run has thousands of checkpoints and events."""
 
     most = 20
@@ -82,7 +82,7 @@ class Latest(BaseInlineFormSet):
 
 
 class RecordInline(admin.TabularInline):
-    formset = Latest
+    formset = NewestRowsFormSet
     extra = 0
     can_delete = False
     classes = ("acme-record",)
@@ -90,7 +90,7 @@ class RecordInline(admin.TabularInline):
 
     @admin.display(description="row")
     def opens(self, row: models.Model) -> str:
-        return looks.link(row)
+        return formatting.link(row)
 
     def has_add_permission(self, request: HttpRequest, obj: models.Model | None = None) -> bool:
         return False
@@ -99,26 +99,26 @@ class RecordInline(admin.TabularInline):
         return False
 
 
-class KeepsHistory(admin.ModelAdmin):
+class ProtectedHistoryMixin(admin.ModelAdmin):
     """Deleting is for mistakes of the last minute: what has a history is refused before Django lists all of it."""
 
     history: tuple[str, ...] = ()
 
     def get_deleted_objects(self, objs: Iterable[models.Model], request: HttpRequest) -> tuple[Any, ...]:
         objs = list(objs)
-        kept = [sentence for row in objs for sentence in self._kept(row)]
+        kept = [sentence for row in objs for sentence in self._deletion_refusals(row)]
         if kept:
             return [], {}, set(), kept
         return super().get_deleted_objects(objs, request)
 
-    def _kept(self, row: models.Model) -> list[str]:
+    def _deletion_refusals(self, row: models.Model) -> list[str]:
         found = [name for name in self.history if getattr(row, name).exists()]
         return [f"{row} has {', '.join(name.replace('_', ' ') for name in found)}, and the record keeps them"][
             : len(found)
         ]
 
 
-class Open(admin.SimpleListFilter):
+class IsOpenFilter(admin.SimpleListFilter):
     """Whether the row is still going on; the partial indexes make `yes` cheap."""
 
     title = "live"

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from jobs.admin import looks
+from jobs.admin import formatting
 from jobs.admin.record import RecordAdmin
 from jobs.models import Minute, Pulse, RankTimes, Sample, Section
 
 
-def _known(values: list[float | None]) -> list[float]:
+def _known_values(values: list[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
@@ -29,27 +29,27 @@ class SampleAdmin(RecordAdmin):
 
     @admin.display(description="at")
     def taken(self, sample: Sample) -> str:
-        return looks.when(sample.at)
+        return formatting.relative_time(sample.at)
 
     @admin.display(description="mean utilisation")
     def utilisation(self, sample: Sample) -> str:
-        values = _known(sample.gpu_util)
-        return f"{sum(values) / len(values):.0f} %" if values else looks.NOTHING
+        values = _known_values(sample.gpu_util)
+        return f"{sum(values) / len(values):.0f} %" if values else formatting.MISSING_TEXT
 
     @admin.display(description="hottest GPU")
     def hottest(self, sample: Sample) -> str:
-        values = _known(sample.gpu_temperature_c)
-        return f"{max(values):.0f} °C" if values else looks.NOTHING
+        values = _known_values(sample.gpu_temperature_c)
+        return f"{max(values):.0f} °C" if values else formatting.MISSING_TEXT
 
     @admin.display(description="power")
     def power(self, sample: Sample) -> str:
-        values = _known(sample.gpu_power_w)
-        return f"{sum(values) / 1000:.1f} kW" if values else looks.NOTHING
+        values = _known_values(sample.gpu_power_w)
+        return f"{sum(values) / 1000:.1f} kW" if values else formatting.MISSING_TEXT
 
     @admin.display(description="Xid")
     def xids(self, sample: Sample) -> str:
         found = (f"Xid {value:.0f} on GPU {gpu}" for gpu, value in enumerate(sample.xid) if value)
-        return ", ".join(found) or looks.NOTHING
+        return ", ".join(found) or formatting.MISSING_TEXT
 
 
 @admin.register(Minute)
@@ -62,7 +62,7 @@ class MinuteAdmin(RecordAdmin):
 
     @admin.display(description="at")
     def taken(self, minute: Minute) -> str:
-        return looks.when(minute.at)
+        return formatting.relative_time(minute.at)
 
 
 @admin.register(Pulse)
@@ -98,7 +98,7 @@ class RankTimesAdmin(RecordAdmin):
 
     @admin.display(description="at")
     def taken(self, times: RankTimes) -> str:
-        return looks.when(times.at)
+        return formatting.relative_time(times.at)
 
     @admin.display(description="ranks")
     def ranks(self, times: RankTimes) -> int:
@@ -107,6 +107,6 @@ class RankTimesAdmin(RecordAdmin):
     @admin.display(description="slowest")
     def slowest(self, times: RankTimes) -> str:
         if not times.seconds:
-            return looks.NOTHING
+            return formatting.MISSING_TEXT
         rank, seconds = max(enumerate(times.seconds), key=lambda one: one[1])
         return f"rank {rank}: {seconds:.3f} s"

@@ -13,16 +13,16 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
-from jobs import token_actions
-from jobs.admin import looks
+from jobs.actions import tokens as token_actions
+from jobs.actions.journal import Author
+from jobs.admin import formatting
 from jobs.admin.record import AcmeAdmin
-from jobs.admin.verbs import Asked, Refused, Verb, WithVerbs
-from jobs.journal import Author
+from jobs.admin.verbs import AdminAction, AdminActionInput, AdminActionRefused, AdminActionsMixin
 from jobs.models import Team, Token
-from jobs.token_forms import WithinOwnRights
+from jobs.web.token_forms import TokenRightsForm
 
 
-class TokenForm(WithinOwnRights):
+class TokenForm(TokenRightsForm):
     def clean_expires_at(self) -> Any:
         at = self.cleaned_data["expires_at"]
         if at and "expires_at" in self.changed_data and at <= timezone.now():
@@ -30,12 +30,12 @@ class TokenForm(WithinOwnRights):
         if self.instance.pk is None or "expires_at" in self.changed_data:
             # A later change counts from when the token was made, or its life could be extended without limit
             made_at = self.instance.created_at if self.instance.pk else timezone.now()
-            if why := token_actions.life_error(at, made_at):
+            if why := token_actions.token_expiry_error(at, made_at):
                 raise ValidationError(why)
         return at
 
 
-class Usable(admin.SimpleListFilter):
+class UsableTokenFilter(admin.SimpleListFilter):
     title = "usable"
     parameter_name = "usable"
 
@@ -49,37 +49,39 @@ class Usable(admin.SimpleListFilter):
         return queryset.exclude(pk__in=usable) if self.value() == "no" else queryset
 
 
-def _revoke(token: Token, asked: Asked) -> None:
+def _revoke_token(token: Token, asked: AdminActionInput) -> None:
     try:
         token_actions.revoke(token, author=asked.author, why=asked.why)
     except token_actions.TokenError as error:
-        raise Refused(str(error)) from None
+        raise AdminActionRefused(str(error)) from None
     said = f"Revoked. {asked.why}".strip()
     LogEntry.objects.log_actions(asked.author.user_id, [token], CHANGE, change_message=said, single_object=True)
 
 
 def _revoke_effect(tokens: Sequence[Token]) -> str:
-    return f"revoke: programs that carry {_these(len(tokens))} are turned away from their next request on; for good."
+    return (
+        f"revoke: programs that carry {_tokens_text(len(tokens))} are turned away from their next request on; for good."
+    )
 
 
-def _these(count: int) -> str:
+def _tokens_text(count: int) -> str:
     return "this token" if count == 1 else f"these {count} tokens"
 
 
-REVOKE = Verb(
-    name="revoke", label="Revoke", act=_revoke, effect=_revoke_effect, fits=lambda token: token.revoked_at is None
+REVOKE_ACTION = AdminAction(
+    name="revoke", label="Revoke", act=_revoke_token, effect=_revoke_effect, fits=lambda token: token.revoked_at is None
 )
 
 
 @admin.register(Token)
-class TokenAdmin(WithVerbs, AcmeAdmin):
+class TokenAdmin(AdminActionsMixin, AcmeAdmin):
     form = TokenForm
-    verbs = (REVOKE,)
+    verbs = (REVOKE_ACTION,)
     verb_permission = "jobs.change_token"
     touched_columns = ("token", "user", "team", "scope", "last used")
     list_display = ("prefix", "name", "user", "team", "scope", "networks", "state", "used", "expires")
     list_select_related = ("user", "team")
-    list_filter = (Usable, "scope", "team")
+    list_filter = (UsableTokenFilter, "scope", "team")
     date_hierarchy = "created_at"
     search_fields = ("prefix__startswith", "name__startswith", "user__username__startswith")
     search_help_text = "Begin of the token itself, of its name, or of its user's name."
@@ -103,7 +105,7 @@ class TokenAdmin(WithVerbs, AcmeAdmin):
         return form
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        life = token_actions.max_life()
+        life = token_actions.max_token_lifetime()
         first = {"user": request.user.pk, "expires_at": timezone.now() + life if life else None}
         return first | super().get_changeform_initial_data(request)
 
@@ -120,7 +122,7 @@ class TokenAdmin(WithVerbs, AcmeAdmin):
             obj.prefix, obj.digest = made.prefix, made.digest
         super().save_model(request, obj, form, change)
         if not change:
-            token_actions.note("token.made", obj, Author.of(request))
+            token_actions.journal_token("token.made", obj, Author.of(request))
 
     def response_add(self, request: HttpRequest, obj: Token, post_url_continue: str | None = None) -> HttpResponse:
         """The secret is in this answer and nowhere else: a message that outlives it would lie in a cookie or a row."""
@@ -136,24 +138,28 @@ class TokenAdmin(WithVerbs, AcmeAdmin):
         return response
 
     def touched_cells(self, token: Token) -> tuple[Any, ...]:
-        return (token, token.user, token.team or looks.NOTHING, token.scope, self.used(token))
+        return (token, token.user, token.team or formatting.MISSING_TEXT, token.scope, self.used(token))
 
     @admin.display(description="state")
     def state(self, token: Token) -> str:
         if token.revoked_at:
-            return looks.beside("revoked", looks.when(token.revoked_at))
+            return formatting.join_texts("revoked", formatting.relative_time(token.revoked_at))
         return "expired" if token.expires_at and token.expires_at <= timezone.now() else "usable"
 
     @admin.display(description="last used", ordering="last_used_at")
     def used(self, token: Token) -> str:
-        return looks.when(token.last_used_at)
+        return formatting.relative_time(token.last_used_at)
 
     @admin.display(description="expires", ordering="expires_at")
     def expires(self, token: Token) -> str:
         if token.expires_at:
-            return looks.when(token.expires_at)
-        return looks.beside("never", "no limit when it was made") if token_actions.max_life() else "never"
+            return formatting.relative_time(token.expires_at)
+        return (
+            formatting.join_texts("never", "no limit when it was made")
+            if token_actions.max_token_lifetime()
+            else "never"
+        )
 
     @admin.display(description="created")
     def created(self, token: Token) -> str:
-        return looks.moment(token.created_at)
+        return formatting.exact_and_relative_time(token.created_at)

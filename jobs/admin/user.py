@@ -13,11 +13,11 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 
-from jobs import token_actions
-from jobs.admin import looks
+from jobs.actions import tokens as token_actions
+from jobs.actions.journal import Author
+from jobs.admin import formatting
 from jobs.admin.people import MembershipInline
-from jobs.admin.record import KeepsHistory, RecordAdmin
-from jobs.journal import Author
+from jobs.admin.record import ProtectedHistoryMixin, RecordAdmin
 from jobs.models import Identity
 
 User = get_user_model()
@@ -35,7 +35,7 @@ class ResetPasswordForm(AdminPasswordChangeForm):
 
 
 @admin.register(User)
-class UserAdmin(KeepsHistory, DjangoUserAdmin):
+class UserAdmin(ProtectedHistoryMixin, DjangoUserAdmin):
     history = ("acme_jobs", "acme_tokens")
     list_display = (*DjangoUserAdmin.list_display, "is_active", "in_teams")
     list_filter = (*DjangoUserAdmin.list_filter, "teams")
@@ -58,7 +58,9 @@ class UserAdmin(KeepsHistory, DjangoUserAdmin):
         if before is not None and request.POST.get("revoke_tokens"):
             user = User.objects.get(pk=id)
             if user.password != before:
-                token_actions.revoke_all(user, author=Author.of(request), why="An administrator reset the password.")
+                token_actions.revoke_user_tokens(
+                    user, author=Author.of(request), why="An administrator reset the password."
+                )
         return response
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
@@ -98,4 +100,4 @@ class IdentityAdmin(RecordAdmin):
 
     @admin.display(description="since", ordering="created_at")
     def since(self, row: Identity) -> str:
-        return looks.when(row.created_at)
+        return formatting.relative_time(row.created_at)

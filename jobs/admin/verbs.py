@@ -21,26 +21,26 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 
-from jobs.actions import JobError
-from jobs.journal import Author
-from jobs.lifecycle import Forbidden
-from jobs.maintenance_actions import MaintenanceError
-from jobs.node_actions import NodeError
+from jobs.actions.jobs import JobError
+from jobs.actions.journal import Author
+from jobs.actions.maintenance import MaintenanceError
+from jobs.actions.nodes import NodeError
+from jobs.core.lifecycle import ForbiddenTransition
 
 log = logging.getLogger(__name__)
 
-MOST_ROWS = 500
+MAX_ROWS = 500
 
 
-class Refused(Exception):
+class AdminActionRefused(Exception):
     """The verb of an admin does not fit the row; the message is a sentence."""
 
 
-REFUSALS = (Refused, JobError, NodeError, MaintenanceError, Forbidden)
+ACTION_ERRORS = (AdminActionRefused, JobError, NodeError, MaintenanceError, ForbiddenTransition)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AdminActionInput:
     """What the page asked for, and who answered."""
 
     author: Author
@@ -49,10 +49,10 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verb:
+class AdminAction:
     name: str
     label: str
-    act: Callable[[Any, Asked], None]
+    act: Callable[[Any, AdminActionInput], None]
     effect: Callable[[Sequence[Any]], str]  # one sentence: what happens to these rows
     fits: Callable[[Any], bool]  # whether the page of one row offers it
     needs_reason: bool = False
@@ -77,96 +77,106 @@ class ReasonForm(forms.Form):
     )
 
 
-class WithVerbs(admin.ModelAdmin):
+class AdminActionsMixin(admin.ModelAdmin):
     """Mixed into a ModelAdmin: its verbs as actions of the list and as buttons on the page of one row."""
 
-    verbs: tuple[Verb, ...] = ()
+    verbs: tuple[AdminAction, ...] = ()
     verb_permission = ""
     touched_columns: tuple[str, ...] = ("",)
 
-    def may_use_verbs(self, request: HttpRequest) -> bool:
+    def may_use_actions(self, request: HttpRequest) -> bool:
         return request.user.has_perm(self.verb_permission)
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         actions = super().get_actions(request)
-        if self.may_use_verbs(request):
-            actions |= {verb.name: (partial(_chosen, verb), verb.name, f"{verb.label}…") for verb in self.verbs}
+        if self.may_use_actions(request):
+            actions |= {
+                verb.name: (partial(_confirm_selected, verb), verb.name, f"{verb.label}…") for verb in self.verbs
+            }
         return actions
 
     def get_urls(self) -> list[Any]:
         name = f"{self.opts.app_label}_{self.opts.model_name}_verb"
-        wrapped = self.admin_site.admin_view(self.verb_view)
+        wrapped = self.admin_site.admin_view(self.action_view)
         return [path("verb/<slug:name>/", wrapped, name=name), *super().get_urls()]
 
     def render_change_form(self, request: HttpRequest, context: dict, *args: Any, **kwargs: Any) -> HttpResponse:
         row = kwargs.get("obj")
-        if row is not None and self.may_use_verbs(request):
-            context["verb_buttons"] = [(v.label, f"{self._verb_url(v)}?id={row.pk}") for v in self.verbs if v.fits(row)]
+        if row is not None and self.may_use_actions(request):
+            context["verb_buttons"] = [
+                (v.label, f"{self._action_url(v)}?id={row.pk}") for v in self.verbs if v.fits(row)
+            ]
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def _verb_url(self, verb: Verb) -> str:
+    def _action_url(self, verb: AdminAction) -> str:
         return reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_verb", args=[verb.name])
 
-    def verb_view(self, request: HttpRequest, name: str) -> HttpResponse:
+    def action_view(self, request: HttpRequest, name: str) -> HttpResponse:
         """GET asks for one row (a button), POST does it for the rows that the page listed."""
         verb = next((verb for verb in self.verbs if verb.name == name), None)
         if verb is None:
             raise Http404
-        if not self.may_use_verbs(request):
+        if not self.may_use_actions(request):
             raise PermissionDenied
         if request.method != "POST":
-            return self.ask(request, verb, self._rows(request, [request.GET.get("id", "")]), verb.form(), alone=True)
-        rows = self._rows(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
+            return self.ask(
+                request, verb, self._selected_rows(request, [request.GET.get("id", "")]), verb.form(), alone=True
+            )
+        rows = self._selected_rows(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
         alone = "alone" in request.POST
         form = verb.form(request.POST)
         if not form.is_valid():
             return self.ask(request, verb, rows, form, alone=alone)
-        asked = Asked(author=Author.of(request), why=form.cleaned_data["why"], value=form.cleaned_data.get("value"))
-        self._do(request, verb, rows, asked)
-        return HttpResponseRedirect(self._back(rows if alone else []))
+        asked = AdminActionInput(
+            author=Author.of(request), why=form.cleaned_data["why"], value=form.cleaned_data.get("value")
+        )
+        self._run_action(request, verb, rows, asked)
+        return HttpResponseRedirect(self._return_url(rows if alone else []))
 
-    def _rows(self, request: HttpRequest, keys: list[str]) -> list[Any]:
-        wanted = [int(unquote(key)) for key in keys if unquote(key).isdecimal()][:MOST_ROWS]
-        rows = list(self.verb_rows(request).filter(pk__in=wanted))
+    def _selected_rows(self, request: HttpRequest, keys: list[str]) -> list[Any]:
+        wanted = [int(unquote(key)) for key in keys if unquote(key).isdecimal()][:MAX_ROWS]
+        rows = list(self.actionable_rows(request).filter(pk__in=wanted))
         if not rows:
             raise Http404("none of the rows exists")
         return rows
 
-    def verb_rows(self, request: HttpRequest) -> models.QuerySet[Any]:
+    def actionable_rows(self, request: HttpRequest) -> models.QuerySet[Any]:
         """Only what the list would show to this person."""
         rows = self.get_queryset(request).order_by("pk")
         return rows.select_related(*self.list_select_related) if self.list_select_related else rows
 
-    def _back(self, rows: list[Any]) -> str:
+    def _return_url(self, rows: list[Any]) -> str:
         base = f"admin:{self.opts.app_label}_{self.opts.model_name}"
         return reverse(f"{base}_change", args=[rows[0].pk]) if rows else reverse(f"{base}_changelist")
 
     def ask(
-        self, request: HttpRequest, verb: Verb, rows: Sequence[Any], form: forms.Form, *, alone: bool = False
+        self, request: HttpRequest, verb: AdminAction, rows: Sequence[Any], form: forms.Form, *, alone: bool = False
     ) -> HttpResponse:
         context = self.admin_site.each_context(request) | {
-            "title": f"{verb.label}: {_count(rows)}",
+            "title": f"{verb.label}: {_rows_text(rows)}",
             "opts": self.opts,
             "media": self.media,
             "verb": verb,
-            "verb_url": self._verb_url(verb),
+            "verb_url": self._action_url(verb),
             "effect": verb.effect(rows),
             "columns": self.touched_columns,
-            "rows": [self.touched_cells(row) for row in rows],
+            "rows": [self.confirmation_cells(row) for row in rows],
             "keys": [row.pk for row in rows],
             "form": form,
             "alone": alone,
-            "back": self._back(list(rows) if alone else []),
+            "back": self._return_url(list(rows) if alone else []),
             "checkbox": ACTION_CHECKBOX_NAME,
         }
         return TemplateResponse(request, "admin/jobs/ask_reason.html", context)
 
-    def touched_cells(self, row: Any) -> tuple[Any, ...]:
+    def confirmation_cells(self, row: Any) -> tuple[Any, ...]:
         """What the page says of a row that is going to be touched."""
         return (row,)
 
-    def _do(self, request: HttpRequest, verb: Verb, rows: Sequence[Any], asked: Asked) -> None:
-        refused = [refusal for row in rows if (refusal := _try(verb, row, asked))]
+    def _run_action(
+        self, request: HttpRequest, verb: AdminAction, rows: Sequence[Any], asked: AdminActionInput
+    ) -> None:
+        refused = [refusal for row in rows if (refusal := _run_on_row(verb, row, asked))]
         if done := len(rows) - len(refused):
             what = self.opts.verbose_name if done == 1 else self.opts.verbose_name_plural
             messages.success(request, f"{verb.label}: done for {done} {what}.")
@@ -174,11 +184,11 @@ class WithVerbs(admin.ModelAdmin):
             messages.warning(request, f"{verb.label} refused: {refusal}")
 
 
-def _try(verb: Verb, row: Any, asked: Asked) -> str:
+def _run_on_row(verb: AdminAction, row: Any, asked: AdminActionInput) -> str:
     """Empty if it was done, or else the sentence that says why not."""
     try:
         verb.act(row, asked)
-    except REFUSALS as refusal:
+    except ACTION_ERRORS as refusal:
         return f"{refusal}."
     except Exception:  # the boundary of a row: the others still get their turn
         log.exception("%s of %s failed (request %s)", verb.name, row, asked.author.request_id)
@@ -186,21 +196,23 @@ def _try(verb: Verb, row: Any, asked: Asked) -> str:
     return ""
 
 
-def _chosen(verb: Verb, model_admin: Any, request: HttpRequest, queryset: models.QuerySet[Any]) -> HttpResponse | None:
+def _confirm_selected(
+    verb: AdminAction, model_admin: Any, request: HttpRequest, queryset: models.QuerySet[Any]
+) -> HttpResponse | None:
     """The action of the list. Nobody stops ten thousand jobs by one click on "select all"."""
-    keys = list(queryset.order_by("pk").values_list("pk", flat=True)[: MOST_ROWS + 1])
-    if len(keys) > MOST_ROWS:
-        messages.error(request, f"More than {MOST_ROWS} are selected; narrow the list down first.")
+    keys = list(queryset.order_by("pk").values_list("pk", flat=True)[: MAX_ROWS + 1])
+    if len(keys) > MAX_ROWS:
+        messages.error(request, f"More than {MAX_ROWS} are selected; narrow the list down first.")
         return None
-    rows = list(model_admin.verb_rows(request).filter(pk__in=keys))
+    rows = list(model_admin.actionable_rows(request).filter(pk__in=keys))
     return model_admin.ask(request, verb, rows, verb.form())
 
 
-def _count(rows: Sequence[models.Model]) -> str:
-    return many(len(rows), str(rows[0]._meta.verbose_name))
+def _rows_text(rows: Sequence[models.Model]) -> str:
+    return count_text(len(rows), str(rows[0]._meta.verbose_name))
 
 
-def many(count: int, noun: str, does: str = "") -> str:
+def count_text(count: int, noun: str, does: str = "") -> str:
     """`3 jobs finish`, `1 job finishes`: `does` is the plural of a regular verb."""
     if count == 1:
         return f"1 {noun} {does and does + ('es' if does.endswith(('sh', 'o')) else 's')}".rstrip()

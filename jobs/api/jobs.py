@@ -10,58 +10,59 @@ from django.contrib.auth import get_user_model
 from django.db.models import QuerySet
 from rest_framework.response import Response
 
-from jobs import many, readers, verbs
-from jobs.api import shapes, submitting
-from jobs.api.submitting import soon
-from jobs.door import pages, query, versions
-from jobs.door.endpoint import Detail, Listing, Verb, as_it_is, found
-from jobs.door.errors import BadField
-from jobs.door.rights import Rule
-from jobs.lifecycle import JOB_STATES, Kind
-from jobs.many import MOST_VERBS, Outcome
-from jobs.models import Attempt, Cluster, Event, Hold, Job, Scope, Team
-from jobs.rights import Caller
-from jobs.verbs import PRIORITY, Wish, carry_out
+from jobs.actions import bulk_jobs, job_verbs, submissions
+from jobs.actions.bulk_jobs import MAX_BULK_JOBS, BulkJobResult
+from jobs.actions.job_verbs import JobActionRequest, perform_job_action, read_priority
+from jobs.actions.submissions import request_turn_after_commit
+from jobs.api import shapes
+from jobs.core import parsing
+from jobs.core.lifecycle import JOB_STATES, JobKind
+from jobs.models import Attempt, Cluster, Event, HoldKind, Job, Team, TokenScope
+from jobs.models.permissions import Caller
+from jobs.rest import etags, pagination, query_params
+from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, current_row_response, find_or_404
+from jobs.rest.errors import InvalidRequestField
+from jobs.rest.permissions import EndpointRule
 
-MOST_JOBS = 5000
-LONGEST_REASON = 1000
+MAX_JOBS = 5000
+MAX_REASON_LENGTH = 1000
 
-READ = Scope.READ
-SUBMIT = Scope.SUBMIT
+READ = TokenScope.READ
+SUBMIT = TokenScope.SUBMIT
 
-FILTERS = {
-    "id": query.text("public_id"),
-    "array_id": query.text("array_id"),
-    "cluster": query.related("cluster_id", Cluster, "name"),
-    "team": query.related("team_id", Team, "name"),
-    "user": query.related("user_id", get_user_model(), "username"),
-    "name": query.text("name", "contains", "startswith", walked=Job),
-    "kind": query.choice("kind", list(Kind)),
-    "state": query.choice("state", list(JOB_STATES)),
-    "reason": query.text("reason"),
-    "hold": query.choice("hold", Hold.values),
-    "preemptible": query.truth("preemptible"),
-    "priority": query.number("priority"),
-    "nodes": query.number("nodes"),
-    "gpus_per_node": query.number("gpus_per_node"),
-    "gpu_model": query.text("gpu_model"),
-    "exit_code": query.number("exit_code"),
-    "labels": query.labels("labels"),
-    "submitted_at": query.moment("submitted_at"),
-    "started_at": query.moment("started_at"),
-    "ended_at": query.moment("ended_at"),
+JOB_FILTERS = {
+    "id": query_params.text_filter("public_id"),
+    "array_id": query_params.text_filter("array_id"),
+    "cluster": query_params.related_name_filter("cluster_id", Cluster, "name"),
+    "team": query_params.related_name_filter("team_id", Team, "name"),
+    "user": query_params.related_name_filter("user_id", get_user_model(), "username"),
+    "name": query_params.text_filter("name", "contains", "startswith", walked=Job),
+    "kind": query_params.choice_filter("kind", list(JobKind)),
+    "state": query_params.choice_filter("state", list(JOB_STATES)),
+    "reason": query_params.text_filter("reason"),
+    "hold": query_params.choice_filter("hold", HoldKind.values),
+    "preemptible": query_params.boolean_filter("preemptible"),
+    "priority": query_params.integer_filter("priority"),
+    "nodes": query_params.integer_filter("nodes"),
+    "gpus_per_node": query_params.integer_filter("gpus_per_node"),
+    "gpu_model": query_params.text_filter("gpu_model"),
+    "exit_code": query_params.integer_filter("exit_code"),
+    "labels": query_params.labels_filter("labels"),
+    "submitted_at": query_params.datetime_filter("submitted_at"),
+    "started_at": query_params.datetime_filter("started_at"),
+    "ended_at": query_params.datetime_filter("ended_at"),
 }
-ORDERINGS = {
-    "id": pages.ID,
-    "name": pages.Sort(column="name"),
-    "priority": pages.Sort(column="priority", kind=int),
-    "submitted_at": pages.Sort(column="submitted_at", kind=datetime),
-    "started_at": pages.Sort(column="started_at", kind=datetime, nullable=True),
-    "ended_at": pages.Sort(column="ended_at", kind=datetime, nullable=True),
+JOB_ORDERINGS = {
+    "id": pagination.SORT_BY_ID,
+    "name": pagination.SortColumn(column="name"),
+    "priority": pagination.SortColumn(column="priority", kind=int),
+    "submitted_at": pagination.SortColumn(column="submitted_at", kind=datetime),
+    "started_at": pagination.SortColumn(column="started_at", kind=datetime, nullable=True),
+    "ended_at": pagination.SortColumn(column="ended_at", kind=datetime, nullable=True),
 }
 
 
-def with_latest_attempt(jobs: Sequence[Any]) -> None:
+def attach_latest_attempts(jobs: Sequence[Any]) -> None:
     """One query for the newest attempt of each."""
     rows = Attempt.objects.filter(job__in=[job.pk for job in jobs]).order_by("job_id", "-number").distinct("job_id")
     newest = {one.job_id: one for one in rows.only("job_id", "nodelist", "backend_id")}
@@ -69,21 +70,21 @@ def with_latest_attempt(jobs: Sequence[Any]) -> None:
         job.latest_attempt = newest.get(job.pk)
 
 
-class Jobs(Listing, Verb):
+class Jobs(ListEndpoint, ActionEndpoint):
     """List jobs, submit one."""
 
     tag = "Jobs"
     what = "jobs"
     shape = shapes.JOB
-    filters = FILTERS
-    orderings = ORDERINGS
+    filters = JOB_FILTERS
+    orderings = JOB_ORDERINGS
     rules = {
-        "GET": Rule(scope=READ, says="List the jobs of your teams", answer=shapes.JOB, many=True),
-        "POST": Rule(
+        "GET": EndpointRule(scope=READ, says="List the jobs of your teams", answer=shapes.JOB, many=True),
+        "POST": EndpointRule(
             scope=SUBMIT,
             says="Submit one job",
-            body=shapes.WISH,
-            answer=shapes.SUBMITTED,
+            body=shapes.JOB_REQUEST,
+            answer=shapes.JOB_SUBMITTED,
             status=201,
             conflicts=True,
         ),
@@ -93,45 +94,45 @@ class Jobs(Listing, Verb):
         return self.caller.jobs()
 
     def complete(self, rows: list[Any], names: list[str]) -> None:
-        if shapes.OF_LATEST_ATTEMPT.intersection(names):
-            with_latest_attempt(rows)
+        if shapes.LATEST_ATTEMPT_FIELDS.intersection(names):
+            attach_latest_attempts(rows)
 
     def work(self) -> Response:
-        results = submitting.submit([self.object()], {}, self.caller, self.author)
+        results = submissions.submit_requests([self.object()], {}, self.caller, self.author)
         shown = results[0].submitted
         address = self.request.build_absolute_uri(f"{self.request.path}{shown['jobs'][0]}/")
         return Response(shown, status=201, headers={"Location": address})
 
 
-class BulkJobs(Verb):
+class BulkJobs(ActionEndpoint):
     """Submit up to 5,000 jobs."""
 
     tag = "Jobs"
     rules = {
-        "POST": Rule(
+        "POST": EndpointRule(
             scope=SUBMIT,
             says="Submit up to 5,000 jobs, all or each for itself",
-            body=shapes.BULK,
-            answer=shapes.BULK_DONE,
-            refused=shapes.BULK_DONE,
+            body=shapes.BULK_REQUEST,
+            answer=shapes.BULK_RESULT,
+            refused=shapes.BULK_RESULT,
             status=201,
             conflicts=True,
         )
     }
     takes = {
-        "jobs": readers.list_of(readers.an_object, MOST_JOBS),
-        "mode": readers.one_of(("all", "each")),
-        "team": readers.text(40),
-        "cluster": readers.text(40),
+        "jobs": parsing.list_reader(parsing.read_object, MAX_JOBS),
+        "mode": parsing.choice_reader(("all", "each")),
+        "team": parsing.text_reader(40),
+        "cluster": parsing.text_reader(40),
     }
 
     def work(self) -> Response:
         asked = self.body(self.takes, "this request")
         if "jobs" not in asked:
-            raise BadField("jobs", "is missing")
+            raise InvalidRequestField("jobs", "is missing")
         defaults: dict[str, Any] = {name: asked[name] for name in ("team", "cluster") if name in asked}
         each = asked.get("mode") == "each"
-        results = submitting.submit(asked["jobs"], defaults, self.caller, self.author, many=True, each=each)
+        results = submissions.submit_requests(asked["jobs"], defaults, self.caller, self.author, many=True, each=each)
         accepted = sum(1 for one in results if not one.errors)
         answer = {
             "accepted": accepted,
@@ -141,51 +142,58 @@ class BulkJobs(Verb):
         return Response(answer, status=201 if accepted else 400)
 
 
-class OneJob(Detail):
+class OneJob(DetailEndpoint):
     """One job."""
 
     tag = "Jobs"
     shape = shapes.JOB
-    rules = {"GET": Rule(scope=READ, says="One job, with all that was asked", answer=shapes.JOB, team=True)}
+    rules = {"GET": EndpointRule(scope=READ, says="One job, with all that was asked", answer=shapes.JOB, team=True)}
 
     def row(self, id: str) -> Job:
-        return whole_job(self.caller, id)
+        return full_job(self.caller, id)
 
 
-def whole_job(caller: Caller, id: str) -> Any:
-    job = found(shapes.JOB.load(caller.jobs(), shapes.JOB.fields), "job", public_id=id)
-    with_latest_attempt([job])
+def full_job(caller: Caller, id: str) -> Any:
+    job = find_or_404(shapes.JOB.load(caller.jobs(), shapes.JOB.fields), "job", public_id=id)
+    attach_latest_attempts([job])
     return job
 
 
-class OfJob(Listing):
+class JobRowsEndpoint(ListEndpoint):
     """Rows that belong to one job."""
 
     def job(self, id: str) -> Job:
-        return found(self.caller.jobs().only("id", "public_id"), "job", public_id=id)
+        return find_or_404(self.caller.jobs().only("id", "public_id"), "job", public_id=id)
 
 
-class JobAttempts(OfJob):
+class JobAttempts(JobRowsEndpoint):
     """Every execution of it."""
 
     tag = "Jobs"
     what = "attempts"
     shape = shapes.ATTEMPT
-    rules = {"GET": Rule(scope=READ, says="Every execution of a job", answer=shapes.ATTEMPT, many=True, team=True)}
+    rules = {
+        "GET": EndpointRule(scope=READ, says="Every execution of a job", answer=shapes.ATTEMPT, many=True, team=True)
+    }
 
     def rows(self, id: str) -> QuerySet:
         return self.job(id).attempts.all()
 
 
-class JobEvents(OfJob):
+class JobEvents(JobRowsEndpoint):
     """What happened to it."""
 
     tag = "Jobs"
     what = "events"
     shape = shapes.EVENT
-    filters = {"what": query.text("what"), "at": query.moment("at"), "by": query.text("by"), "id": query.number("id")}
+    filters = {
+        "what": query_params.text_filter("what"),
+        "at": query_params.datetime_filter("at"),
+        "by": query_params.text_filter("by"),
+        "id": query_params.integer_filter("id"),
+    }
     rules = {
-        "GET": Rule(
+        "GET": EndpointRule(
             scope=READ, says="What happened to a job: who, when and why", answer=shapes.EVENT, many=True, team=True
         )
     }
@@ -197,135 +205,144 @@ class JobEvents(OfJob):
 # --- verbs
 
 
-REASON = readers.text(LONGEST_REASON, lines=True)
+REASON_READER = parsing.text_reader(MAX_REASON_LENGTH, lines=True)
 
 
-class JobVerb(Verb):
+class JobActionEndpoint(ActionEndpoint):
     """One verb on one job. If-Match guards it; the answer is the job as it is then."""
 
     tag = "Jobs"
-    verb: ClassVar[verbs.Verb]
-    takes: ClassVar[Mapping[str, readers.Reader]] = {"reason": REASON}
+    verb: ClassVar[job_verbs.JobAction]
+    takes: ClassVar[Mapping[str, parsing.FieldReader]] = {"reason": REASON_READER}
 
     def work(self, id: str) -> Response:
         asked = self.body(self.takes, f"the verb {self.verb.name}")
         for name in self.takes:
             if name not in asked and name != "reason":
-                raise BadField(name, "is missing")
-        job = whole_job(self.caller, id)
+                raise InvalidRequestField(name, "is missing")
+        job = full_job(self.caller, id)
         if "If-Match" in self.request.headers:
-            _lock(job)
-            versions.refuse_stale(self.request, shapes.JOB.show(whole_job(self.caller, id)))
-        wish = Wish(author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
-        carry_out(self.verb, self.caller.jobs().get(pk=job.pk), wish, self.caller)
-        soon(job.cluster_id)
-        return as_it_is(shapes.JOB, whole_job(self.caller, id))
+            _lock_job(job)
+            etags.check_if_match(self.request, shapes.JOB.show(full_job(self.caller, id)))
+        wish = JobActionRequest(author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
+        perform_job_action(self.verb, self.caller.jobs().get(pk=job.pk), wish, self.caller)
+        request_turn_after_commit(job.cluster_id)
+        return current_row_response(shapes.JOB, full_job(self.caller, id))
 
 
-def _lock(job: Job) -> None:
+def _lock_job(job: Job) -> None:
     """From here to the commit nobody moves it. The attempt first, as the verbs take them."""
     list(Attempt.objects.select_for_update().filter(job=job, ended_at__isnull=True).values("pk"))
     list(Job.objects.select_for_update().filter(pk=job.pk).values("pk"))
 
 
-def _endpoint(verb: verbs.Verb) -> type[JobVerb]:
-    takes = {"priority": PRIORITY, "reason": REASON} if verb.takes_priority else {"reason": REASON}
-    body = shapes.PRIORITY if verb.takes_priority else shapes.WHY
-    rule = Rule(scope=SUBMIT, says=verb.says, body=body, answer=shapes.JOB, conflicts=True, team=True)
+def _action_endpoint(verb: job_verbs.JobAction) -> type[JobActionEndpoint]:
+    takes = {"priority": read_priority, "reason": REASON_READER} if verb.takes_priority else {"reason": REASON_READER}
+    body = shapes.PRIORITY_BODY if verb.takes_priority else shapes.REASON_BODY
+    rule = EndpointRule(scope=SUBMIT, says=verb.says, body=body, answer=shapes.JOB, conflicts=True, team=True)
     table = {"verb": verb, "takes": takes, "rules": {"POST": rule}, "__doc__": verb.says}
     words = verb.name.title().replace("-", "")
-    return type(f"{words}Job", (JobVerb,), table)
+    return type(f"{words}Job", (JobActionEndpoint,), table)
 
 
-VERBS = {name: _endpoint(verb) for name, verb in verbs.VERBS.items()}
+JOB_ACTION_ENDPOINTS = {name: _action_endpoint(verb) for name, verb in job_verbs.JOB_ACTIONS.items()}
 
 
-class ManyVerbs(Verb):
+class ManyVerbs(ActionEndpoint):
     """One verb on a list of ids, or on what a filter finds. What cannot be done is told job by job."""
 
     tag = "Jobs"
     rules = {
-        "POST": Rule(
+        "POST": EndpointRule(
             scope=SUBMIT,
             says="One verb on many jobs, by ids or by a filter, with a dry run",
-            body=shapes.VERB_REQUEST,
-            answer=shapes.OUTCOMES,
+            body=shapes.JOB_ACTION_REQUEST,
+            answer=shapes.JOB_ACTION_RESULTS,
             conflicts=True,
         )
     }
     takes = {
-        "verb": readers.one_of(shapes.VERBS),
-        "ids": readers.list_of(readers.text(24), MOST_VERBS),
-        "filter": readers.an_object,
-        "dry_run": readers.truth,
-        "priority": PRIORITY,
-        "reason": REASON,
+        "verb": parsing.choice_reader(shapes.JOB_ACTION_NAMES),
+        "ids": parsing.list_reader(parsing.text_reader(24), MAX_BULK_JOBS),
+        "filter": parsing.read_object,
+        "dry_run": parsing.read_bool,
+        "priority": read_priority,
+        "reason": REASON_READER,
     }
 
     def work(self) -> Response:
         asked = self.body(self.takes, "this request")
-        _check_verb_request(asked)
+        _check_action_request(asked)
         verb, dry = asked["verb"], asked.get("dry_run", False)
-        rows, unknown = self._by_ids(asked["ids"]) if "ids" in asked else (self._by_filter(asked["filter"]), [])
-        jobs = many.in_turn(rows)
-        matched = len(jobs) if len(jobs) <= MOST_VERBS else rows.count()
-        wish = Wish(author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
-        tried = [many.tried(verbs.VERBS[verb], job, wish, self.caller, dry=dry) for job in jobs[:MOST_VERBS]]
-        outcomes = [_told(one) for one in tried]
+        rows, unknown = (
+            self._jobs_by_ids(asked["ids"]) if "ids" in asked else (self._jobs_by_filter(asked["filter"]), [])
+        )
+        jobs = bulk_jobs.oldest_jobs(rows)
+        matched = len(jobs) if len(jobs) <= MAX_BULK_JOBS else rows.count()
+        wish = JobActionRequest(author=self.author, why=asked.get("reason", ""), priority=asked.get("priority", 0))
+        tried = [
+            bulk_jobs.try_action(job_verbs.JOB_ACTIONS[verb], job, wish, self.caller, dry=dry)
+            for job in jobs[:MAX_BULK_JOBS]
+        ]
+        outcomes = [_action_result(one) for one in tried]
         outcomes += [{"id": id, "done": False, "error": f"You have no job {id}."} for id in unknown]
         done = sum(1 for one in outcomes if one["done"])
         if done and not dry:
             for cluster in {job.cluster_id for job in jobs}:
-                soon(cluster)
+                request_turn_after_commit(cluster)
         answer = {
             "verb": verb,
             "dry_run": dry,
             "matched": matched,
             "done": done,
             "refused": len(outcomes) - done,
-            "left": max(0, matched - MOST_VERBS),
+            "left": max(0, matched - MAX_BULK_JOBS),
             "outcomes": outcomes,
         }
         return Response(answer)
 
-    def _by_ids(self, ids: list[str]) -> tuple[QuerySet[Job], list[str]]:
-        rows = many.called(self.caller.jobs(), ids)
+    def _jobs_by_ids(self, ids: list[str]) -> tuple[QuerySet[Job], list[str]]:
+        rows = bulk_jobs.jobs_by_id(self.caller.jobs(), ids)
         known = {name for pair in rows.values_list("public_id", "array_id") for name in pair}
         return rows, [id for id in dict.fromkeys(ids) if id not in known]
 
-    def _by_filter(self, asked: Mapping[str, Any]) -> QuerySet[Job]:
+    def _jobs_by_filter(self, asked: Mapping[str, Any]) -> QuerySet[Job]:
         if not asked:
-            raise BadField("filter", "is empty; name the jobs by at least one filter")
-        words = {name: _words(name, value) for name, value in asked.items()}
-        if refused := query.RESERVED.intersection(words):
-            raise BadField("filter", f"{min(refused)} is no filter")
-        return self.caller.jobs().filter(query.parse(FILTERS, words, "jobs"))
+            raise InvalidRequestField("filter", "is empty; name the jobs by at least one filter")
+        words = {name: _filter_texts(name, value) for name, value in asked.items()}
+        if refused := query_params.RESERVED_PARAMS.intersection(words):
+            raise InvalidRequestField("filter", f"{min(refused)} is no filter")
+        return self.caller.jobs().filter(query_params.parse(JOB_FILTERS, words, "jobs"))
 
 
-def _check_verb_request(asked: Mapping[str, Any]) -> None:
+def _check_action_request(asked: Mapping[str, Any]) -> None:
     if "verb" not in asked:
-        raise BadField("verb", "is missing")
+        raise InvalidRequestField("verb", "is missing")
     if ("ids" in asked) == ("filter" in asked):
-        raise BadField("ids", "give either ids or a filter")
+        raise InvalidRequestField("ids", "give either ids or a filter")
     if (asked["verb"] == "priority") != ("priority" in asked):
-        raise BadField("priority", "belongs to the verb priority, which cannot do without it")
+        raise InvalidRequestField("priority", "belongs to the verb priority, which cannot do without it")
 
 
-def _words(name: str, value: Any) -> list[str]:
+def _filter_texts(name: str, value: Any) -> list[str]:
     """A filter in a body is the same as in an address; there everything is text."""
     values: Iterable[Any] = value if isinstance(value, list) else [value]
-    return [_word(name, one) for one in values] or readers.bad(name[:40], "is an empty list")
+    return [_filter_text(name, one) for one in values] or parsing.raise_invalid_field(name[:40], "is an empty list")
 
 
-def _word(name: str, value: Any) -> str:
+def _filter_text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and abs(value) < 10**20:
         return str(value)
-    return value if isinstance(value, str) else readers.bad(name[:40], f"is {readers.kind_of(value)}, not text")
+    return (
+        value
+        if isinstance(value, str)
+        else parsing.raise_invalid_field(name[:40], f"is {parsing.json_type_name(value)}, not text")
+    )
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _action_result(outcome: BulkJobResult) -> dict[str, Any]:
     if outcome.error:
         return {"id": outcome.job.public_id, "done": False, "error": outcome.error}
     return {"id": outcome.job.public_id, "done": True}

@@ -9,64 +9,82 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from rest_framework.response import Response
 
-from jobs import clock, maintenance_actions, readers
-from jobs.api.jobs import LONGEST_REASON
-from jobs.api.nodes import held
-from jobs.api.places import cluster_row
-from jobs.api.shapes import CLUSTER_DETAIL, HELD
-from jobs.door import pages, query, versions
-from jobs.door.endpoint import Detail, Listing, Verb, as_it_is, found, locked, refuse_unknown
-from jobs.door.errors import BadField
-from jobs.door.rights import Rule
-from jobs.door.shapes import Field, Shape, many, moment, number, seconds, text, truth
-from jobs.maintenance_actions import Wanted
-from jobs.models import Cluster, DrainMode, Maintenance, Scope
-from jobs.models.maintenance import LEAD
+from jobs.actions import maintenance as maintenance_actions
+from jobs.actions.maintenance import MaintenanceRequest
+from jobs.api.clusters import visible_cluster
+from jobs.api.jobs import MAX_REASON_LENGTH
+from jobs.api.nodes import running_job_row
+from jobs.api.shapes import CLUSTER_DETAIL, RUNNING_JOB
+from jobs.core import parsing
+from jobs.models import Cluster, DrainMode, Maintenance, TokenScope, clock
+from jobs.models.maintenance import DEFAULT_LEAD
+from jobs.rest import etags, pagination, query_params
+from jobs.rest.endpoint import (
+    ActionEndpoint,
+    DetailEndpoint,
+    ListEndpoint,
+    current_row_response,
+    find_or_404,
+    lock_unchanged_row,
+    reject_unknown_params,
+)
+from jobs.rest.errors import InvalidRequestField
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.shapes import (
+    ResourceShape,
+    ShapeField,
+    boolean_field,
+    datetime_field,
+    integer_field,
+    nested_list_field,
+    seconds_field,
+    text_field,
+)
 
 PHASES = ("planned", "going on", "over", "cancelled")
-MODES = "When it begins running jobs finish, are requeued after their next checkpoint, or are requeued now."
+DRAIN_MODES_TEXT = "When it begins running jobs finish, are requeued after their next checkpoint, or are requeued now."
 
-FIELDS: dict[str, Field] = {
-    "id": number(),
-    "name": text(),
-    "reason": text(),
-    "phase": text(
+MAINTENANCE_FIELDS: dict[str, ShapeField] = {
+    "id": integer_field(),
+    "name": text_field(),
+    "reason": text_field(),
+    "phase": text_field(
         choices=PHASES,
         get=lambda row: row.phase(clock.now()),
         needs=("cancelled_at", "closed_at", "start_at", "end_at"),
     ),
-    "whole_cluster": truth("Also nodes that it reports later."),
-    "nodes": Field(
+    "whole_cluster": boolean_field("Also nodes that it reports later."),
+    "nodes": ShapeField(
         schema={"type": "array", "items": {"type": "string"}, "description": "Empty: the whole cluster."},
         get=lambda row: sorted(node.name for node in row.nodes.all()),
         needs=(),
         joins=("nodes",),
     ),
-    "start_at": moment(),
-    "end_at": moment(),
-    "mode": text(MODES, choices=DrainMode.values),
-    "lead": seconds("Jobs without a time limit do not start there so long before."),
-    "by": text(),
-    "created_at": moment(),
-    "begun_at": moment("The first node was closed.", nullable=True),
-    "cancelled_at": moment(nullable=True),
-    "closed_at": moment("Its nodes take work again.", nullable=True),
+    "start_at": datetime_field(),
+    "end_at": datetime_field(),
+    "mode": text_field(DRAIN_MODES_TEXT, choices=DrainMode.values),
+    "lead": seconds_field("Jobs without a time limit do not start there so long before."),
+    "by": text_field(),
+    "created_at": datetime_field(),
+    "begun_at": datetime_field("The first node was closed.", nullable=True),
+    "cancelled_at": datetime_field(nullable=True),
+    "closed_at": datetime_field("Its nodes take work again.", nullable=True),
 }
-MAINTENANCE = Shape("Maintenance", FIELDS)
-WISH = Shape(
+MAINTENANCE = ResourceShape("Maintenance", MAINTENANCE_FIELDS)
+MAINTENANCE_REQUEST = ResourceShape(
     "MaintenanceRequest",
     {
-        "name": text("No other open one of the cluster has it."),
-        "reason": text("People whose jobs wait for it read it."),
-        "nodes": text("As Slurm writes them: gpu[001-016]. Left out: the whole cluster.", required=False),
-        "start_at": moment("Left out: now.", required=False),
-        "end_at": moment(),
-        "mode": text(MODES, choices=DrainMode.values, required=False),
-        "lead": Field(
+        "name": text_field("No other open one of the cluster has it."),
+        "reason": text_field("People whose jobs wait for it read it."),
+        "nodes": text_field("As Slurm writes them: gpu[001-016]. Left out: the whole cluster.", required=False),
+        "start_at": datetime_field("Left out: now.", required=False),
+        "end_at": datetime_field(),
+        "mode": text_field(DRAIN_MODES_TEXT, choices=DrainMode.values, required=False),
+        "lead": ShapeField(
             schema={"type": ["integer", "string"], "description": "Seconds or D-HH:MM:SS; a day if left out."},
             required=False,
         ),
-        "dry_run": truth("Say what it would mean, and change nothing.", required=False),
+        "dry_run": boolean_field("Say what it would mean, and change nothing.", required=False),
     },
     example={
         "name": "cooling",
@@ -76,56 +94,58 @@ WISH = Shape(
         "end_at": "2100-02-01T04:00:00Z",
     },
 )
-AHEAD = Shape(
+MAINTENANCE_PREVIEW = ResourceShape(
     "MaintenanceAhead",
     {
-        "id": number("Null for a dry run.", nullable=True),
-        "effect": text("What it means, as sentences."),
-        "nodes": number(),
-        "gpus": number(),
-        "running": many(HELD, "Jobs that may still be there when it begins; gpus counts those on its nodes."),
-        "over_before": number("Running jobs whose time limits end before."),
-        "waiting": number("Jobs that are too long to be over before, by their time limits."),
-        "waiting_gpus": number(),
+        "id": integer_field("Null for a dry run.", nullable=True),
+        "effect": text_field("What it means, as sentences."),
+        "nodes": integer_field(),
+        "gpus": integer_field(),
+        "running": nested_list_field(
+            RUNNING_JOB, "Jobs that may still be there when it begins; gpus counts those on its nodes."
+        ),
+        "over_before": integer_field("Running jobs whose time limits end before."),
+        "waiting": integer_field("Jobs that are too long to be over before, by their time limits."),
+        "waiting_gpus": integer_field(),
     },
 )
-LATER = Shape("MaintenanceEnd", {"end_at": moment(), "reason": text(required=False)})
-WHY = Shape("MaintenanceWhy", {"reason": text(required=False)})
+MAINTENANCE_END = ResourceShape("MaintenanceEnd", {"end_at": datetime_field(), "reason": text_field(required=False)})
+MAINTENANCE_REASON = ResourceShape("MaintenanceWhy", {"reason": text_field(required=False)})
 
 
-def _cluster(name: str) -> Cluster:
-    row: Cluster = found(Cluster.objects.all(), "cluster", name=name)
+def _find_cluster(name: str) -> Cluster:
+    row: Cluster = find_or_404(Cluster.objects.all(), "cluster", name=name)
     return row
 
 
-def _one(cluster: str, number: int) -> Maintenance:
+def _find_maintenance(cluster: str, number: int) -> Maintenance:
     rows = Maintenance.objects.select_related("cluster").prefetch_related("nodes")
-    row: Maintenance = found(rows.filter(cluster__name=cluster), "maintenance", pk=number)
+    row: Maintenance = find_or_404(rows.filter(cluster__name=cluster), "maintenance", pk=number)
     return row
 
 
-class Maintenances(Verb, Listing):
+class Maintenances(ActionEndpoint, ListEndpoint):
     """When nodes of a cluster are wanted empty."""
 
     tag = "Nodes"
     what = "maintenance"
     shape = MAINTENANCE
-    filters = {"name": query.text("name"), "open": query.truth("is_open")}
-    orderings = {"start_at": pages.Sort(column="start_at", kind=datetime), "id": pages.ID}
+    filters = {"name": query_params.text_filter("name"), "open": query_params.boolean_filter("is_open")}
+    orderings = {"start_at": pagination.SortColumn(column="start_at", kind=datetime), "id": pagination.SORT_BY_ID}
     ordering = "-start_at"
     rules = {
-        "GET": Rule(
-            scope=Scope.READ,
+        "GET": EndpointRule(
+            scope=TokenScope.READ,
             says="Maintenance of a cluster, the latest first",
             answer=MAINTENANCE,
             many=True,
             team=True,
         ),
-        "POST": Rule(
-            scope=Scope.OPERATE,
+        "POST": EndpointRule(
+            scope=TokenScope.OPERATE,
             says="Declare a maintenance: jobs that would reach into it do not start there. A dry run shows which",
-            body=WISH,
-            answer=AHEAD,
+            body=MAINTENANCE_REQUEST,
+            answer=MAINTENANCE_PREVIEW,
             operator=True,
             conflicts=True,
             team=True,
@@ -133,39 +153,39 @@ class Maintenances(Verb, Listing):
     }
 
     def rows(self, name: str) -> QuerySet[Maintenance]:
-        rows = Maintenance.objects.filter(cluster=_cluster(name))
+        rows = Maintenance.objects.filter(cluster=_find_cluster(name))
         return rows.alias(is_open=Q(closed_at=None))
 
     def work(self, name: str) -> Response:
         table = {
-            "name": readers.text(60),
-            "reason": readers.text(LONGEST_REASON, lines=True),
-            "nodes": readers.text(100_000),
-            "start_at": readers.moment,
-            "end_at": readers.moment,
-            "mode": readers.one_of(DrainMode.values),
-            "lead": readers.duration,
-            "dry_run": readers.truth,
+            "name": parsing.text_reader(60),
+            "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True),
+            "nodes": parsing.text_reader(100_000),
+            "start_at": parsing.read_timestamp,
+            "end_at": parsing.read_timestamp,
+            "mode": parsing.choice_reader(DrainMode.values),
+            "lead": parsing.read_duration,
+            "dry_run": parsing.read_bool,
         }
         asked = self.body(table, "a maintenance")
         for field in ("name", "reason", "end_at"):
             if field not in asked:
-                raise BadField(field, "is needed")
-        dry, now, cluster = asked.pop("dry_run", False), clock.now(), cluster_row(name, self.caller)
-        versions.refuse_stale(self.request, CLUSTER_DETAIL.show(cluster), CLUSTER_DETAIL.observed)
+                raise InvalidRequestField(field, "is needed")
+        dry, now, cluster = asked.pop("dry_run", False), clock.now(), visible_cluster(name, self.caller)
+        etags.check_if_match(self.request, CLUSTER_DETAIL.show(cluster), CLUSTER_DETAIL.observed)
         if "lead" in asked and asked["lead"] is None:
-            raise BadField("lead", "is UNLIMITED: then no job without a time limit would ever start there")
-        fields: dict[str, Any] = {"start_at": now, "lead": LEAD} | asked
-        wanted = Wanted(**fields)
-        ahead = maintenance_actions.ahead(cluster, wanted, now)
-        row = None if dry else maintenance_actions.declare(cluster, wanted, author=self.author, now=now)
+            raise InvalidRequestField("lead", "is UNLIMITED: then no job without a time limit would ever start there")
+        fields: dict[str, Any] = {"start_at": now, "lead": DEFAULT_LEAD} | asked
+        wanted = MaintenanceRequest(**fields)
+        ahead = maintenance_actions.preview_maintenance(cluster, wanted, now)
+        row = None if dry else maintenance_actions.schedule_maintenance(cluster, wanted, author=self.author, now=now)
         return Response(
             {
                 "id": row.pk if row else None,
                 "effect": ahead.effect,
                 "nodes": ahead.nodes,
                 "gpus": ahead.gpus,
-                "running": [held(one) for one in ahead.running],
+                "running": [running_job_row(one) for one in ahead.running],
                 "over_before": ahead.over_before,
                 "waiting": ahead.waiting,
                 "waiting_gpus": ahead.waiting_gpus,
@@ -173,17 +193,17 @@ class Maintenances(Verb, Listing):
         )
 
 
-class OneMaintenance(Detail):
+class OneMaintenance(DetailEndpoint):
     """One maintenance."""
 
     tag = "Nodes"
     shape = MAINTENANCE
     rules = {
-        "GET": Rule(scope=Scope.READ, says="One maintenance", answer=MAINTENANCE, team=True),
-        "PATCH": Rule(
-            scope=Scope.OPERATE,
+        "GET": EndpointRule(scope=TokenScope.READ, says="One maintenance", answer=MAINTENANCE, team=True),
+        "PATCH": EndpointRule(
+            scope=TokenScope.OPERATE,
             says="Move the end of a maintenance",
-            body=LATER,
+            body=MAINTENANCE_END,
             answer=MAINTENANCE,
             operator=True,
             conflicts=True,
@@ -192,29 +212,33 @@ class OneMaintenance(Detail):
     }
 
     def row(self, name: str, number: int) -> Maintenance:
-        return _one(name, number)
+        return _find_maintenance(name, number)
 
     def patch(self, request: Any, name: str, number: int) -> Response:
-        refuse_unknown(request)
-        asked = self.body({"end_at": readers.moment, "reason": readers.text(LONGEST_REASON, lines=True)}, "an end")
+        reject_unknown_params(request)
+        asked = self.body(
+            {"end_at": parsing.read_timestamp, "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True)}, "an end"
+        )
         if "end_at" not in asked:
-            raise BadField("end_at", "is needed")
+            raise InvalidRequestField("end_at", "is needed")
         with transaction.atomic():
-            row = locked(request, MAINTENANCE, lambda: _one(name, number))
+            row = lock_unchanged_row(request, MAINTENANCE, lambda: _find_maintenance(name, number))
             why = asked.get("reason", "")
-            maintenance_actions.move_end(row, asked["end_at"], author=self.author, why=why, now=clock.now())
-        return as_it_is(MAINTENANCE, _one(name, number))
+            maintenance_actions.change_maintenance_end(
+                row, asked["end_at"], author=self.author, why=why, now=clock.now()
+            )
+        return current_row_response(MAINTENANCE, _find_maintenance(name, number))
 
 
-class CancelMaintenance(Verb):
+class CancelMaintenance(ActionEndpoint):
     """Call it off, or end it now."""
 
     tag = "Nodes"
     rules = {
-        "POST": Rule(
-            scope=Scope.OPERATE,
+        "POST": EndpointRule(
+            scope=TokenScope.OPERATE,
             says="Call a maintenance off, or end it now: its nodes take work again",
-            body=WHY,
+            body=MAINTENANCE_REASON,
             answer=MAINTENANCE,
             operator=True,
             conflicts=True,
@@ -223,7 +247,7 @@ class CancelMaintenance(Verb):
     }
 
     def work(self, name: str, number: int) -> Response:
-        asked = self.body({"reason": readers.text(LONGEST_REASON, lines=True)}, "the verb cancel")
-        row = locked(self.request, MAINTENANCE, lambda: _one(name, number))
+        asked = self.body({"reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True)}, "the verb cancel")
+        row = lock_unchanged_row(self.request, MAINTENANCE, lambda: _find_maintenance(name, number))
         maintenance_actions.cancel(row, author=self.author, why=asked.get("reason", ""), now=clock.now())
-        return Response(MAINTENANCE.show(_one(name, number)))
+        return Response(MAINTENANCE.show(_find_maintenance(name, number)))

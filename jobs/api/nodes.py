@@ -10,23 +10,32 @@ from django.db.models import Count, Q, QuerySet
 from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
 
-from jobs import clock, node_actions, readers
-from jobs import consequences as drains
+from jobs.actions import drain_impact as drains
+from jobs.actions import nodes as node_actions
+from jobs.actions.submissions import request_turn_after_commit
 from jobs.api import shapes
-from jobs.api.jobs import LONGEST_REASON
-from jobs.api.submitting import soon
-from jobs.door import pages, query
-from jobs.door.endpoint import Detail, Listing, Verb, as_it_is, found, locked, refuse_unknown
-from jobs.door.errors import BadField
-from jobs.door.rights import Rule
-from jobs.door.shapes import Shape, plain
-from jobs.lifecycle import NodeState
-from jobs.models import Allocation, Deed, DeedKind, DrainMode, Event, Node, Scope
+from jobs.api.jobs import MAX_REASON_LENGTH
+from jobs.core import parsing
+from jobs.core.lifecycle import NodeState
+from jobs.models import Allocation, ClusterCommandKind, Deed, DrainMode, Event, Node, TokenScope, clock
+from jobs.rest import pagination, query_params
+from jobs.rest.endpoint import (
+    ActionEndpoint,
+    DetailEndpoint,
+    ListEndpoint,
+    current_row_response,
+    find_or_404,
+    lock_unchanged_row,
+    reject_unknown_params,
+)
+from jobs.rest.errors import InvalidRequestField
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.shapes import ResourceShape, json_value
 
-REASON = readers.needed(readers.text(LONGEST_REASON, lines=True))
+NODE_REASON_READER = parsing.nonempty_reader(parsing.text_reader(MAX_REASON_LENGTH, lines=True))
 
 
-def with_gpus_held(rows: list[Any]) -> None:
+def attach_gpus_held(rows: list[Any]) -> None:
     held = Count("gpu", filter=Q(released_at__isnull=True))
     counts = dict(
         Allocation.objects.filter(node__in=[row.pk for row in rows], released_at__isnull=True)
@@ -38,160 +47,172 @@ def with_gpus_held(rows: list[Any]) -> None:
         row.gpus_held = counts.get(row.pk, 0)
 
 
-class Nodes(Listing):
+class Nodes(ListEndpoint):
     """List nodes."""
 
     tag = "Nodes"
     what = "nodes"
     shape = shapes.NODE
     filters = {
-        "cluster": query.text("cluster__name"),
-        "name": query.text("name", "contains", "startswith"),
-        "state": query.choice("state", list(NodeState)),
-        "gpu_model": query.text("gpu_model"),
-        "rack": query.text("rack"),
-        "leaf": query.text("leaf"),
-        "pod": query.text("pod"),
-        "gpus": query.number("gpus"),
-        "drain_asked": query.truth("drain_asked"),
+        "cluster": query_params.text_filter("cluster__name"),
+        "name": query_params.text_filter("name", "contains", "startswith"),
+        "state": query_params.choice_filter("state", list(NodeState)),
+        "gpu_model": query_params.text_filter("gpu_model"),
+        "rack": query_params.text_filter("rack"),
+        "leaf": query_params.text_filter("leaf"),
+        "pod": query_params.text_filter("pod"),
+        "gpus": query_params.integer_filter("gpus"),
+        "drain_asked": query_params.boolean_filter("drain_asked"),
     }
     orderings = {
-        "cluster": pages.Sort(column="cluster__name"),
-        "name": pages.Sort(column="name"),
-        "since": pages.Sort(column="since", kind=datetime),
-        "id": pages.ID,
+        "cluster": pagination.SortColumn(column="cluster__name"),
+        "name": pagination.SortColumn(column="name"),
+        "since": pagination.SortColumn(column="since", kind=datetime),
+        "id": pagination.SORT_BY_ID,
     }
     ordering = "cluster,name"
-    rules = {"GET": Rule(scope=Scope.READ, says="List nodes", answer=shapes.NODE, many=True)}
+    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="List nodes", answer=shapes.NODE, many=True)}
 
     def rows(self) -> QuerySet[Node]:
         return Node.objects.all()
 
     def complete(self, rows: list[Any], names: list[str]) -> None:
         if "gpus_held" in names:
-            with_gpus_held(rows)
+            attach_gpus_held(rows)
 
 
-def whole_node(cluster: str, name: str) -> Any:
-    node = found(shapes.NODE.load(Node.objects.all(), shapes.NODE.fields), "node", cluster__name=cluster, name=name)
-    with_gpus_held([node])
+def full_node(cluster: str, name: str) -> Any:
+    node = find_or_404(
+        shapes.NODE.load(Node.objects.all(), shapes.NODE.fields), "node", cluster__name=cluster, name=name
+    )
+    attach_gpus_held([node])
     return node
 
 
-class OneNode(Detail):
+class OneNode(DetailEndpoint):
     """One node."""
 
     tag = "Nodes"
     shape = shapes.NODE
-    rules = {"GET": Rule(scope=Scope.READ, says="One node", answer=shapes.NODE, team=True)}
+    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="One node", answer=shapes.NODE, team=True)}
 
     def row(self, cluster: str, name: str) -> Any:
-        return whole_node(cluster, name)
+        return full_node(cluster, name)
 
 
-class NodeVerb(Verb):
+class NodeActionEndpoint(ActionEndpoint):
     tag = "Nodes"
 
     def lock(self, cluster: str, name: str) -> Node:
-        node = locked(self.request, shapes.NODE, lambda: whole_node(cluster, name))
+        node = lock_unchanged_row(self.request, shapes.NODE, lambda: full_node(cluster, name))
         return Node.objects.select_related("cluster").get(pk=node.pk)
 
 
-def _operated(says: str, body: Shape, answer: Shape) -> Rule:
-    return Rule(scope=Scope.OPERATE, says=says, body=body, answer=answer, operator=True, conflicts=True, team=True)
+def _operator_rule(says: str, body: ResourceShape, answer: ResourceShape) -> EndpointRule:
+    return EndpointRule(
+        scope=TokenScope.OPERATE, says=says, body=body, answer=answer, operator=True, conflicts=True, team=True
+    )
 
 
-class DrainNode(NodeVerb):
+class DrainNode(NodeActionEndpoint):
     """Close a node."""
 
     rules = {
-        "POST": _operated(
+        "POST": _operator_rule(
             "Drain a node: no new jobs; running ones finish, or are requeued. A dry run shows which",
-            shapes.DRAIN,
-            shapes.CONSEQUENCES,
+            shapes.DRAIN_BODY,
+            shapes.DRAIN_CONSEQUENCES,
         )
     }
-    takes = {"reason": REASON, "mode": readers.one_of(DrainMode.values), "dry_run": readers.truth}
+    takes = {
+        "reason": NODE_REASON_READER,
+        "mode": parsing.choice_reader(DrainMode.values),
+        "dry_run": parsing.read_bool,
+    }
 
     def work(self, cluster: str, name: str) -> Response:
         asked = self.body(self.takes, "the verb drain")
         if "reason" not in asked:
-            raise BadField("reason", "is missing: operators read it in the list of nodes")
+            raise InvalidRequestField("reason", "is missing: operators read it in the list of nodes")
         node, dry, mode = self.lock(cluster, name), asked.get("dry_run", False), asked.get("mode", DrainMode.FINISH)
         # Looked at before: a preview and a deed are told in the same words
-        said = consequences(node, mode, done=not dry)
+        said = drain_consequences(node, mode, done=not dry)
         if not dry:
             node_actions.drain(node, author=self.author, why=asked["reason"], now=clock.now(), mode=mode)
-            soon(node.cluster_id)
+            request_turn_after_commit(node.cluster_id)
         return Response(said)
 
 
-class ChangeNode(NodeVerb):
+class NodeChangeEndpoint(NodeActionEndpoint):
     """A verb whose answer is the node as it is then."""
 
     verb: ClassVar[str]
     act: ClassVar[Callable[..., None]]
-    takes = {"reason": readers.text(LONGEST_REASON, lines=True)}
+    takes = {"reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True)}
 
     def work(self, cluster: str, name: str) -> Response:
         asked = self.body(self.takes, f"the verb {self.verb}")
         node = self.lock(cluster, name)
         self.act(node, author=self.author, why=asked.get("reason", ""), now=clock.now())
-        soon(node.cluster_id)
-        return as_it_is(shapes.NODE, whole_node(cluster, name))
+        request_turn_after_commit(node.cluster_id)
+        return current_row_response(shapes.NODE, full_node(cluster, name))
 
 
-class ResumeNode(ChangeNode):
+class ResumeNode(NodeChangeEndpoint):
     """Open a node again."""
 
-    rules = {"POST": _operated("Let a node take work again", shapes.WHY, shapes.NODE)}
+    rules = {"POST": _operator_rule("Let a node take work again", shapes.REASON_BODY, shapes.NODE)}
     verb, act = "resume", staticmethod(node_actions.resume)
 
 
-class TestNode(NodeVerb):
+class TestNode(NodeActionEndpoint):
     """Test a node."""
 
     rules = {
-        "GET": Rule(scope=Scope.READ, says="The newest test of a node", answer=shapes.NODE_TEST, team=True),
-        "POST": _operated("Run the cluster's test on a node that is drained and empty", shapes.WHY, shapes.NODE_TEST),
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="The newest test of a node", answer=shapes.NODE_TEST, team=True
+        ),
+        "POST": _operator_rule(
+            "Run the cluster's test on a node that is drained and empty", shapes.REASON_BODY, shapes.NODE_TEST
+        ),
     }
-    takes = {"reason": readers.text(LONGEST_REASON, lines=True)}
+    takes = {"reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True)}
 
     def get(self, request: Any, cluster: str, name: str) -> Response:
-        refuse_unknown(request)
-        node = whole_node(cluster, name)
-        newest = Deed.objects.filter(node=node.pk, kind=DeedKind.TEST).order_by("-pk").first()
+        reject_unknown_params(request)
+        node = full_node(cluster, name)
+        newest = Deed.objects.filter(node=node.pk, kind=ClusterCommandKind.TEST).order_by("-pk").first()
         if newest is None:
             raise NotFound(f"{cluster}/{name} has not been tested.")
-        return Response(_test(newest, f"{cluster}/{name}"))
+        return Response(_node_test_result(newest, f"{cluster}/{name}"))
 
     def work(self, cluster: str, name: str) -> Response:
         asked = self.body(self.takes, "the verb test")
         node = self.lock(cluster, name)
-        deed = node_actions.test(node, author=self.author, why=asked.get("reason", ""))
-        soon(node.cluster_id)
-        return Response(_test(deed, f"{cluster}/{name}"))
+        deed = node_actions.start_node_test(node, author=self.author, why=asked.get("reason", ""))
+        request_turn_after_commit(node.cluster_id)
+        return Response(_node_test_result(deed, f"{cluster}/{name}"))
 
 
-class BurnInNode(ChangeNode):
+class BurnInNode(NodeChangeEndpoint):
     """Bring a repaired node back."""
 
     rules = {
-        "POST": _operated(
+        "POST": _operator_rule(
             "Begin the burn-in of a repaired node: tested for a time, then it returns by itself",
-            shapes.WHY,
+            shapes.REASON_BODY,
             shapes.NODE,
         )
     }
-    verb, act = "burn-in", staticmethod(node_actions.burn_in)
+    verb, act = "burn-in", staticmethod(node_actions.start_burn_in)
 
 
-def _test(deed: Deed, node: str) -> dict[str, Any]:
+def _node_test_result(deed: Deed, node: str) -> dict[str, Any]:
     told = Event.objects.filter(node=deed.node_id, what="node.tested", detail__test=deed.pk).first()
     return {
         "id": deed.pk,
         "node": node,
-        "asked_at": plain(deed.created_at),
+        "asked_at": json_value(deed.created_at),
         "done": deed.done_at is not None,
         "passed": told.detail["passed"] if told else None,
         "outcome": deed.outcome or "It waits for its cluster.",
@@ -199,30 +220,30 @@ def _test(deed: Deed, node: str) -> dict[str, Any]:
     }
 
 
-def consequences(node: Node, mode: str, *, done: bool) -> dict[str, Any]:
+def drain_consequences(node: Node, mode: str, *, done: bool) -> dict[str, Any]:
     """Which jobs a drain touches, in any team: whoever operates clusters sees whose they are, not what they do."""
-    touched = drains.of_drain([node], clock.now())
+    touched = drains.affected_jobs([node], clock.now())
     return {
         "node": f"{node.cluster.name}/{node.name}",
         "done": done,
-        "effect": drains.sentence(touched, mode),
+        "effect": drains.drain_impact_text(touched, mode),
         "running": len(touched),
         "gpus": sum(one.gpus for one in touched),
         "mode": mode,
         "gpu_hours_at_risk": round(sum(one.at_risk for one in touched), 2),
-        "jobs": [held(one) for one in touched],
+        "jobs": [running_job_row(one) for one in touched],
     }
 
 
-def held(one: drains.Touched) -> dict[str, Any]:
+def running_job_row(one: drains.AffectedJob) -> dict[str, Any]:
     return {
         "id": one.job.public_id,
         "team": one.job.team.name,
         "user": one.job.owner_name,
         "gpus": one.gpus,
-        "started_at": plain(one.started_at),
+        "started_at": json_value(one.started_at),
         "preemptible": one.job.preemptible,
         "gpus_in_all": one.job.gpus,
-        "saved_at": plain(one.saved_at),
+        "saved_at": json_value(one.saved_at),
         "gpu_hours_at_risk": one.at_risk,
     }

@@ -2,8 +2,8 @@
 
 Ten thousand attempts come by every few seconds, so a report of heartbeats is one statement and no session or user is
 looked up: the same report twice changes nothing by itself. Who brings an Idempotency-Key all the same is answered as
-everywhere, at a higher price. Under our web server most heartbeats do
-not come this far: `acmeweb.heartbeats` writes many by one statement, and leaves to this endpoint what needs a word.
+everywhere, at a higher price. Under our web server most heartbeats do not reach this endpoint:
+`acmeweb.batching.heartbeats` writes many in one statement and passes on only what needs an individual answer.
 """
 
 from __future__ import annotations
@@ -18,27 +18,38 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.response import Response
 
-from jobs import progress, readers
-from jobs.door.endpoint import Verb
-from jobs.door.errors import BadField
-from jobs.door.once import key_of, of_run, once
-from jobs.door.rights import Rule
-from jobs.door.shapes import Field, Shape, either, many, moment, number, text, texts, truth
-from jobs.journal import Author
-from jobs.models import Attempt, Scope
-from jobs.notation import BadNotation, parse_signal
-from jobs.stack_actions import MAY_ASK
+from jobs.actions import progress
+from jobs.actions.journal import Author
+from jobs.actions.stack_requests import STACK_SIGNALS
+from jobs.core import parsing
+from jobs.core.slurm_notation import BadNotation, parse_signal
+from jobs.models import Attempt, TokenScope
+from jobs.rest.endpoint import ActionEndpoint
+from jobs.rest.errors import InvalidRequestField
+from jobs.rest.idempotency import attempt_request, idempotency_key_of, run_once
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.shapes import (
+    ResourceShape,
+    ShapeField,
+    boolean_field,
+    datetime_field,
+    integer_field,
+    nested_list_field,
+    one_of_field,
+    text_field,
+    text_list_field,
+)
 
-MOST_BEATS = 1000
-MOST_CHECKPOINTS = 100
-MOST = 2**62
-MOST_STALL_S = 86_400
-MOST_RANKS, MOST_TOLD = 20_000, 4
-NOT_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+MAX_HEARTBEATS = 1000
+MAX_CHECKPOINTS = 100
+MAX_COUNT = 2**62
+MAX_STALL_S = 86_400
+MAX_RANKS, MAX_RANK_REPORTS = 20_000, 4
+NON_FINITE_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class AttemptPrincipal:
     """Who reports: an attempt, not a person."""
 
     key: str
@@ -49,272 +60,284 @@ class Run:
         return f"run:{self.key}"
 
 
-class RunToken(BaseAuthentication):
-    def authenticate(self, request: Any) -> tuple[Run, None]:
+class AttemptTokenAuthentication(BaseAuthentication):
+    def authenticate(self, request: Any) -> tuple[AttemptPrincipal, None]:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        key = progress.key_of(token.strip()) if scheme.lower() == "bearer" else None
+        key = progress.run_token_key(token.strip()) if scheme.lower() == "bearer" else None
         if key is None:
             raise AuthenticationFailed("This needs the ACME_PROGRESS_TOKEN of a running attempt.")
-        return Run(key=key), None
+        return AttemptPrincipal(key=key), None
 
     def authenticate_header(self, request: Any) -> str:
         return 'Bearer realm="acme"'
 
 
-def _measure(says: str = "") -> Field:
-    kinds = {"type": "number"}, {"type": "string", "enum": list(NOT_NUMBERS)}
-    return either(*kinds, {"type": "null"}, says=says, required=False)
+def _float_schema(says: str = "") -> ShapeField:
+    kinds = {"type": "number"}, {"type": "string", "enum": list(NON_FINITE_NUMBERS)}
+    return one_of_field(*kinds, {"type": "null"}, says=says, required=False)
 
 
-def _count(says: str = "") -> Field:
-    return number(says, low=0, high=MOST, required=False, nullable=True)
+def _count_schema(says: str = "") -> ShapeField:
+    return integer_field(says, low=0, high=MAX_COUNT, required=False, nullable=True)
 
 
-HEARTBEAT = Shape(
+HEARTBEAT_SHAPE = ResourceShape(
     "Heartbeat",
     {
-        "step": _count(),
-        "tokens": _count("Consumed since the beginning of the training."),
-        "sum_sq": _measure("Of the squared lengths of its sequences, since the beginning: what attention costs."),
-        "loss": _measure("What is no number, JSON has only as text."),
-        "grad_norm": _measure(),
-        "step_time_s": _measure(),
-        "learning_rate": _measure(),
-        "at": moment("When; now, if it is left out, and never later than now.", required=False, nullable=True),
+        "step": _count_schema(),
+        "tokens": _count_schema("Consumed since the beginning of the training."),
+        "sum_sq": _float_schema("Of the squared lengths of its sequences, since the beginning: what attention costs."),
+        "loss": _float_schema("What is no number, JSON has only as text."),
+        "grad_norm": _float_schema(),
+        "step_time_s": _float_schema(),
+        "learning_rate": _float_schema(),
+        "at": datetime_field("When; now, if it is left out, and never later than now.", required=False, nullable=True),
     },
 )
-SAVED = Shape(
+CHECKPOINT_SHAPE = ResourceShape(
     "CheckpointSaved",
     {
-        "path": text(),
-        "step": number(low=0, high=MOST),
-        "saved_at": moment(required=False, nullable=True),
-        "durable": truth("It has reached remote storage.", required=False, nullable=True),
-        "stall_s": Field(
+        "path": text_field(),
+        "step": integer_field(low=0, high=MAX_COUNT),
+        "saved_at": datetime_field(required=False, nullable=True),
+        "durable": boolean_field("It has reached remote storage.", required=False, nullable=True),
+        "stall_s": ShapeField(
             schema={
                 "type": ["number", "null"],
                 "minimum": 0,
-                "maximum": MOST_STALL_S,
+                "maximum": MAX_STALL_S,
                 "description": "Seconds for which saving it held training up.",
             },
             required=False,
         ),
     },
 )
-SECTION = Shape(
+SECTION_SHAPE = ResourceShape(
     "SectionDeclared",
     {
-        "name": text("checkpoint, evaluation, compile …"),
-        "began_at": moment("Tells it from others of its name."),
-        "ended_at": moment("Left out: it goes on.", required=False, nullable=True),
+        "name": text_field("checkpoint, evaluation, compile …"),
+        "began_at": datetime_field("Tells it from others of its name."),
+        "ended_at": datetime_field("Left out: it goes on.", required=False, nullable=True),
     },
 )
-RANKS = Shape(
+RANKS_SHAPE = ResourceShape(
     "RankTimes",
     {
-        "seconds": Field(
-            schema={"type": "array", "maxItems": MOST_RANKS, "items": {"type": "number", "minimum": 0}},
+        "seconds": ShapeField(
+            schema={"type": "array", "maxItems": MAX_RANKS, "items": {"type": "number", "minimum": 0}},
         ),
-        "nodes": texts("Where each of them runs."),
-        "groups": texts("Who does the same work, such as a pipeline's stage; left out: all.", required=False),
+        "nodes": text_list_field("Where each of them runs."),
+        "groups": text_list_field("Who does the same work, such as a pipeline's stage; left out: all.", required=False),
     },
 )
-REPORT = Shape(
+REPORT_SHAPE = ResourceShape(
     "Report",
     {
-        "heartbeats": many(HEARTBEAT, f"At most {MOST_BEATS}.", required=False),
-        "checkpoints": many(SAVED, f"At most {MOST_CHECKPOINTS}.", required=False),
-        "ranks": many(
-            RANKS, f"How long each rank computed in one step, by its number. At most {MOST_TOLD}.", required=False
-        ),
-        "sections": many(
-            SECTION,
-            f"Times in which no step is due, so that none is a hang. At most {MOST_CHECKPOINTS}.",
+        "heartbeats": nested_list_field(HEARTBEAT_SHAPE, f"At most {MAX_HEARTBEATS}.", required=False),
+        "checkpoints": nested_list_field(CHECKPOINT_SHAPE, f"At most {MAX_CHECKPOINTS}.", required=False),
+        "ranks": nested_list_field(
+            RANKS_SHAPE,
+            f"How long each rank computed in one step, by its number. At most {MAX_RANK_REPORTS}.",
             required=False,
         ),
-        "stacks": text("A signal that all its processes answer with their stacks: USR2, B:USR2.", required=False),
+        "sections": nested_list_field(
+            SECTION_SHAPE,
+            f"Times in which no step is due, so that none is a hang. At most {MAX_CHECKPOINTS}.",
+            required=False,
+        ),
+        "stacks": text_field("A signal that all its processes answer with their stacks: USR2, B:USR2.", required=False),
     },
     example={"heartbeats": [{"step": 120, "loss": 2.31, "tokens": 503316480}]},
 )
-TAKEN = Shape(
+REPORT_ACCEPTED = ResourceShape(
     "ReportTaken",
     {
-        "heartbeats": number("That were new."),
-        "checkpoints": number("That were new."),
-        "stop_as": text("What the attempt is asked to become; empty: go on."),
+        "heartbeats": integer_field("That were new."),
+        "checkpoints": integer_field("That were new."),
+        "stop_as": text_field("What the attempt is asked to become; empty: go on."),
     },
 )
 
 
-def measure(name: str, value: Any) -> float:
-    if isinstance(value, str) and value in NOT_NUMBERS:
-        return NOT_NUMBERS[value]
+def read_float(name: str, value: Any) -> float:
+    if isinstance(value, str) and value in NON_FINITE_NUMBERS:
+        return NON_FINITE_NUMBERS[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        readers.bad(name, f"is {readers.kind_of(value)}, not a number, NaN, Infinity or -Infinity")
+        parsing.raise_invalid_field(
+            name, f"is {parsing.json_type_name(value)}, not a number, NaN, Infinity or -Infinity"
+        )
     try:
         return float(value)
     except OverflowError:
-        readers.bad(name, "is larger than any number we keep")
+        parsing.raise_invalid_field(name, "is larger than any number we keep")
 
 
-def stall(name: str, value: Any) -> float:
-    found = measure(name, value)
-    if not 0 <= found <= MOST_STALL_S:
-        readers.bad(name, f"{found:g} is not between 0 and {MOST_STALL_S} seconds")
+def read_stall_seconds(name: str, value: Any) -> float:
+    found = read_float(name, value)
+    if not 0 <= found <= MAX_STALL_S:
+        parsing.raise_invalid_field(name, f"{found:g} is not between 0 and {MAX_STALL_S} seconds")
     return found
 
 
-COUNT = readers.whole(0, MOST)
-BEAT = {
-    "step": COUNT,
-    "tokens": COUNT,
-    "sum_sq": measure,
-    "loss": measure,
-    "grad_norm": measure,
-    "step_time_s": measure,
-    "learning_rate": measure,
-    "at": readers.moment,
+READ_COUNT = parsing.integer_reader(0, MAX_COUNT)
+HEARTBEAT_READERS = {
+    "step": READ_COUNT,
+    "tokens": READ_COUNT,
+    "sum_sq": read_float,
+    "loss": read_float,
+    "grad_norm": read_float,
+    "step_time_s": read_float,
+    "learning_rate": read_float,
+    "at": parsing.read_timestamp,
 }
-CHECKPOINT = {
-    "path": readers.needed(readers.text(500)),
-    "step": COUNT,
-    "saved_at": readers.moment,
-    "durable": readers.truth,
-    "stall_s": stall,
+CHECKPOINT_READERS = {
+    "path": parsing.nonempty_reader(parsing.text_reader(500)),
+    "step": READ_COUNT,
+    "saved_at": parsing.read_timestamp,
+    "durable": parsing.read_bool,
+    "stall_s": read_stall_seconds,
 }
-SECTIONS = {
-    "name": readers.needed(readers.text(40)),
-    "began_at": readers.moment,
-    "ended_at": readers.moment,
+SECTION_READERS = {
+    "name": parsing.nonempty_reader(parsing.text_reader(40)),
+    "began_at": parsing.read_timestamp,
+    "ended_at": parsing.read_timestamp,
 }
 
 
-def seconds(name: str, value: Any) -> float:
-    found = measure(name, value)
+def read_step_seconds(name: str, value: Any) -> float:
+    found = read_float(name, value)
     if not 0 <= found < math.inf:
-        readers.bad(name, f"{found:g} is no time that a step can take")
+        parsing.raise_invalid_field(name, f"{found:g} is no time that a step can take")
     return found
 
 
-RANK_TIMES = {
-    "seconds": readers.list_of(seconds, MOST_RANKS),
-    "nodes": readers.list_of(readers.text(64), MOST_RANKS),
-    "groups": readers.list_of(readers.text(40), MOST_RANKS),
+RANK_READERS = {
+    "seconds": parsing.list_reader(read_step_seconds, MAX_RANKS),
+    "nodes": parsing.list_reader(parsing.text_reader(64), MAX_RANKS),
+    "groups": parsing.list_reader(parsing.text_reader(40), MAX_RANKS),
 }
 
 
-def stacks(name: str, value: Any) -> str:
-    said = readers.text(12)(name, value)
+def read_stack_signal(name: str, value: Any) -> str:
+    said = parsing.text_reader(12)(name, value)
     try:
         ask = parse_signal(said) if said else None
     except BadNotation as error:
-        readers.bad(name, str(error))
-    if ask and ask.signal not in MAY_ASK:
-        readers.bad(name, f"{ask.signal} is none of {', '.join(sorted(MAY_ASK))}")
+        parsing.raise_invalid_field(name, str(error))
+    if ask and ask.signal not in STACK_SIGNALS:
+        parsing.raise_invalid_field(name, f"{ask.signal} is none of {', '.join(sorted(STACK_SIGNALS))}")
     return ask.text if ask else ""
 
 
-TAKES = {
-    "heartbeats": readers.list_of(readers.an_object, MOST_BEATS),
-    "checkpoints": readers.list_of(readers.an_object, MOST_CHECKPOINTS),
-    "ranks": readers.list_of(readers.an_object, MOST_TOLD),
-    "sections": readers.list_of(readers.an_object, MOST_CHECKPOINTS),
-    "stacks": stacks,
+REPORT_READERS = {
+    "heartbeats": parsing.list_reader(parsing.read_object, MAX_HEARTBEATS),
+    "checkpoints": parsing.list_reader(parsing.read_object, MAX_CHECKPOINTS),
+    "ranks": parsing.list_reader(parsing.read_object, MAX_RANK_REPORTS),
+    "sections": parsing.list_reader(parsing.read_object, MAX_CHECKPOINTS),
+    "stacks": read_stack_signal,
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class ProgressReport:
     beats: list[dict[str, Any]]
-    saved: list[progress.Saved]
-    declared: list[progress.Declared]
-    ranks: list[progress.Ranks]
+    saved: list[progress.CheckpointReport]
+    declared: list[progress.SectionReport]
+    ranks: list[progress.RankTimesReport]
     stacks: str | None = None
 
     @property
-    def is_beats_alone(self) -> bool:
+    def only_heartbeats(self) -> bool:
         return not (self.saved or self.declared or self.ranks) and self.stacks is None
 
 
-def read_report(asked: dict[str, Any]) -> Report:
-    found = readers.read_all(asked, TAKES, "a report")
-    return Report(
-        beats=[_read("heartbeats", index, one, BEAT) for index, one in enumerate(found.get("heartbeats", ()))],
-        saved=[_checkpoint(index, one) for index, one in enumerate(found.get("checkpoints", ()))],
-        declared=[_section(index, one) for index, one in enumerate(found.get("sections", ()))],
-        ranks=[_ranks(index, one) for index, one in enumerate(found.get("ranks", ()))],
+def parse_report(asked: dict[str, Any]) -> ProgressReport:
+    found = parsing.read_fields(asked, REPORT_READERS, "a report")
+    return ProgressReport(
+        beats=[
+            _read_item("heartbeats", index, one, HEARTBEAT_READERS)
+            for index, one in enumerate(found.get("heartbeats", ()))
+        ],
+        saved=[_read_checkpoint(index, one) for index, one in enumerate(found.get("checkpoints", ()))],
+        declared=[_read_section(index, one) for index, one in enumerate(found.get("sections", ()))],
+        ranks=[_read_rank_times(index, one) for index, one in enumerate(found.get("ranks", ()))],
         stacks=found.get("stacks"),
     )
 
 
-class Progress(Verb):
+class ReportProgress(ActionEndpoint):
     """A job's own report."""
 
     tag = "Progress"
     own_credentials = True
-    authentication_classes = [RunToken]
+    authentication_classes = [AttemptTokenAuthentication]
     rules = {
-        "POST": Rule(
-            scope=Scope.READ, says="Heartbeats and checkpoints of a running attempt", body=REPORT, answer=TAKEN
+        "POST": EndpointRule(
+            scope=TokenScope.READ,
+            says="Heartbeats and checkpoints of a running attempt",
+            body=REPORT_SHAPE,
+            answer=REPORT_ACCEPTED,
         )
     }
 
     def kept(self, work: Callable[[], Response]) -> Response:
-        if key_of(self.request) is None:
+        if idempotency_key_of(self.request) is None:
             return work()
         run = self.request.user.key
         owner = Attempt.objects.filter(key=run, job__user__isnull=False).values_list("job__user", flat=True).first()
         if owner is None:
             raise AuthenticationFailed("There is no attempt of this token.")
-        return once(self.request, work, of_run(self.request, run, owner))
+        return run_once(self.request, work, attempt_request(self.request, run, owner))
 
     def work(self) -> Response:
-        report = read_report(self.object())
+        report = parse_report(self.object())
         request, key = self.request, self.request.user.key
-        if report.is_beats_alone:
-            return Response(self._living(progress.note(key, report.beats)).shown())
+        if report.only_heartbeats:
+            return Response(self._require_live(progress.record_attempt_heartbeats(key, report.beats)).shown())
         author = Author(by=key, request_id=request.acme_id, source=request.META.get("REMOTE_ADDR") or None)
         with transaction.atomic():
-            noted = self._living(progress.note(key, report.beats))
-            progress.declare_sections(noted, report.declared)
-            progress.keep_ranks(noted, report.ranks)
-            progress.note_stacks(noted, report.stacks)
-            news = progress.save_checkpoints(noted, report.saved, author) if report.saved else 0
+            noted = self._require_live(progress.record_attempt_heartbeats(key, report.beats))
+            progress.record_sections(noted, report.declared)
+            progress.record_rank_times(noted, report.ranks)
+            progress.set_stacks_signal(noted, report.stacks)
+            news = progress.record_checkpoints(noted, report.saved, author) if report.saved else 0
         return Response(noted.shown(checkpoints=news))
 
-    def _living(self, noted: progress.Noted | None) -> progress.Noted:
+    def _require_live(self, noted: progress.HeartbeatResult | None) -> progress.HeartbeatResult:
         if noted is None:
             raise AuthenticationFailed("The attempt of this token has ended.")
         return noted
 
 
-def _read(field: str, index: int, one: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+def _read_item(field: str, index: int, one: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
     try:
-        return readers.read_all(one, table, "it")
-    except readers.BadSpec as error:
-        raise BadField(field, f"number {index}: {error.field}: {error.why}") from None
+        return parsing.read_fields(one, table, "it")
+    except parsing.InvalidField as error:
+        raise InvalidRequestField(field, f"number {index}: {error.field}: {error.why}") from None
 
 
-def _checkpoint(index: int, one: dict[str, Any]) -> progress.Saved:
-    found = _read("checkpoints", index, one, CHECKPOINT)
+def _read_checkpoint(index: int, one: dict[str, Any]) -> progress.CheckpointReport:
+    found = _read_item("checkpoints", index, one, CHECKPOINT_READERS)
     for name in ("path", "step"):
         if name not in found:
-            raise BadField("checkpoints", f"number {index}: {name}: is missing")
-    return progress.Saved(**found)
+            raise InvalidRequestField("checkpoints", f"number {index}: {name}: is missing")
+    return progress.CheckpointReport(**found)
 
 
-def _section(index: int, one: dict[str, Any]) -> progress.Declared:
-    found = _read("sections", index, one, SECTIONS)
+def _read_section(index: int, one: dict[str, Any]) -> progress.SectionReport:
+    found = _read_item("sections", index, one, SECTION_READERS)
     for name in ("name", "began_at"):
         if name not in found:
-            raise BadField("sections", f"number {index}: {name}: is missing")
-    return progress.Declared(**found)
+            raise InvalidRequestField("sections", f"number {index}: {name}: is missing")
+    return progress.SectionReport(**found)
 
 
-def _ranks(index: int, one: dict[str, Any]) -> progress.Ranks:
-    found = _read("ranks", index, one, RANK_TIMES)
+def _read_rank_times(index: int, one: dict[str, Any]) -> progress.RankTimesReport:
+    found = _read_item("ranks", index, one, RANK_READERS)
     ranks = len(found.get("seconds", ()))
     for name in ("nodes", "groups"):
         if len(found.get(name, ())) != ranks and (name == "nodes" or name in found):
-            raise BadField("ranks", f"number {index}: {name}: there are {len(found.get(name, ()))} for {ranks} ranks")
-    return progress.Ranks(**{"seconds": (), "nodes": (), **found})
+            raise InvalidRequestField(
+                "ranks", f"number {index}: {name}: there are {len(found.get(name, ()))} for {ranks} ranks"
+            )
+    return progress.RankTimesReport(**{"seconds": (), "nodes": (), **found})

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs import verbs
-from jobs.door.shapes import (
-    Field,
-    Shape,
-    anything,
-    at,
-    either,
-    many,
-    measure,
-    moment,
-    names,
-    number,
-    seconds,
-    text,
-    texts,
-    truth,
+from jobs.actions import job_verbs
+from jobs.core.lifecycle import STATE_CODES, JobKind, NodeState, State, state_title
+from jobs.core.masking import mask_secrets, mask_text
+from jobs.core.spec import MAX_PRIORITY
+from jobs.models import Attempt, ClusterMode, DrainMode, HoldKind, Job, RepairStage, TeamRole, TokenScope
+from jobs.models.cluster import DRIVE_EXPLANATION, SubmitIdentity
+from jobs.rest.shapes import (
+    ResourceShape,
+    ShapeField,
+    attribute_path,
+    boolean_field,
+    datetime_field,
+    integer_field,
+    nested_list_field,
+    number_field,
+    object_field,
+    one_of_field,
+    seconds_field,
+    text_field,
+    text_list_field,
+    text_map_field,
 )
-from jobs.lifecycle import CODES, Kind, NodeState, State, title
-from jobs.masking import masked, masked_text
-from jobs.models import Attempt, Care, DrainMode, Hold, Job, Mode, Role, Scope
-from jobs.models.cluster import DRIVE_MEANS, SubmitAs
-from jobs.spec import HIGHEST_PRIORITY
 
-ID = text("Short public id that sorts by time; an array's task is written ID_INDEX.")
+JOB_ID_FIELD = text_field("Short public id that sorts by time; an array's task is written ID_INDEX.")
 DURATION = {"type": ["integer", "string"], "description": "Seconds, or D-HH:MM:SS, HH:MM:SS, MM."}
 STATES = list(State)
 
@@ -37,291 +37,309 @@ def exit_text(row: Any) -> str:
     return "" if row.exit_code is None and row.signal is None else f"{row.exit_code or 0}:{row.signal or 0}"
 
 
-def title_of(job: Job) -> str:
-    return str(title(State(job.state), job.flags))
+def job_title(job: Job) -> str:
+    return str(state_title(State(job.state), job.flags))
 
 
-def _latest(name: str) -> Any:
+def _latest_attempt_field(name: str) -> Any:
     """Of the newest attempt, which `with_latest_attempt` has hung on the job."""
 
-    def read(job: Any) -> Any:
+    def read_latest(job: Any) -> Any:
         attempt: Attempt | None = job.latest_attempt
         return getattr(attempt, name) if attempt else ""
 
-    return read
+    return read_latest
 
 
-OF_LATEST_ATTEMPT = frozenset({"nodelist", "backend_id"})  # fetched for a whole page at once
+LATEST_ATTEMPT_FIELDS = frozenset({"nodelist", "backend_id"})  # fetched for a whole page at once
 
-JOB = Shape(
+JOB = ResourceShape(
     "Job",
     {
-        "id": text(ID.schema["description"], get=at("public_id"), needs=("public_id",)),
-        "cluster": text(get=at("cluster.name"), needs=("cluster__name",)),
-        "team": text(get=at("team.name"), needs=("team__name",)),
-        "user": text(get=at("user.username"), needs=("user__username",)),
-        "foreign_user": text("Who submitted it to the cluster, where it was not Acme; empty for Acme's own jobs."),
-        "name": text(),
-        "kind": text(choices=Kind),
-        "state": text("Slurm's base state.", choices=STATES),
-        "flags": texts("What goes on around the state: CONFIGURING, SIGNALING, REQUEUE_HOLD …"),
-        "title": text("The one word for state and flags, as squeue shows it.", get=title_of, needs=("state", "flags")),
-        "code": text("The title's short code: PD, R, CG …", get=lambda j: CODES[title_of(j)], needs=("state", "flags")),
-        "reason": text("Slurm's word for why it waits."),
-        "why": text("The same as a sentence."),
-        "hold": text("Who holds it.", choices=Hold.values),
-        "priority": number(),
-        "preemptible": truth(),
-        "nodes": number(),
-        "gpus_per_node": number(),
-        "gpus": number("All of them together.", needs=("nodes", "gpus_per_node")),
-        "cpus_per_node": number(),
-        "memory_per_node": number("MiB.", get=at("memory_per_node_mb"), needs=("memory_per_node_mb",)),
-        "gpu_model": text(),
-        "nic_type": text(),
-        "time_limit": seconds("Seconds; null: UNLIMITED.", nullable=True),
-        "submitted_at": moment(),
-        "begin_at": moment("Not before.", nullable=True),
-        "started_at": moment(nullable=True),
-        "ended_at": moment(nullable=True),
-        "exit_code": number(nullable=True),
-        "signal": number(nullable=True),
-        "exit": text("code:signal; empty before the end.", get=exit_text, needs=("exit_code", "signal")),
-        "requeues": number("Spent of the budget."),
-        "requeue_limit": number(),
-        "array_id": text("The array it is a task of."),
-        "array_index": number(nullable=True),
-        "array_limit": number("Tasks of the array that may run at once.", nullable=True),
-        "nodelist": text("Of the newest attempt.", get=_latest("nodelist"), needs=()),
-        "backend_id": text("The cluster's own id of it.", get=_latest("backend_id"), needs=()),
-        "labels": names("Secrets are masked.", get=lambda job: masked(job.labels), needs=("labels",)),
-        "comment": text(
-            "Secrets are masked.", get=lambda job: masked_text(job.comment), needs=("comment",), listed=False
+        "id": text_field(JOB_ID_FIELD.schema["description"], get=attribute_path("public_id"), needs=("public_id",)),
+        "cluster": text_field(get=attribute_path("cluster.name"), needs=("cluster__name",)),
+        "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
+        "user": text_field(get=attribute_path("user.username"), needs=("user__username",)),
+        "foreign_user": text_field(
+            "Who submitted it to the cluster, where it was not Acme; empty for Acme's own jobs."
         ),
-        "command": text(get=lambda job: masked_text(job.command), needs=("command",), listed=False),
-        "workdir": text(listed=False),
-        "environment": names(
+        "name": text_field(),
+        "kind": text_field(choices=JobKind),
+        "state": text_field("Slurm's base state.", choices=STATES),
+        "flags": text_list_field("What goes on around the state: CONFIGURING, SIGNALING, REQUEUE_HOLD …"),
+        "title": text_field(
+            "The one word for state and flags, as squeue shows it.", get=job_title, needs=("state", "flags")
+        ),
+        "code": text_field(
+            "The title's short code: PD, R, CG …", get=lambda j: STATE_CODES[job_title(j)], needs=("state", "flags")
+        ),
+        "reason": text_field("Slurm's word for why it waits."),
+        "why": text_field("The same as a sentence."),
+        "hold": text_field("Who holds it.", choices=HoldKind.values),
+        "priority": integer_field(),
+        "preemptible": boolean_field(),
+        "nodes": integer_field(),
+        "gpus_per_node": integer_field(),
+        "gpus": integer_field("All of them together.", needs=("nodes", "gpus_per_node")),
+        "cpus_per_node": integer_field(),
+        "memory_per_node": integer_field(
+            "MiB.", get=attribute_path("memory_per_node_mb"), needs=("memory_per_node_mb",)
+        ),
+        "gpu_model": text_field(),
+        "nic_type": text_field(),
+        "time_limit": seconds_field("Seconds; null: UNLIMITED.", nullable=True),
+        "submitted_at": datetime_field(),
+        "begin_at": datetime_field("Not before.", nullable=True),
+        "started_at": datetime_field(nullable=True),
+        "ended_at": datetime_field(nullable=True),
+        "exit_code": integer_field(nullable=True),
+        "signal": integer_field(nullable=True),
+        "exit": text_field("code:signal; empty before the end.", get=exit_text, needs=("exit_code", "signal")),
+        "requeues": integer_field("Spent of the budget."),
+        "requeue_limit": integer_field(),
+        "array_id": text_field("The array it is a task of."),
+        "array_index": integer_field(nullable=True),
+        "array_limit": integer_field("Tasks of the array that may run at once.", nullable=True),
+        "nodelist": text_field("Of the newest attempt.", get=_latest_attempt_field("nodelist"), needs=()),
+        "backend_id": text_field("The cluster's own id of it.", get=_latest_attempt_field("backend_id"), needs=()),
+        "labels": text_map_field("Secrets are masked.", get=lambda job: mask_secrets(job.labels), needs=("labels",)),
+        "comment": text_field(
+            "Secrets are masked.", get=lambda job: mask_text(job.comment), needs=("comment",), in_lists=False
+        ),
+        "command": text_field(get=lambda job: mask_text(job.command), needs=("command",), in_lists=False),
+        "workdir": text_field(in_lists=False),
+        "environment": text_map_field(
             "Secrets are masked, by the variable's name or by what its value looks like.",
-            get=lambda job: masked(job.environment),
+            get=lambda job: mask_secrets(job.environment),
             needs=("environment",),
-            listed=False,
+            in_lists=False,
         ),
-        "checkpoint_dir": text(listed=False),
-        "checkpoint_interval": seconds(nullable=True, listed=False),
-        "checkpoint_signal": text(listed=False),
-        "dependencies": texts(
+        "checkpoint_dir": text_field(in_lists=False),
+        "checkpoint_interval": seconds_field(nullable=True, in_lists=False),
+        "checkpoint_signal": text_field(in_lists=False),
+        "dependencies": text_list_field(
             "afterok:ID …",
             get=lambda job: [f"{one.after}:{one.on.public_id}" for one in job.dependencies.all()],
             needs=(),
             joins=("dependencies__on",),
-            listed=False,
+            in_lists=False,
         ),
     },
 )
 
-ATTEMPT = Shape(
+ATTEMPT = ResourceShape(
     "Attempt",
     {
-        "id": text("The id that the cluster keeps too.", get=at("key"), needs=("key",)),
-        "number": number(),
-        "state": text(choices=STATES),
-        "title": text(
+        "id": text_field("The id that the cluster keeps too.", get=attribute_path("key"), needs=("key",)),
+        "number": integer_field(),
+        "state": text_field(choices=STATES),
+        "title": text_field(
             "CONFIGURING until the cluster runs it.",
             get=lambda one: one.badge.label,
             needs=("state", "confirmed_at"),
         ),
-        "backend_id": text("The cluster's own id of it."),
-        "nodelist": text(),
-        "promised_at": moment("When it was given its GPUs."),
-        "started_at": moment(
-            "When the cluster began it.", get=at("confirmed_at"), needs=("confirmed_at",), nullable=True
+        "backend_id": text_field("The cluster's own id of it."),
+        "nodelist": text_field(),
+        "promised_at": datetime_field("When it was given its GPUs."),
+        "started_at": datetime_field(
+            "When the cluster began it.", get=attribute_path("confirmed_at"), needs=("confirmed_at",), nullable=True
         ),
-        "ended_at": moment(nullable=True),
-        "exit_code": number(nullable=True),
-        "signal": number(nullable=True),
-        "exit": text("code:signal; empty before the end.", get=exit_text, needs=("exit_code", "signal")),
-        "reason": text(),
-        "stop_as": text("What it was asked to become."),
-        "stop_why": text(),
+        "ended_at": datetime_field(nullable=True),
+        "exit_code": integer_field(nullable=True),
+        "signal": integer_field(nullable=True),
+        "exit": text_field("code:signal; empty before the end.", get=exit_text, needs=("exit_code", "signal")),
+        "reason": text_field(),
+        "stop_as": text_field("What it was asked to become."),
+        "stop_why": text_field(),
     },
 )
 
-EVENT = Shape(
+EVENT = ResourceShape(
     "Event",
     {
-        "id": number(),
-        "at": moment(),
-        "what": text("job.submitted, job.moved, node.drained …"),
-        "by": text("A user's name, or the loop that did it."),
-        "source": text("Where the request came from.", nullable=True),
-        "request_id": text("The X-Request-ID of the answer to the request that caused it."),
-        "attempt": text(get=at("attempt.key"), needs=("attempt__key",), nullable=True),
-        "from_state": text(),
-        "to_state": text(),
-        "why": text(),
-        "detail": anything(),
+        "id": integer_field(),
+        "at": datetime_field(),
+        "what": text_field("job.submitted, job.moved, node.drained …"),
+        "by": text_field("A user's name, or the loop that did it."),
+        "source": text_field("Where the request came from.", nullable=True),
+        "request_id": text_field("The X-Request-ID of the answer to the request that caused it."),
+        "attempt": text_field(get=attribute_path("attempt.key"), needs=("attempt__key",), nullable=True),
+        "from_state": text_field(),
+        "to_state": text_field(),
+        "why": text_field(),
+        "detail": object_field(),
     },
 )
 
-DEPENDENCY = Shape(
+DEPENDENCY = ResourceShape(
     "WaitsFor",
     {
-        "id": text(get=at("on.public_id")),
-        "after": text(choices=("afterok", "afterany", "afternotok")),
-        "state": text(get=at("on.state"), choices=STATES),
+        "id": text_field(get=attribute_path("on.public_id")),
+        "after": text_field(choices=("afterok", "afterany", "afternotok")),
+        "state": text_field(get=attribute_path("on.state"), choices=STATES),
     },
 )
 
-NODE = Shape(
+NODE = ResourceShape(
     "Node",
     {
-        "id": text(
+        "id": text_field(
             "CLUSTER/NAME.", get=lambda node: f"{node.cluster.name}/{node.name}", needs=("cluster__name", "name")
         ),
-        "cluster": text(get=at("cluster.name"), needs=("cluster__name",)),
-        "name": text(),
-        "state": text(choices=NodeState),
-        "flags": texts(get=at("all_flags"), needs=("flags", "drain_asked")),
-        "title": text("One word for state and flags.", get=at("badge.label"), needs=("state", "flags", "drain_asked")),
-        "code": text("sinfo's word: idle, mix, drng …", get=at("badge.code"), needs=("state", "flags", "drain_asked")),
-        "takes_work": truth(needs=("state", "flags", "drain_asked")),
-        "gpus": number(),
-        "gpus_held": number("Held by jobs now.", get=lambda node: node.gpus_held, needs=()),
-        "gpu_model": text(),
-        "cpus": number(),
-        "memory": number("MiB.", get=at("memory_mb"), needs=("memory_mb",)),
-        "rack": text(),
-        "leaf": text("Leaf switch."),
-        "pod": text(),
-        "nic_type": text(),
-        "nic_count": number(),
-        "reason": text("Why it is closed."),
-        "reason_by": text(),
-        "reason_at": moment(nullable=True),
-        "care": text("Where it is on its way back: repair, burn-in; empty: nowhere.", choices=Care.values),
-        "care_until": moment("When its burn-in is over.", nullable=True),
-        "since": moment("In this state since."),
-        "seen_at": moment("When its cluster last spoke of it.", nullable=True),
+        "cluster": text_field(get=attribute_path("cluster.name"), needs=("cluster__name",)),
+        "name": text_field(),
+        "state": text_field(choices=NodeState),
+        "flags": text_list_field(get=attribute_path("all_flags"), needs=("flags", "drain_asked")),
+        "title": text_field(
+            "One word for state and flags.", get=attribute_path("badge.label"), needs=("state", "flags", "drain_asked")
+        ),
+        "code": text_field(
+            "sinfo's word: idle, mix, drng …", get=attribute_path("badge.code"), needs=("state", "flags", "drain_asked")
+        ),
+        "takes_work": boolean_field(needs=("state", "flags", "drain_asked")),
+        "gpus": integer_field(),
+        "gpus_held": integer_field("Held by jobs now.", get=lambda node: node.gpus_held, needs=()),
+        "gpu_model": text_field(),
+        "cpus": integer_field(),
+        "memory": integer_field("MiB.", get=attribute_path("memory_mb"), needs=("memory_mb",)),
+        "rack": text_field(),
+        "leaf": text_field("Leaf switch."),
+        "pod": text_field(),
+        "nic_type": text_field(),
+        "nic_count": integer_field(),
+        "reason": text_field("Why it is closed."),
+        "reason_by": text_field(),
+        "reason_at": datetime_field(nullable=True),
+        "care": text_field("Where it is on its way back: repair, burn-in; empty: nowhere.", choices=RepairStage.values),
+        "care_until": datetime_field("When its burn-in is over.", nullable=True),
+        "since": datetime_field("In this state since."),
+        "seen_at": datetime_field("When its cluster last spoke of it.", nullable=True),
     },
 )
 
-HELD = Shape(
+RUNNING_JOB = ResourceShape(
     "HeldBy",
     {
-        "id": text("Of the job."),
-        "team": text(),
-        "user": text(),
-        "gpus": number("On this node."),
-        "started_at": moment(nullable=True),
-        "preemptible": truth(),
-        "gpus_in_all": number("Of the whole job, on all its nodes."),
-        "saved_at": moment("Its newest checkpoint in remote storage.", nullable=True),
-        "gpu_hours_at_risk": measure("Of the whole job, since it last saved its work."),
+        "id": text_field("Of the job."),
+        "team": text_field(),
+        "user": text_field(),
+        "gpus": integer_field("On this node."),
+        "started_at": datetime_field(nullable=True),
+        "preemptible": boolean_field(),
+        "gpus_in_all": integer_field("Of the whole job, on all its nodes."),
+        "saved_at": datetime_field("Its newest checkpoint in remote storage.", nullable=True),
+        "gpu_hours_at_risk": number_field("Of the whole job, since it last saved its work."),
     },
 )
 
-CONSEQUENCES = Shape(
+DRAIN_CONSEQUENCES = ResourceShape(
     "Consequences",
     {
-        "node": text("CLUSTER/NAME."),
-        "done": truth("False for a dry run."),
-        "effect": text("What happens, as a sentence."),
-        "running": number("Jobs on the node."),
-        "gpus": number("GPUs of the node that they hold."),
-        "mode": text(choices=DrainMode.values),
-        "gpu_hours_at_risk": measure("Of all of them; lost when they are sent away now."),
-        "jobs": many(HELD),
+        "node": text_field("CLUSTER/NAME."),
+        "done": boolean_field("False for a dry run."),
+        "effect": text_field("What happens, as a sentence."),
+        "running": integer_field("Jobs on the node."),
+        "gpus": integer_field("GPUs of the node that they hold."),
+        "mode": text_field(choices=DrainMode.values),
+        "gpu_hours_at_risk": number_field("Of all of them; lost when they are sent away now."),
+        "jobs": nested_list_field(RUNNING_JOB),
     },
 )
 
-CLUSTER = Shape(
+CLUSTER = ResourceShape(
     "Cluster",
     {
-        "id": text(get=at("name"), needs=("name",)),
-        "name": text(),
-        "title": text(),
-        "mode": text("How far Acme goes on it.", choices=Mode.values),
-        "policy": text(),
-        "gpu_hour_price": measure("In the currency that the server is set to.", nullable=True),
-        "product": text(),
-        "heard_at": moment("When it last answered.", nullable=True, observed=True),
-        "trouble": text("Why its last scheduling turn failed; empty when it succeeded.", observed=True),
-        "unreadable_count": number("Rows of its last answer that could not be read.", observed=True),
-        "unreadable_rows": text("Which rows these are, and why. Nothing is concluded about them.", observed=True),
+        "id": text_field(get=attribute_path("name"), needs=("name",)),
+        "name": text_field(),
+        "title": text_field(),
+        "mode": text_field("How far Acme goes on it.", choices=ClusterMode.values),
+        "policy": text_field(),
+        "gpu_hour_price": number_field("In the currency that the server is set to.", nullable=True),
+        "product": text_field(),
+        "heard_at": datetime_field("When it last answered.", nullable=True, observed=True),
+        "trouble": text_field("Why its last scheduling turn failed; empty when it succeeded.", observed=True),
+        "unreadable_count": integer_field("Rows of its last answer that could not be read.", observed=True),
+        "unreadable_rows": text_field("Which rows these are, and why. Nothing is concluded about them.", observed=True),
     },
 )
 
-MODE_SAYS = f"observe: watch; advise: propose starts; drive: decide what runs where. In drive: {DRIVE_MEANS}"
+MODE_HELP = f"observe: watch; advise: propose starts; drive: decide what runs where. In drive: {DRIVE_EXPLANATION}"
 
 
-SUBMIT_AS_SAYS = (
+SUBMIT_AS_HELP = (
     "The user that jobs run as on the cluster. service: the user of Acme's token, for everybody, so that people and"
     " teams are not isolated there; user_header: the person who submitted, named to a token that may act for others;"
     " user_tokens: the person who submitted, by a token of their own."
 )
 
 
-def _connection(name: str, says: str) -> Field:
+def _connection_field(name: str, says: str) -> ShapeField:
     """Null for callers who neither operate nor configure clusters; `places.cluster_row` knows which are which."""
-    return text(
+    return text_field(
         says, nullable=True, get=lambda row: getattr(row, name) if row.shows_connection else None, needs=(name,)
     )
 
 
-CLUSTER_DETAIL = Shape(
+CLUSTER_DETAIL = ResourceShape(
     "ClusterDetail",
     {
         **CLUSTER.fields,
-        "address": _connection(
+        "address": _connection_field(
             "address", "Of its slurmrestd. Null, as the next ones, without a permission on clusters."
         ),
-        "api_user": _connection("api_user", "Sent as X-SLURM-USER-NAME."),
-        "token_file": _connection("token_file", "Path to the file with the JWT; the token itself is never shown."),
-        "submit_as": text(SUBMIT_AS_SAYS, choices=SubmitAs.values),
-        "user_token_directory": _connection("user_token_directory", "For user_tokens: one token file for each user."),
-        "metrics_address": _connection("metrics_address", "GPU telemetry in DCGM exporter format."),
-        "log_root": _connection("log_root", "Shared directory that job logs are written to."),
-        "checkpoint_root": _connection("checkpoint_root", "Shared directory beneath which jobs keep checkpoints."),
-        "checkpoint_signal": text("Asks jobs to save a checkpoint before they are stopped; empty: never."),
-        "burn_in_minutes": number("How long a repaired node is tested before it accepts jobs.", low=0),
-        "is_bundled": truth("Started by Acme itself, which also sets how it is reached."),
+        "api_user": _connection_field("api_user", "Sent as X-SLURM-USER-NAME."),
+        "token_file": _connection_field(
+            "token_file", "Path to the file with the JWT; the token itself is never shown."
+        ),
+        "submit_as": text_field(SUBMIT_AS_HELP, choices=SubmitIdentity.values),
+        "user_token_directory": _connection_field(
+            "user_token_directory", "For user_tokens: one token file for each user."
+        ),
+        "metrics_address": _connection_field("metrics_address", "GPU telemetry in DCGM exporter format."),
+        "log_root": _connection_field("log_root", "Shared directory that job logs are written to."),
+        "checkpoint_root": _connection_field(
+            "checkpoint_root", "Shared directory beneath which jobs keep checkpoints."
+        ),
+        "checkpoint_signal": text_field("Asks jobs to save a checkpoint before they are stopped; empty: never."),
+        "burn_in_minutes": integer_field("How long a repaired node is tested before it accepts jobs.", low=0),
+        "is_bundled": boolean_field("Started by Acme itself, which also sets how it is reached."),
     },
 )
 CLUSTER_CHANGES = {
-    "title": text(required=False),
-    "address": text(
+    "title": text_field(required=False),
+    "address": text_field(
         "http://host:6820 or unix:///run/slurmrestd.sock. With a new address name token_file again: the token is sent"
         " there from then on.",
         required=False,
     ),
-    "api_user": text("Sent as X-SLURM-USER-NAME.", required=False),
-    "token_file": text(
+    "api_user": text_field("Sent as X-SLURM-USER-NAME.", required=False),
+    "token_file": text_field(
         "Path to a file containing the JWT, beneath a directory of ACME_TOKEN_DIRS on the server.", required=False
     ),
-    "submit_as": text(SUBMIT_AS_SAYS, choices=SubmitAs.values, required=False),
-    "user_token_directory": text(
+    "submit_as": text_field(SUBMIT_AS_HELP, choices=SubmitIdentity.values, required=False),
+    "user_token_directory": text_field(
         "For user_tokens: a directory beneath ACME_TOKEN_DIRS with one token file for each user, named as the user.",
         required=False,
     ),
-    "metrics_address": text("GPU telemetry in DCGM exporter format.", required=False),
-    "log_root": text("Shared directory that job logs are written to, as the server sees it.", required=False),
-    "checkpoint_root": text("Shared directory beneath which jobs keep checkpoints.", required=False),
-    "mode": text(MODE_SAYS, choices=Mode.values, required=False),
-    "checkpoint_signal": text("[B:]USR1[@seconds], as for sbatch --signal; empty: never.", required=False),
-    "burn_in_minutes": number("How long a repaired node is tested.", low=0, high=10_080, required=False),
-    "gpu_hour_price": measure(
+    "metrics_address": text_field("GPU telemetry in DCGM exporter format.", required=False),
+    "log_root": text_field("Shared directory that job logs are written to, as the server sees it.", required=False),
+    "checkpoint_root": text_field("Shared directory beneath which jobs keep checkpoints.", required=False),
+    "mode": text_field(MODE_HELP, choices=ClusterMode.values, required=False),
+    "checkpoint_signal": text_field("[B:]USR1[@seconds], as for sbatch --signal; empty: never.", required=False),
+    "burn_in_minutes": integer_field("How long a repaired node is tested.", low=0, high=10_080, required=False),
+    "gpu_hour_price": number_field(
         "In the currency of the server; null: no costs are shown.", nullable=True, required=False
     ),
-    "reason": text("Kept in the Event.", required=False),
+    "reason": text_field("Kept in the Event.", required=False),
 }
-CLUSTER_CHANGE = Shape("ClusterChange", CLUSTER_CHANGES, example={"mode": "advise"})
-NEW_CLUSTER = Shape(
+CLUSTER_CHANGE = ResourceShape("ClusterChange", CLUSTER_CHANGES, example={"mode": "advise"})
+NEW_CLUSTER = ResourceShape(
     "ClusterRequest",
     {
         **CLUSTER_CHANGES,
-        "name": text("Small letters, digits and dashes, at most 40."),
-        "address": text("http://host:6820 or unix:///run/slurmrestd.sock."),
-        "mode": text(f"observe if left out. {MODE_SAYS}", choices=Mode.values, required=False),
+        "name": text_field("Small letters, digits and dashes, at most 40."),
+        "address": text_field("http://host:6820 or unix:///run/slurmrestd.sock."),
+        "mode": text_field(f"observe if left out. {MODE_HELP}", choices=ClusterMode.values, required=False),
     },
     example={"name": "seren", "address": "http://127.0.0.1:6820", "mode": "observe"},
 )
@@ -329,57 +347,63 @@ CONNECTION_FIELDS = (
     *("address", "api_user", "token_file", "submit_as", "user_token_directory"),
     *("metrics_address", "log_root"),
 )
-CONNECTION = Shape(
+CONNECTION = ResourceShape(
     "ConnectionRequest",
     {name: NEW_CLUSTER.fields[name] for name in CONNECTION_FIELDS},
 )
-CONNECTION_TEST = Shape(
+CONNECTION_TEST = ResourceShape(
     "ConnectionTest",
     {
-        "works": truth("No step is wrong."),
-        "steps": many(
-            Shape(
+        "works": boolean_field("No step is wrong."),
+        "steps": nested_list_field(
+            ResourceShape(
                 "ConnectionTestStep",
                 {
-                    "name": text(),
-                    "good": truth("Null where it was not tried, or there was nothing to try.", nullable=True),
-                    "says": text(),
-                    "advice": text("What to do; empty where nothing is wrong."),
+                    "name": text_field(),
+                    "good": boolean_field("Null where it was not tried, or there was nothing to try.", nullable=True),
+                    "says": text_field(),
+                    "advice": text_field("What to do; empty where nothing is wrong."),
                 },
             )
         ),
     },
 )
 
-MEMBER = Shape("Member", {"user": text(get=at("user.username")), "role": text(choices=Role.values)})
-QUOTA = Shape(
-    "Quota",
-    {"cluster": text(get=at("cluster.name")), "kind": text("Empty: every kind of work."), "gpus": number()},
+MEMBER = ResourceShape(
+    "Member", {"user": text_field(get=attribute_path("user.username")), "role": text_field(choices=TeamRole.values)}
 )
-QUOTA_USED = Shape(
-    "QuotaUsed",
+QUOTA = ResourceShape(
+    "Quota",
     {
-        "team": text(get=at("team.name"), needs=("team__name",)),
-        "cluster": text(get=at("cluster.name"), needs=("cluster__name",)),
-        "kind": text("Empty: every kind of work."),
-        "gpus": number("That jobs which may not be preempted hold at most."),
-        "held": number("That they hold just now.", needs=()),
-        "left": number("Of the two, what is left; negative, where a quota was made smaller.", needs=()),
+        "cluster": text_field(get=attribute_path("cluster.name")),
+        "kind": text_field("Empty: every kind of work."),
+        "gpus": integer_field(),
     },
 )
-TEAM = Shape(
+QUOTA_USAGE = ResourceShape(
+    "QuotaUsed",
+    {
+        "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
+        "cluster": text_field(get=attribute_path("cluster.name"), needs=("cluster__name",)),
+        "kind": text_field("Empty: every kind of work."),
+        "gpus": integer_field("That jobs which may not be preempted hold at most."),
+        "held": integer_field("That they hold just now.", needs=()),
+        "left": integer_field("Of the two, what is left; negative, where a quota was made smaller.", needs=()),
+    },
+)
+TEAM = ResourceShape(
     "Team",
     {
-        "id": text(get=at("name"), needs=("name",)),
-        "name": text(),
-        "title": text(),
-        "members": many(
+        "id": text_field(get=attribute_path("name"), needs=("name",)),
+        "name": text_field(),
+        "title": text_field(),
+        "members": nested_list_field(
             MEMBER,
             get=lambda team: [MEMBER.show(one) for one in team.memberships.all()],
             needs=(),
             joins=("memberships__user",),
         ),
-        "quotas": many(
+        "quotas": nested_list_field(
             QUOTA,
             get=lambda team: [QUOTA.show(one) for one in team.quotas.all()],
             needs=(),
@@ -388,151 +412,163 @@ TEAM = Shape(
     },
 )
 
-ROLE = Shape("RoleInTeam", {"team": text(), "role": text(choices=Role.values)})
-ME = Shape(
+ROLE = ResourceShape("RoleInTeam", {"team": text_field(), "role": text_field(choices=TeamRole.values)})
+CALLER_SHAPE = ResourceShape(
     "Me",
     {
-        "user": text(),
-        "scope": text("What this token, or session, may do at most.", choices=Scope.values),
-        "token": text("The token's prefix; null for a session.", nullable=True),
-        "expires_at": moment(nullable=True),
-        "superuser": truth("Every role in every team."),
-        "operates_clusters": truth("May drain, resume and test nodes."),
-        "teams": many(ROLE),
+        "user": text_field(),
+        "scope": text_field("What this token, or session, may do at most.", choices=TokenScope.values),
+        "token": text_field("The token's prefix; null for a session.", nullable=True),
+        "expires_at": datetime_field(nullable=True),
+        "superuser": boolean_field("Every role in every team."),
+        "operates_clusters": boolean_field("May drain, resume and test nodes."),
+        "teams": nested_list_field(ROLE),
     },
 )
 
 # --- bodies
 
-WISH = Shape(
+JOB_REQUEST = ResourceShape(
     "JobRequest",
     {
-        "command": text("A script or a command line; the cluster runs it, Acme never does."),
-        "team": text("Needed by those who submit for several teams.", required=False),
-        "cluster": text("Needed where Acme drives several.", required=False),
-        "name": text("Otherwise the first word of the command.", required=False),
-        "kind": text(choices=Kind, required=False),
-        "workdir": text("Absolute path.", required=False),
-        "environment": names(required=False),
-        "nodes": number(low=1, high=100_000, required=False),
-        "gpus_per_node": number(low=0, high=1000, required=False),
-        "cpus_per_node": number("Otherwise the GPUs' share of a node.", low=1, high=100_000, required=False),
-        "memory_per_node": either({"type": "integer"}, {"type": "string"}, says="MiB, or 512G.", required=False),
-        "gpu_model": text(required=False),
-        "nic_type": text(required=False),
-        "time_limit": Field(schema=DURATION, required=False),
-        "priority": number(low=-HIGHEST_PRIORITY, high=HIGHEST_PRIORITY, required=False),
-        "preemptible": truth(required=False),
-        "requeue_limit": number(low=0, high=1000, required=False),
-        "begin_at": moment("With a time zone.", required=False),
-        "hold": truth(required=False),
-        "array": text("0-99%10", required=False),
-        "dependencies": either(
+        "command": text_field("A script or a command line; the cluster runs it, Acme never does."),
+        "team": text_field("Needed by those who submit for several teams.", required=False),
+        "cluster": text_field("Needed where Acme drives several.", required=False),
+        "name": text_field("Otherwise the first word of the command.", required=False),
+        "kind": text_field(choices=JobKind, required=False),
+        "workdir": text_field("Absolute path.", required=False),
+        "environment": text_map_field(required=False),
+        "nodes": integer_field(low=1, high=100_000, required=False),
+        "gpus_per_node": integer_field(low=0, high=1000, required=False),
+        "cpus_per_node": integer_field("Otherwise the GPUs' share of a node.", low=1, high=100_000, required=False),
+        "memory_per_node": one_of_field({"type": "integer"}, {"type": "string"}, says="MiB, or 512G.", required=False),
+        "gpu_model": text_field(required=False),
+        "nic_type": text_field(required=False),
+        "time_limit": ShapeField(schema=DURATION, required=False),
+        "priority": integer_field(low=-MAX_PRIORITY, high=MAX_PRIORITY, required=False),
+        "preemptible": boolean_field(required=False),
+        "requeue_limit": integer_field(low=0, high=1000, required=False),
+        "begin_at": datetime_field("With a time zone.", required=False),
+        "hold": boolean_field(required=False),
+        "array": text_field("0-99%10", required=False),
+        "dependencies": one_of_field(
             {"type": "string"},
             {"type": "array", "items": {"type": "string"}},
             says="afterok:ID,afterany:ID; @KEY names another job of the same request.",
             required=False,
         ),
-        "checkpoint_dir": text("Absolute path.", required=False),
-        "checkpoint_interval": Field(schema=DURATION, required=False),
-        "checkpoint_signal": text(
+        "checkpoint_dir": text_field("Absolute path.", required=False),
+        "checkpoint_interval": ShapeField(schema=DURATION, required=False),
+        "checkpoint_signal": text_field(
             "Asks it to save its work before it is stopped: [B:]USR1[@seconds], as for sbatch --signal.", required=False
         ),
-        "labels": names(required=False),
-        "comment": text(required=False),
-        "key": text("What other jobs of the same request call it.", required=False),
+        "labels": text_map_field(required=False),
+        "comment": text_field(required=False),
+        "key": text_field("What other jobs of the same request call it.", required=False),
     },
     example={"command": "python train.py", "nodes": 2, "gpus_per_node": 8, "time_limit": "2-00:00:00"},
 )
 
-SUBMITTED = Shape(
+JOB_SUBMITTED = ResourceShape(
     "Submitted",
     {
-        "id": text("Of the job; of the array, if it is one."),
-        "jobs": texts("The ids of all rows: one, or one for each task of the array."),
-        "state": text(choices=STATES),
-        "why": text("Why it does not run yet."),
+        "id": text_field("Of the job; of the array, if it is one."),
+        "jobs": text_list_field("The ids of all rows: one, or one for each task of the array."),
+        "state": text_field(choices=STATES),
+        "why": text_field("Why it does not run yet."),
     },
 )
 
-BULK = Shape(
+BULK_REQUEST = ResourceShape(
     "JobsRequest",
     {
-        "jobs": many(WISH, "At most 5,000, arrays counted by their tasks."),
-        "mode": text("all: every job or none; each: every job that can be.", choices=("all", "each"), required=False),
-        "team": text("For jobs that name none.", required=False),
-        "cluster": text("For jobs that name none.", required=False),
+        "jobs": nested_list_field(JOB_REQUEST, "At most 5,000, arrays counted by their tasks."),
+        "mode": text_field(
+            "all: every job or none; each: every job that can be.", choices=("all", "each"), required=False
+        ),
+        "team": text_field("For jobs that name none.", required=False),
+        "cluster": text_field("For jobs that name none.", required=False),
     },
 )
-RESULT = Shape(
+BULK_JOB_RESULT = ResourceShape(
     "Result",
     {
-        "status": number("201, or what the job alone would have been answered with."),
-        "id": text(required=False),
-        "jobs": texts(required=False),
-        "errors": anything("Field by field.", required=False),
+        "status": integer_field("201, or what the job alone would have been answered with."),
+        "id": text_field(required=False),
+        "jobs": text_list_field(required=False),
+        "errors": object_field("Field by field.", required=False),
     },
 )
-BULK_DONE = Shape(
+BULK_RESULT = ResourceShape(
     "JobsSubmitted",
-    {"accepted": number(), "refused": number(), "results": many(RESULT, "In the order asked.")},
+    {
+        "accepted": integer_field(),
+        "refused": integer_field(),
+        "results": nested_list_field(BULK_JOB_RESULT, "In the order asked."),
+    },
 )
 
-WHY = Shape("Why", {"reason": text("Kept in the Event; who holds or drains should give one.", required=False)})
-PRIORITY = Shape(
-    "PriorityRequest",
-    {"priority": number(low=-HIGHEST_PRIORITY, high=HIGHEST_PRIORITY), "reason": WHY.fields["reason"]},
+REASON_BODY = ResourceShape(
+    "Why", {"reason": text_field("Kept in the Event; who holds or drains should give one.", required=False)}
 )
-VERBS = tuple(verbs.VERBS)
-VERB_REQUEST = Shape(
+PRIORITY_BODY = ResourceShape(
+    "PriorityRequest",
+    {"priority": integer_field(low=-MAX_PRIORITY, high=MAX_PRIORITY), "reason": REASON_BODY.fields["reason"]},
+)
+JOB_ACTION_NAMES = tuple(job_verbs.JOB_ACTIONS)
+JOB_ACTION_REQUEST = ResourceShape(
     "VerbRequest",
     {
-        "verb": text(choices=VERBS),
-        "ids": texts("Ids of jobs, or of arrays for all their tasks; at most 1,000.", required=False),
-        "filter": anything('Filters of the list of jobs, such as {"state": "PENDING"}.', required=False),
-        "dry_run": truth("Say what would be done, and change nothing.", required=False),
-        "priority": number("For the verb priority.", low=-HIGHEST_PRIORITY, high=HIGHEST_PRIORITY, required=False),
-        "reason": WHY.fields["reason"],
+        "verb": text_field(choices=JOB_ACTION_NAMES),
+        "ids": text_list_field("Ids of jobs, or of arrays for all their tasks; at most 1,000.", required=False),
+        "filter": object_field('Filters of the list of jobs, such as {"state": "PENDING"}.', required=False),
+        "dry_run": boolean_field("Say what would be done, and change nothing.", required=False),
+        "priority": integer_field("For the verb priority.", low=-MAX_PRIORITY, high=MAX_PRIORITY, required=False),
+        "reason": REASON_BODY.fields["reason"],
     },
     example={"verb": "cancel", "filter": {"state": "PENDING", "user": "ada"}, "dry_run": True},
 )
-OUTCOME = Shape(
+JOB_ACTION_RESULT = ResourceShape(
     "Outcome",
-    {"id": text(), "done": truth("For a dry run: would be done."), "error": text("Why not.", required=False)},
+    {
+        "id": text_field(),
+        "done": boolean_field("For a dry run: would be done."),
+        "error": text_field("Why not.", required=False),
+    },
 )
-OUTCOMES = Shape(
+JOB_ACTION_RESULTS = ResourceShape(
     "Outcomes",
     {
-        "verb": text(choices=VERBS),
-        "dry_run": truth(),
-        "matched": number("Jobs that the ids or the filter name."),
-        "done": number(),
-        "refused": number(),
-        "left": number("Matched beyond the 1,000 of one request: ask again."),
-        "outcomes": many(OUTCOME),
+        "verb": text_field(choices=JOB_ACTION_NAMES),
+        "dry_run": boolean_field(),
+        "matched": integer_field("Jobs that the ids or the filter name."),
+        "done": integer_field(),
+        "refused": integer_field(),
+        "left": integer_field("Matched beyond the 1,000 of one request: ask again."),
+        "outcomes": nested_list_field(JOB_ACTION_RESULT),
     },
 )
-NODE_TEST = Shape(
+NODE_TEST = ResourceShape(
     "NodeTest",
     {
-        "id": number(),
-        "node": text("CLUSTER/NAME."),
-        "asked_at": moment(),
-        "done": truth(),
-        "passed": truth("Null until it is done.", nullable=True),
-        "outcome": text("How far it is, or how it came out."),
-        "log": text("Where its output is."),
+        "id": integer_field(),
+        "node": text_field("CLUSTER/NAME."),
+        "asked_at": datetime_field(),
+        "done": boolean_field(),
+        "passed": boolean_field("Null until it is done.", nullable=True),
+        "outcome": text_field("How far it is, or how it came out."),
+        "log": text_field("Where its output is."),
     },
 )
-DRAIN = Shape(
+DRAIN_BODY = ResourceShape(
     "DrainRequest",
     {
-        "reason": text("Operators read it in the list of nodes."),
-        "mode": text(
+        "reason": text_field("Operators read it in the list of nodes."),
+        "mode": text_field(
             "What becomes of running jobs: finish lets them, checkpoint requeues each after its next one, now at once.",
             choices=DrainMode.values,
             required=False,
         ),
-        "dry_run": truth("Show the consequences, and change nothing.", required=False),
+        "dry_run": boolean_field("Show the consequences, and change nothing.", required=False),
     },
 )

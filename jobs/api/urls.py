@@ -1,6 +1,6 @@
 from django.urls import path, register_converter
 
-from jobs.api import jobs, logs, maintenance, nodes, places, progress, progress_reads, views
+from jobs.api import clusters, jobs, logs, maintenance, nodes, progress, progress_series, saved_views
 
 
 class PublicId:
@@ -20,31 +20,31 @@ register_converter(PublicId, "public_id")
 register_converter(NodeName, "node_name")
 
 urlpatterns = [
-    path("me/", places.Me.as_view()),
+    path("me/", clusters.Me.as_view()),
     path("clusters/<slug:name>/maintenance/", maintenance.Maintenances.as_view()),
     path("clusters/<slug:name>/maintenance/<int:number>/", maintenance.OneMaintenance.as_view()),
     path("clusters/<slug:name>/maintenance/<int:number>/cancel/", maintenance.CancelMaintenance.as_view()),
-    path("clusters/<slug:name>/course/", places.ClusterCourse.as_view()),
-    path("teams/", places.Teams.as_view()),
-    path("teams/<slug:name>/", places.OneTeam.as_view()),
-    path("quotas/", places.Quotas.as_view()),
+    path("clusters/<slug:name>/course/", clusters.ClusterCourse.as_view()),
+    path("teams/", clusters.Teams.as_view()),
+    path("teams/<slug:name>/", clusters.OneTeam.as_view()),
+    path("quotas/", clusters.Quotas.as_view()),
     path("jobs/", jobs.Jobs.as_view()),
     path("jobs/bulk/", jobs.BulkJobs.as_view()),
     path("jobs/verbs/", jobs.ManyVerbs.as_view()),
     path("jobs/<public_id:id>/", jobs.OneJob.as_view()),
     path("jobs/<public_id:id>/attempts/", jobs.JobAttempts.as_view()),
     path("jobs/<public_id:id>/events/", jobs.JobEvents.as_view()),
-    path("jobs/<public_id:id>/progress/", progress_reads.JobProgress.as_view()),
-    path("jobs/<public_id:id>/checkpoints/", progress_reads.JobCheckpoints.as_view()),
-    path("jobs/<public_id:id>/saving/", progress_reads.JobSaving.as_view()),
-    path("checkpoints/", progress_reads.Checkpoints.as_view()),
+    path("jobs/<public_id:id>/progress/", progress_series.JobProgress.as_view()),
+    path("jobs/<public_id:id>/checkpoints/", progress_series.JobCheckpoints.as_view()),
+    path("jobs/<public_id:id>/saving/", progress_series.JobSaving.as_view()),
+    path("checkpoints/", progress_series.Checkpoints.as_view()),
     path("jobs/<public_id:id>/log/", logs.JobLog.as_view()),
     path("jobs/<public_id:id>/log/follow/", logs.FollowJobLog.as_view()),
-    *[path(f"jobs/<public_id:id>/{name}/", view.as_view()) for name, view in jobs.VERBS.items()],
-    path("views/", views.Views.as_view()),
-    path("views/<int:view>/", views.OneView.as_view()),
-    path("views/<int:view>/remove/", views.RemoveView.as_view()),
-    path("progress/", progress.Progress.as_view()),
+    *[path(f"jobs/<public_id:id>/{name}/", view.as_view()) for name, view in jobs.JOB_ACTION_ENDPOINTS.items()],
+    path("views/", saved_views.Views.as_view()),
+    path("views/<int:view>/", saved_views.OneView.as_view()),
+    path("views/<int:view>/remove/", saved_views.RemoveView.as_view()),
+    path("progress/", progress.ReportProgress.as_view()),
     path("nodes/", nodes.Nodes.as_view()),
     path("nodes/<node_name:cluster>/<node_name:name>/", nodes.OneNode.as_view()),
     path("nodes/<node_name:cluster>/<node_name:name>/drain/", nodes.DrainNode.as_view()),

@@ -7,7 +7,7 @@ import django.db.models.functions.datetime
 from django.conf import settings
 from django.db import migrations, models
 
-import jobs.lifecycle
+import jobs.core.lifecycle
 
 
 class Migration(migrations.Migration):
@@ -104,7 +104,7 @@ class Migration(migrations.Migration):
                             ("debug", "debug"),
                             ("other", "other"),
                         ],
-                        default=jobs.lifecycle.Kind["OTHER"],
+                        default=jobs.core.lifecycle.JobKind["OTHER"],
                         max_length=12,
                     ),
                 ),
@@ -160,7 +160,7 @@ class Migration(migrations.Migration):
                             ("DEADLINE", "DEADLINE"),
                             ("OUT_OF_MEMORY", "OUT_OF_MEMORY"),
                         ],
-                        default=jobs.lifecycle.State["PENDING"],
+                        default=jobs.core.lifecycle.State["PENDING"],
                         editable=False,
                         max_length=14,
                     ),
@@ -234,7 +234,7 @@ class Migration(migrations.Migration):
                             ("DEADLINE", "DEADLINE"),
                             ("OUT_OF_MEMORY", "OUT_OF_MEMORY"),
                         ],
-                        default=jobs.lifecycle.State["RUNNING"],
+                        default=jobs.core.lifecycle.State["RUNNING"],
                         max_length=14,
                     ),
                 ),
@@ -350,7 +350,7 @@ class Migration(migrations.Migration):
                             ("ERROR", "ERROR"),
                             ("UNKNOWN", "UNKNOWN"),
                         ],
-                        default=jobs.lifecycle.NodeState["UNKNOWN"],
+                        default=jobs.core.lifecycle.NodeState["UNKNOWN"],
                         editable=False,
                         max_length=10,
                     ),
@@ -842,18 +842,18 @@ class Migration(migrations.Migration):
                     (
                         "state__in",
                         [
-                            jobs.lifecycle.State["PENDING"],
-                            jobs.lifecycle.State["RUNNING"],
-                            jobs.lifecycle.State["SUSPENDED"],
-                            jobs.lifecycle.State["COMPLETED"],
-                            jobs.lifecycle.State["CANCELLED"],
-                            jobs.lifecycle.State["FAILED"],
-                            jobs.lifecycle.State["TIMEOUT"],
-                            jobs.lifecycle.State["NODE_FAIL"],
-                            jobs.lifecycle.State["PREEMPTED"],
-                            jobs.lifecycle.State["BOOT_FAIL"],
-                            jobs.lifecycle.State["DEADLINE"],
-                            jobs.lifecycle.State["OUT_OF_MEMORY"],
+                            jobs.core.lifecycle.State["PENDING"],
+                            jobs.core.lifecycle.State["RUNNING"],
+                            jobs.core.lifecycle.State["SUSPENDED"],
+                            jobs.core.lifecycle.State["COMPLETED"],
+                            jobs.core.lifecycle.State["CANCELLED"],
+                            jobs.core.lifecycle.State["FAILED"],
+                            jobs.core.lifecycle.State["TIMEOUT"],
+                            jobs.core.lifecycle.State["NODE_FAIL"],
+                            jobs.core.lifecycle.State["PREEMPTED"],
+                            jobs.core.lifecycle.State["BOOT_FAIL"],
+                            jobs.core.lifecycle.State["DEADLINE"],
+                            jobs.core.lifecycle.State["OUT_OF_MEMORY"],
                         ],
                     )
                 ),
@@ -871,12 +871,12 @@ class Migration(migrations.Migration):
                     (
                         "state__in",
                         [
-                            jobs.lifecycle.NodeState["IDLE"],
-                            jobs.lifecycle.NodeState["MIXED"],
-                            jobs.lifecycle.NodeState["ALLOCATED"],
-                            jobs.lifecycle.NodeState["DOWN"],
-                            jobs.lifecycle.NodeState["ERROR"],
-                            jobs.lifecycle.NodeState["UNKNOWN"],
+                            jobs.core.lifecycle.NodeState["IDLE"],
+                            jobs.core.lifecycle.NodeState["MIXED"],
+                            jobs.core.lifecycle.NodeState["ALLOCATED"],
+                            jobs.core.lifecycle.NodeState["DOWN"],
+                            jobs.core.lifecycle.NodeState["ERROR"],
+                            jobs.core.lifecycle.NodeState["UNKNOWN"],
                         ],
                     )
                 ),
@@ -971,7 +971,7 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="job",
             index=models.Index(
-                condition=models.Q(("state", jobs.lifecycle.State["PENDING"])),
+                condition=models.Q(("state", jobs.core.lifecycle.State["PENDING"])),
                 fields=["cluster", "-priority", "submitted_at", "id"],
                 name="job_queue",
             ),
@@ -979,7 +979,9 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="job",
             index=models.Index(
-                condition=models.Q(("state__in", [jobs.lifecycle.State["RUNNING"], jobs.lifecycle.State["SUSPENDED"]])),
+                condition=models.Q(
+                    ("state__in", [jobs.core.lifecycle.State["RUNNING"], jobs.core.lifecycle.State["SUSPENDED"]])
+                ),
                 fields=["cluster"],
                 name="job_live",
             ),
@@ -991,18 +993,18 @@ class Migration(migrations.Migration):
                     (
                         "state__in",
                         [
-                            jobs.lifecycle.State["PENDING"],
-                            jobs.lifecycle.State["RUNNING"],
-                            jobs.lifecycle.State["SUSPENDED"],
-                            jobs.lifecycle.State["COMPLETED"],
-                            jobs.lifecycle.State["CANCELLED"],
-                            jobs.lifecycle.State["FAILED"],
-                            jobs.lifecycle.State["TIMEOUT"],
-                            jobs.lifecycle.State["NODE_FAIL"],
-                            jobs.lifecycle.State["PREEMPTED"],
-                            jobs.lifecycle.State["BOOT_FAIL"],
-                            jobs.lifecycle.State["DEADLINE"],
-                            jobs.lifecycle.State["OUT_OF_MEMORY"],
+                            jobs.core.lifecycle.State["PENDING"],
+                            jobs.core.lifecycle.State["RUNNING"],
+                            jobs.core.lifecycle.State["SUSPENDED"],
+                            jobs.core.lifecycle.State["COMPLETED"],
+                            jobs.core.lifecycle.State["CANCELLED"],
+                            jobs.core.lifecycle.State["FAILED"],
+                            jobs.core.lifecycle.State["TIMEOUT"],
+                            jobs.core.lifecycle.State["NODE_FAIL"],
+                            jobs.core.lifecycle.State["PREEMPTED"],
+                            jobs.core.lifecycle.State["BOOT_FAIL"],
+                            jobs.core.lifecycle.State["DEADLINE"],
+                            jobs.core.lifecycle.State["OUT_OF_MEMORY"],
                         ],
                     )
                 ),
@@ -1016,12 +1018,12 @@ class Migration(migrations.Migration):
                     (
                         "kind__in",
                         [
-                            jobs.lifecycle.Kind["PRETRAIN"],
-                            jobs.lifecycle.Kind["SFT"],
-                            jobs.lifecycle.Kind["MLLM"],
-                            jobs.lifecycle.Kind["EVALUATION"],
-                            jobs.lifecycle.Kind["DEBUG"],
-                            jobs.lifecycle.Kind["OTHER"],
+                            jobs.core.lifecycle.JobKind["PRETRAIN"],
+                            jobs.core.lifecycle.JobKind["SFT"],
+                            jobs.core.lifecycle.JobKind["MLLM"],
+                            jobs.core.lifecycle.JobKind["EVALUATION"],
+                            jobs.core.lifecycle.JobKind["DEBUG"],
+                            jobs.core.lifecycle.JobKind["OTHER"],
                         ],
                     )
                 ),

@@ -40,7 +40,7 @@ class Migration(migrations.Migration):
                 default="USR1@60",
                 help_text="Asks jobs that save checkpoints to do so before they are stopped, unless they name a signal of their own: [B:]USR1[@seconds], as for sbatch --signal. Empty: never.",
                 max_length=16,
-                validators=[jobs.models.cluster.is_signal],
+                validators=[jobs.models.cluster.validate_signal],
             ),
         ),
         migrations.AddField(

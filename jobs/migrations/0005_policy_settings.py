@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
                 blank=True,
                 default=dict,
                 help_text='What acme leaves to choose, as {"order": "fifo", "aging_s": 86400, "class_s": 86400, "backfill": "easy", "reserve": ["pretrain"]}; other policies have none.',
-                validators=[jobs.models.cluster.is_object],
+                validators=[jobs.models.cluster.validate_object],
             ),
         ),
         migrations.AlterField(

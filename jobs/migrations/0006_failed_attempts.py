@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-import jobs.lifecycle
+import jobs.core.lifecycle
 
 
 class Migration(migrations.Migration):
@@ -18,12 +18,12 @@ class Migration(migrations.Migration):
                     (
                         "state__in",
                         [
-                            jobs.lifecycle.State["BOOT_FAIL"],
-                            jobs.lifecycle.State["DEADLINE"],
-                            jobs.lifecycle.State["FAILED"],
-                            jobs.lifecycle.State["NODE_FAIL"],
-                            jobs.lifecycle.State["OUT_OF_MEMORY"],
-                            jobs.lifecycle.State["TIMEOUT"],
+                            jobs.core.lifecycle.State["BOOT_FAIL"],
+                            jobs.core.lifecycle.State["DEADLINE"],
+                            jobs.core.lifecycle.State["FAILED"],
+                            jobs.core.lifecycle.State["NODE_FAIL"],
+                            jobs.core.lifecycle.State["OUT_OF_MEMORY"],
+                            jobs.core.lifecycle.State["TIMEOUT"],
                         ],
                     )
                 ),

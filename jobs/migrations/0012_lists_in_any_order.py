@@ -3,7 +3,7 @@
 from django.conf import settings
 from django.db import migrations, models
 
-import jobs.lifecycle
+import jobs.core.lifecycle
 
 
 class Migration(migrations.Migration):
@@ -40,7 +40,7 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="job",
             index=models.Index(
-                condition=models.Q(("state", jobs.lifecycle.State["PENDING"])),
+                condition=models.Q(("state", jobs.core.lifecycle.State["PENDING"])),
                 fields=["-priority", "submitted_at", "id"],
                 name="job_queue_of_all",
             ),

@@ -3,7 +3,7 @@
 from django.conf import settings
 from django.db import migrations, models
 
-import jobs.lifecycle
+import jobs.core.lifecycle
 
 
 class Migration(migrations.Migration):
@@ -18,7 +18,9 @@ class Migration(migrations.Migration):
             index=models.Index(
                 models.OrderBy(models.F("started_at"), descending=True, nulls_first=True),
                 models.OrderBy(models.F("id"), descending=True),
-                condition=models.Q(("state__in", [jobs.lifecycle.State["RUNNING"], jobs.lifecycle.State["SUSPENDED"]])),
+                condition=models.Q(
+                    ("state__in", [jobs.core.lifecycle.State["RUNNING"], jobs.core.lifecycle.State["SUSPENDED"]])
+                ),
                 name="job_live_by_start",
             ),
         ),
@@ -26,8 +28,8 @@ class Migration(migrations.Migration):
             model_name="job",
             index=models.Index(
                 condition=models.Q(
-                    ("flags__contains", [jobs.lifecycle.Flag["REQUEUE_HOLD"]]),
-                    ("state", jobs.lifecycle.State["PENDING"]),
+                    ("flags__contains", [jobs.core.lifecycle.Flag["REQUEUE_HOLD"]]),
+                    ("state", jobs.core.lifecycle.State["PENDING"]),
                 ),
                 fields=["-id"],
                 name="job_held_back",

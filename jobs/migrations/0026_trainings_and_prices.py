@@ -6,7 +6,7 @@ import django.db.models.expressions
 from django.conf import settings
 from django.db import migrations, models
 
-import jobs.lifecycle
+import jobs.core.lifecycle
 
 
 class Migration(migrations.Migration):
@@ -48,9 +48,13 @@ class Migration(migrations.Migration):
                 condition=models.Q(
                     (
                         "kind__in",
-                        [jobs.lifecycle.Kind["MLLM"], jobs.lifecycle.Kind["PRETRAIN"], jobs.lifecycle.Kind["SFT"]],
+                        [
+                            jobs.core.lifecycle.JobKind["MLLM"],
+                            jobs.core.lifecycle.JobKind["PRETRAIN"],
+                            jobs.core.lifecycle.JobKind["SFT"],
+                        ],
                     ),
-                    ("state__in", [jobs.lifecycle.State["RUNNING"], jobs.lifecycle.State["SUSPENDED"]]),
+                    ("state__in", [jobs.core.lifecycle.State["RUNNING"], jobs.core.lifecycle.State["SUSPENDED"]]),
                 ),
                 name="job_widest_trainings",
             ),

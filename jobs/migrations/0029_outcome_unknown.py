@@ -21,7 +21,10 @@ class Migration(migrations.Migration):
             name="Installation",
             fields=[
                 ("only", models.BooleanField(default=True, editable=False, primary_key=True, serialize=False)),
-                ("id_on_clusters", models.CharField(default=jobs.models.installation.new_id, max_length=16)),
+                (
+                    "id_on_clusters",
+                    models.CharField(default=jobs.models.installation.new_installation_id, max_length=16),
+                ),
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ],
             options={

@@ -17,7 +17,7 @@ class Migration(migrations.Migration):
             field=models.CharField(
                 help_text="slurmrestd: http://host:6820 or unix:///run/slurmrestd.sock",
                 max_length=300,
-                validators=[jobs.models.cluster.is_slurm_address],
+                validators=[jobs.models.cluster.validate_slurm_address],
             ),
         ),
         migrations.AlterField(
@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
                 blank=True,
                 help_text="GPU telemetry in DCGM exporter format.",
                 max_length=300,
-                validators=[jobs.models.cluster.is_metrics_address],
+                validators=[jobs.models.cluster.validate_metrics_address],
             ),
         ),
     ]

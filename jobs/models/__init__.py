@@ -1,35 +1,45 @@
 """The record: every row of it, one subject a module."""
 
-from jobs.models.cluster import Care, Cluster, DrainMode, Mode, Node
-from jobs.models.door import IdempotencyKey
-from jobs.models.event import TO_NODES, Deed, DeedKind, Event
+from jobs.models.cluster import Cluster, ClusterMode, DrainMode, Node, RepairStage
+from jobs.models.event import NODE_COMMANDS, ClusterCommandKind, Deed, Event
+from jobs.models.idempotency import IdempotencyKey
 from jobs.models.installation import Installation
-from jobs.models.job import After, Allocation, Attempt, Checkpoint, Dependency, Hold, Job, Verdict
+from jobs.models.job import (
+    Allocation,
+    Attempt,
+    Checkpoint,
+    CheckpointVerdict,
+    Dependency,
+    DependencyCondition,
+    HoldKind,
+    Job,
+)
 from jobs.models.login import LoginAttempts
 from jobs.models.maintenance import Maintenance
-from jobs.models.people import Identity, Membership, Quota, Role, Scope, Team, Token
-from jobs.models.progress import PROGRESS_KEPT, Progress, Pulse, RankTimes, Section, Source
+from jobs.models.people import Identity, Membership, Quota, Team, TeamRole, Token, TokenScope
+from jobs.models.progress import PROGRESS_RETENTION, Progress, ProgressSource, Pulse, RankTimes, Section
 from jobs.models.recovery import RecoveryMode
 from jobs.models.saved_view import SavedView
-from jobs.models.telemetry import KEPT, MINUTES_KEPT, Minute, Resolution, Sample
+from jobs.models.telemetry import MINUTE_RETENTION, SAMPLE_RETENTION, Minute, Resolution, Sample
 
 __all__ = [
-    "KEPT",
-    "MINUTES_KEPT",
-    "PROGRESS_KEPT",
-    "TO_NODES",
-    "After",
+    "MINUTE_RETENTION",
+    "NODE_COMMANDS",
+    "PROGRESS_RETENTION",
+    "SAMPLE_RETENTION",
     "Allocation",
     "Attempt",
-    "Care",
     "Checkpoint",
+    "CheckpointVerdict",
     "Cluster",
+    "ClusterCommandKind",
+    "ClusterMode",
     "Deed",
-    "DeedKind",
     "Dependency",
+    "DependencyCondition",
     "DrainMode",
     "Event",
-    "Hold",
+    "HoldKind",
     "IdempotencyKey",
     "Identity",
     "Installation",
@@ -38,21 +48,20 @@ __all__ = [
     "Maintenance",
     "Membership",
     "Minute",
-    "Mode",
     "Node",
     "Progress",
+    "ProgressSource",
     "Pulse",
     "Quota",
     "RankTimes",
     "RecoveryMode",
+    "RepairStage",
     "Resolution",
-    "Role",
     "Sample",
     "SavedView",
-    "Scope",
     "Section",
-    "Source",
     "Team",
+    "TeamRole",
     "Token",
-    "Verdict",
+    "TokenScope",
 ]

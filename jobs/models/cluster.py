@@ -14,34 +14,43 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
-from jobs import allowed_paths
-from jobs.allowed_paths import PathRefused
-from jobs.lifecycle import CLOSED_NODE_FLAGS, USABLE_NODE, Badge, NodeFlag, NodeState, condition, node_badge, takes_work
+from jobs.core.lifecycle import (
+    CLOSED_NODE_FLAGS,
+    USABLE_NODE_STATES,
+    NodeFlag,
+    NodeState,
+    StateBadge,
+    node_badge,
+    node_condition,
+    takes_work,
+)
+from jobs.core.slurm_notation import BadNotation, parse_signal
+from jobs.core.spec import ClusterShape, NodeShape
+from jobs.logs import allowed_paths
+from jobs.logs.allowed_paths import PathNotAllowed
 from jobs.models.people import SLUG
-from jobs.notation import BadNotation, parse_signal
-from jobs.spec import NodeShape, Shape
 
 SILENT_AFTER = timedelta(seconds=30)  # a turn a second: half a minute without an answer is no hiccup
 
 
-def is_signal(text: str) -> None:
+def validate_signal(text: str) -> None:
     try:
         parse_signal(text)
     except BadNotation as error:
         raise ValidationError(str(error)) from None
 
 
-def is_object(value: object) -> None:
+def validate_object(value: object) -> None:
     if not isinstance(value, dict):
         raise ValidationError('It must be an object, as {"order": "sjf"}.')
 
 
-def is_slurm_address(text: str) -> None:
+def validate_slurm_address(text: str) -> None:
     if not (text.startswith("unix:///") or _is_web_address(text)):
         raise ValidationError("address must begin with http://, https:// or unix:///, as http://host:6820.")
 
 
-def is_metrics_address(text: str) -> None:
+def validate_metrics_address(text: str) -> None:
     if not _is_web_address(text):
         raise ValidationError("metrics_address must begin with http:// or https://, as http://host:9400/metrics.")
 
@@ -54,7 +63,7 @@ def _is_web_address(text: str) -> bool:
         return False
 
 
-class Mode(models.TextChoices):
+class ClusterMode(models.TextChoices):
     """How far Acme goes on a cluster."""
 
     OBSERVE = "observe", "observe: watch, change nothing"
@@ -62,13 +71,13 @@ class Mode(models.TextChoices):
     DRIVE = "drive", "drive: decide what runs where"
 
 
-DRIVE_MEANS = (
+DRIVE_EXPLANATION = (
     "Acme will start, stop and requeue jobs, and drain and resume nodes on this cluster. Jobs that others submitted are"
     " never changed."
 )
 
 
-class SubmitAs(models.TextChoices):
+class SubmitIdentity(models.TextChoices):
     """The user that a job runs as on the cluster."""
 
     SERVICE = "service", "service: every job runs as the user of Acme's token"
@@ -96,19 +105,19 @@ class ClusterQuerySet(models.QuerySet["Cluster"]):
         ours = {name: os.path.realpath(path) for name, path in tokens.items() if path}
         owners: dict[str, Cluster] = {}
         for row in self.exclude(address=address) if ours else ():
-            theirs = [os.path.realpath(path) for path in tokens_of(vars(row)).values() if path]
-            owners |= {name: row for name, path in ours.items() if any(_overlap(path, one) for one in theirs)}
+            theirs = [os.path.realpath(path) for path in token_paths(vars(row)).values() if path]
+            owners |= {name: row for name, path in ours.items() if any(_paths_overlap(path, one) for one in theirs)}
         return owners
 
 
-TOKENS = ("token_file", "user_token_directory")
+TOKEN_FIELDS = ("token_file", "user_token_directory")
 
 
-def tokens_of(columns: Mapping[str, Any]) -> dict[str, str]:
-    return {name: columns.get(name) or "" for name in TOKENS}
+def token_paths(columns: Mapping[str, Any]) -> dict[str, str]:
+    return {name: columns.get(name) or "" for name in TOKEN_FIELDS}
 
 
-def _overlap(one: str, other: str) -> bool:
+def _paths_overlap(one: str, other: str) -> bool:
     """The same file, or one is a directory that the other lies in."""
     return os.path.commonpath([one, other]) in (one, other)
 
@@ -118,7 +127,7 @@ class Cluster(models.Model):
     title = models.CharField(max_length=120, blank=True)
     address = models.CharField(
         max_length=300,
-        validators=[is_slurm_address],
+        validators=[validate_slurm_address],
         help_text="slurmrestd: http://host:6820 or unix:///run/slurmrestd.sock",
     )
     api_user = models.CharField(max_length=64, blank=True, help_text="Sent as X-SLURM-USER-NAME.")
@@ -130,8 +139,8 @@ class Cluster(models.Model):
     )
     submit_as = models.CharField(
         max_length=12,
-        choices=SubmitAs,
-        default=SubmitAs.SERVICE,
+        choices=SubmitIdentity,
+        default=SubmitIdentity.SERVICE,
         help_text="With service, jobs of different people and teams are not isolated on the cluster: they share files,"
         " processes and signals. user_header needs a token of root or of the SlurmUser.",
     )
@@ -144,7 +153,7 @@ class Cluster(models.Model):
     metrics_address = models.CharField(
         max_length=300,
         blank=True,
-        validators=[is_metrics_address],
+        validators=[validate_metrics_address],
         help_text="GPU telemetry in DCGM exporter format.",
     )
     log_root = models.CharField(max_length=300, blank=True, help_text="Shared directory that job logs are written to.")
@@ -153,13 +162,15 @@ class Cluster(models.Model):
         blank=True,
         help_text="Shared directory beneath which jobs keep checkpoints. Empty: only reported ones are known.",
     )
-    mode = models.CharField(max_length=10, choices=Mode, default=Mode.OBSERVE, help_text=f"In drive: {DRIVE_MEANS}")
+    mode = models.CharField(
+        max_length=10, choices=ClusterMode, default=ClusterMode.OBSERVE, help_text=f"In drive: {DRIVE_EXPLANATION}"
+    )
     placement = models.CharField(max_length=40, default="consolidate")
     checkpoint_signal = models.CharField(
         max_length=16,
         blank=True,
         default="USR1@60",
-        validators=[is_signal],
+        validators=[validate_signal],
         help_text="Asks jobs that save checkpoints to do so before they are stopped, unless they name a signal of their"
         " own: [B:]USR1[@seconds], as for sbatch --signal. Empty: never.",
     )
@@ -184,7 +195,7 @@ class Cluster(models.Model):
     policy_settings = models.JSONField(
         default=dict,
         blank=True,
-        validators=[is_object],
+        validators=[validate_object],
         help_text='What acme leaves to choose, as {"order": "fifo", "aging_s": 86400, "class_s": 86400,'
         ' "backfill": "easy", "reserve": ["pretrain"]}; other policies have none.',
     )
@@ -215,7 +226,7 @@ class Cluster(models.Model):
         return self.name
 
     @property
-    def token_belongs_here(self) -> str:
+    def token_address_warning(self) -> str:
         return (
             f"This token is saved for cluster {self}, so it is only sent to {self.address}. Save the new address before"
             " testing it, or use another token file."
@@ -247,7 +258,7 @@ class Cluster(models.Model):
 
 
 def _check_paths(row: Cluster) -> None:
-    allowed = allowed_paths.configured()
+    allowed = allowed_paths.load_allowed_paths()
     refusals: dict[str, str] = {}
     for name, check in (
         ("token_file", allowed.check_token_path),
@@ -258,17 +269,17 @@ def _check_paths(row: Cluster) -> None:
         try:
             if value := getattr(row, name):
                 check(value)
-        except PathRefused as refused:
+        except PathNotAllowed as refused:
             refusals[name] = f"{value} {refused}."
-    if (row.submit_as == SubmitAs.USER_TOKENS) != bool(row.user_token_directory):
+    if (row.submit_as == SubmitIdentity.USER_TOKENS) != bool(row.user_token_directory):
         refusals.setdefault("user_token_directory", "It is needed with user_tokens, and used with nothing else.")
-    if row.submit_as != SubmitAs.SERVICE and not row.token_file:
+    if row.submit_as != SubmitIdentity.SERVICE and not row.token_file:
         refusals.setdefault("token_file", "A token is needed to submit jobs as other users.")
     if refusals:
         raise ValidationError(refusals)
 
 
-class Care(models.TextChoices):
+class RepairStage(models.TextChoices):
     """Where a closed node is on its way back."""
 
     NONE = "", "none"
@@ -278,14 +289,14 @@ class Care(models.TextChoices):
 
 class NodeQuerySet(models.QuerySet["Node"]):
     def usable(self) -> Self:
-        open_ = self.filter(state__in=USABLE_NODE, drain_asked=False)
+        open_ = self.filter(state__in=USABLE_NODE_STATES, drain_asked=False)
         return open_.exclude(flags__overlap=list(CLOSED_NODE_FLAGS))
 
-    def shape(self, cluster: Cluster) -> Shape:
+    def shape(self, cluster: Cluster) -> ClusterShape:
         """What the cluster has, whatever state it is in: a node that is down today may serve a job tomorrow."""
         makes = ("gpus", "cpus", "memory_mb", "gpu_model", "nic_type")
         rows = self.filter(cluster=cluster).values(*makes).annotate(count=models.Count("pk")).order_by(*makes)
-        return Shape(name=cluster.name, nodes=tuple(NodeShape(**row) for row in rows))
+        return ClusterShape(name=cluster.name, nodes=tuple(NodeShape(**row) for row in rows))
 
     def troubled(self) -> Self:
         """Nodes that take no new work, whatever the reason."""
@@ -331,7 +342,7 @@ class Node(models.Model):
     reason = models.TextField(blank=True, editable=False)
     reason_by = models.CharField(max_length=150, blank=True, editable=False)
     reason_at = models.DateTimeField(null=True, editable=False)
-    care = models.CharField(max_length=8, choices=Care, blank=True, default=Care.NONE, editable=False)
+    care = models.CharField(max_length=8, choices=RepairStage, blank=True, default=RepairStage.NONE, editable=False)
     care_until = models.DateTimeField(null=True, editable=False, help_text="When its burn-in is over.")
     since = models.DateTimeField(db_default=Now(), editable=False, help_text="In this state since.")
     seen_at = models.DateTimeField(null=True, editable=False)
@@ -354,12 +365,12 @@ class Node(models.Model):
         return sorted({*self.flags, NodeFlag.DRAIN} if self.drain_asked else self.flags)
 
     @property
-    def badge(self) -> Badge:
+    def badge(self) -> StateBadge:
         return node_badge(NodeState(self.state), self.all_flags)
 
     @property
     def condition(self) -> str:
-        return condition(NodeState(self.state), self.all_flags)
+        return node_condition(NodeState(self.state), self.all_flags)
 
     @property
     def takes_work(self) -> bool:

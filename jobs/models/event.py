@@ -54,7 +54,7 @@ class Event(models.Model):
         return f"{self.what} {self.from_state}→{self.to_state}" if self.to_state else self.what
 
 
-class DeedKind(models.TextChoices):
+class ClusterCommandKind(models.TextChoices):
     SUBMIT = "submit"
     CANCEL = "cancel"
     CANCEL_ID = "cancel_id"  # a job of the cluster that is no attempt of ours; `reason` is its id there
@@ -65,11 +65,11 @@ class DeedKind(models.TextChoices):
     STACKS = "stacks"  # ask where its processes stand
 
 
-STOP_HANGS_AFTER = 10  # tries: some five minutes, where TERM and KILL take half a minute
-TO_NODES = (DeedKind.DRAIN, DeedKind.RESUME)  # of these the newest wish counts
+MAX_STOP_TRIES = 10  # tries: some five minutes, where TERM and KILL take half a minute
+NODE_COMMANDS = (ClusterCommandKind.DRAIN, ClusterCommandKind.RESUME)  # of these the newest wish counts
 
 
-class DeedQuerySet(models.QuerySet["Deed"]):
+class ClusterCommandQuerySet(models.QuerySet["Deed"]):
     def open(self) -> Self:
         return self.filter(done_at__isnull=True)
 
@@ -79,16 +79,16 @@ class DeedQuerySet(models.QuerySet["Deed"]):
 
     def hanging(self) -> Self:
         """Stops that were asked for again and again, half a minute apart, and whose attempt has still not ended."""
-        return self.open().filter(kind=DeedKind.CANCEL, tries__gte=STOP_HANGS_AFTER)
+        return self.open().filter(kind=ClusterCommandKind.CANCEL, tries__gte=MAX_STOP_TRIES)
 
-    def saved_since(self) -> Self:
+    def with_newer_checkpoint(self) -> Self:
         """Whose attempt has brought a checkpoint to remote storage since the deed was written."""
         return self.filter(attempt__saved_at__gt=models.F("created_at"))
 
 
 class Deed(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="deeds")
-    kind = models.CharField(max_length=10, choices=DeedKind)
+    kind = models.CharField(max_length=10, choices=ClusterCommandKind)
     attempt = models.ForeignKey(Attempt, null=True, on_delete=models.PROTECT, related_name="deeds")
     # With an attempt beside it: for the sake of that node
     node = models.ForeignKey(Node, null=True, on_delete=models.PROTECT, related_name="deeds")
@@ -103,7 +103,7 @@ class Deed(models.Model):
     done_at = models.DateTimeField(null=True)
     outcome = models.TextField(blank=True)
 
-    objects = DeedQuerySet.as_manager()
+    objects = ClusterCommandQuerySet.as_manager()
 
     class Meta:
         ordering = ["id"]

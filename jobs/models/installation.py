@@ -7,12 +7,12 @@ import secrets
 from django.db import models
 from django.db.models.functions import Now
 
-from jobs.publicid import ALPHABET
+from jobs.core.public_id import ALPHABET
 
 ID_LENGTH = 8
 
 
-def new_id() -> str:
+def new_installation_id() -> str:
     return "".join(secrets.choice(ALPHABET) for _ in range(ID_LENGTH))
 
 
@@ -20,7 +20,7 @@ class Installation(models.Model):
     """One row. Its id is part of every key that a cluster is given, so it must not change while jobs run."""
 
     only = models.BooleanField(primary_key=True, default=True, editable=False)
-    id_on_clusters = models.CharField(max_length=16, default=new_id)
+    id_on_clusters = models.CharField(max_length=16, default=new_installation_id)
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

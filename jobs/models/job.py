@@ -13,26 +13,26 @@ from django.contrib.postgres.indexes import GinIndex, GistIndex
 from django.db import models
 from django.db.models.functions import Coalesce, Greatest, Now
 
-from jobs import lifecycle
-from jobs.ending import TRAINING
-from jobs.lifecycle import FAILURES, FINAL, JOB_STATES, LIVE, Flag, Kind, State
+from jobs.core import lifecycle
+from jobs.core.attempt_end import TRAINING_KINDS
+from jobs.core.lifecycle import FAILURE_STATES, FINAL_STATES, JOB_STATES, LIVE_STATES, Flag, JobKind, State
 from jobs.models.cluster import Cluster, Node
-from jobs.models.people import Role, Team
+from jobs.models.people import Team, TeamRole
 
-STATES = [(state.value, state.value) for state in JOB_STATES]
-ATTEMPT_STATES = [(state.value, state.value) for state in State]
-KINDS = [(kind.value, kind.value) for kind in Kind]
+JOB_STATE_CHOICES = [(state.value, state.value) for state in JOB_STATES]
+ATTEMPT_STATE_CHOICES = [(state.value, state.value) for state in State]
+JOB_KIND_CHOICES = [(kind.value, kind.value) for kind in JobKind]
 
 
-class Hold(models.TextChoices):
+class HoldKind(models.TextChoices):
     NONE = "", "no"
     USER = "user", "by its owner"
     ADMIN = "admin", "by an operator"
 
 
-WIDTH = models.F("nodes") * models.F("gpus_per_node")
+TOTAL_GPUS = models.F("nodes") * models.F("gpus_per_node")
 # Of the forty columns those that a table of jobs shows: half of what a page of them costs is to name them
-IN_ROWS = (
+LIST_COLUMNS = (
     *("public_id", "name", "kind", "cluster", "team__name", "user__username", "foreign_id", "foreign_user", "array_id"),
     *("nodes", "gpus_per_node", "preemptible", "priority", "state", "flags", "reason", "why"),
     *("submitted_at", "started_at", "ended_at", "exit_code", "signal"),
@@ -40,14 +40,14 @@ IN_ROWS = (
 
 
 class JobQuerySet(models.QuerySet["Job"]):
-    def visible_to(self, user, role: str = Role.VIEWER) -> Self:
+    def visible_to(self, user, role: str = TeamRole.VIEWER) -> Self:
         """Jobs of the teams in which the user has at least this role."""
         if user.is_superuser:
             return self
         return self.filter(team__in=Team.objects.where(user, role).values("pk"))
 
     def unfinished(self) -> Self:
-        return self.exclude(state__in=FINAL)
+        return self.exclude(state__in=FINAL_STATES)
 
     def waiting(self) -> Self:
         return self.filter(state=State.PENDING)
@@ -56,17 +56,17 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.order_by("-priority", "submitted_at", "id")
 
     def live(self) -> Self:
-        return self.filter(state__in=sorted(LIVE))
+        return self.filter(state__in=sorted(LIVE_STATES))
 
-    def widest_trainings(self) -> Self:
+    def largest_trainings(self) -> Self:
         """Of those that hold something, the widest first: there most is lost."""
-        return self.live().filter(kind__in=sorted(TRAINING)).order_by(WIDTH.desc(), "-id")
+        return self.live().filter(kind__in=sorted(TRAINING_KINDS)).order_by(TOTAL_GPUS.desc(), "-id")
 
-    def held_back(self) -> Self:
+    def on_requeue_hold(self) -> Self:
         """The scheduler gave up on them and a person must look."""
         return self.waiting().filter(flags__contains=[Flag.REQUEUE_HOLD])
 
-    def outcome_unknown(self) -> Self:
+    def with_unknown_outcome(self) -> Self:
         """Their clusters forgot how their last attempts ended, and a person must record it."""
         return self.waiting().filter(flags__contains=[Flag.OUTCOME_UNKNOWN])
 
@@ -79,20 +79,20 @@ class JobQuerySet(models.QuerySet["Job"]):
         """What is done about their failure is being decided, or waits for somebody's yes."""
         return self.waiting().filter(recover_by__isnull=False)
 
-    def finished_last(self) -> Self:
+    def latest_ended(self) -> Self:
         return self.filter(ended_at__isnull=False).order_by("-ended_at")
 
     def called(self, text: str) -> Self:
         """By a part of the name, or the beginning of the id."""
         return self.filter(models.Q(name__icontains=text) | models.Q(public_id__startswith=text.lower()))
 
-    def in_rows(self) -> Self:
+    def with_list_columns(self) -> Self:
         """What a table of jobs shows: the nodes are those of the newest attempt, the cluster is its key alone."""
         newest = Attempt.objects.filter(job=models.OuterRef("pk")).order_by("-number")
         place = Coalesce(
             models.Subquery(newest.values("nodelist")[:1]), models.Value(""), output_field=models.TextField()
         )
-        return self.select_related("user", "team").annotate(nodelist=place).only(*IN_ROWS)
+        return self.select_related("user", "team").annotate(nodelist=place).only(*LIST_COLUMNS)
 
 
 class Job(models.Model):
@@ -104,7 +104,7 @@ class Job(models.Model):
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="jobs")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="acme_jobs")
     name = models.CharField(max_length=120)
-    kind = models.CharField(max_length=12, choices=KINDS, default=Kind.OTHER)
+    kind = models.CharField(max_length=12, choices=JOB_KIND_CHOICES, default=JobKind.OTHER)
 
     # what to run
     command = models.TextField()
@@ -129,7 +129,7 @@ class Job(models.Model):
     requeue_limit = models.PositiveSmallIntegerField(default=3)
     requeues = models.PositiveSmallIntegerField(default=0, editable=False)
     begin_at = models.DateTimeField(null=True, blank=True)
-    hold = models.CharField(max_length=5, choices=Hold, default=Hold.NONE, blank=True, editable=False)
+    hold = models.CharField(max_length=5, choices=HoldKind, default=HoldKind.NONE, blank=True, editable=False)
     array_id = models.CharField(max_length=16, blank=True, editable=False, db_index=True)
     array_index = models.PositiveIntegerField(null=True, editable=False)
     array_limit = models.PositiveIntegerField(null=True, editable=False, help_text="Tasks that may run at once.")
@@ -146,7 +146,7 @@ class Job(models.Model):
     comment = models.TextField(blank=True)
 
     # what has become of it
-    state = models.CharField(max_length=14, choices=STATES, default=State.PENDING, editable=False)
+    state = models.CharField(max_length=14, choices=JOB_STATE_CHOICES, default=State.PENDING, editable=False)
     flags = ArrayField(models.CharField(max_length=16), default=list, editable=False)
     reason = models.CharField(max_length=40, blank=True, editable=False, help_text="Slurm's word for why it waits.")
     why = models.TextField(blank=True, editable=False, help_text="The same as a sentence.")
@@ -206,18 +206,18 @@ class Job(models.Model):
                 name="job_queue_of_all",
                 condition=models.Q(state=State.PENDING),
             ),
-            models.Index(fields=["cluster"], name="job_live", condition=models.Q(state__in=sorted(LIVE))),
+            models.Index(fields=["cluster"], name="job_live", condition=models.Q(state__in=sorted(LIVE_STATES))),
             models.Index(
                 models.F("started_at").desc(nulls_first=True),
                 models.F("id").desc(),
                 name="job_live_by_start",
-                condition=models.Q(state__in=sorted(LIVE)),
+                condition=models.Q(state__in=sorted(LIVE_STATES)),
             ),
             models.Index(
-                WIDTH.desc(),
+                TOTAL_GPUS.desc(),
                 models.F("id").desc(),
                 name="job_widest_trainings",
-                condition=models.Q(state__in=sorted(LIVE), kind__in=sorted(TRAINING)),
+                condition=models.Q(state__in=sorted(LIVE_STATES), kind__in=sorted(TRAINING_KINDS)),
             ),
             # A handful among all that wait, and every look at the first page asks for them
             models.Index(
@@ -234,7 +234,7 @@ class Job(models.Model):
         ]
         constraints = [
             models.CheckConstraint(condition=models.Q(state__in=list(JOB_STATES)), name="job_state_known"),
-            models.CheckConstraint(condition=models.Q(kind__in=list(Kind)), name="job_kind_known"),
+            models.CheckConstraint(condition=models.Q(kind__in=list(JobKind)), name="job_kind_known"),
             models.CheckConstraint(condition=models.Q(nodes__gte=1), name="job_has_a_node"),
             models.UniqueConstraint(
                 fields=["cluster", "foreign_id"], condition=~models.Q(foreign_id=""), name="one_row_per_foreign_job"
@@ -245,12 +245,12 @@ class Job(models.Model):
         return self.public_id
 
     @property
-    def badge(self) -> lifecycle.Badge:
+    def badge(self) -> lifecycle.StateBadge:
         return lifecycle.badge(State(self.state), self.flags)
 
     @property
     def is_final(self) -> bool:
-        return self.state in FINAL
+        return self.state in FINAL_STATES
 
     @property
     def is_foreign(self) -> bool:
@@ -273,7 +273,7 @@ class Job(models.Model):
 
     @property
     def is_live(self) -> bool:
-        return self.state in LIVE
+        return self.state in LIVE_STATES
 
     @property
     def gpus(self) -> int:
@@ -291,7 +291,7 @@ class Job(models.Model):
         return (self.started_at or self.ended_at or now) - self.submitted_at
 
 
-class After(models.TextChoices):
+class DependencyCondition(models.TextChoices):
     """What the other job must have come to, in sbatch's words."""
 
     OK = "afterok"
@@ -302,7 +302,7 @@ class After(models.TextChoices):
 class Dependency(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="dependencies")
     on = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="dependents")
-    after = models.CharField(max_length=10, choices=After)
+    after = models.CharField(max_length=10, choices=DependencyCondition)
 
     class Meta:
         verbose_name_plural = "dependencies"
@@ -316,7 +316,7 @@ class Dependency(models.Model):
 
 
 # Of an attempt that is over: from its promise up to its end. A cluster's clock may have it end before it began.
-SPAN = models.Func(
+ATTEMPT_SPAN = models.Func(
     "promised_at",
     Greatest("promised_at", "ended_at"),
     function="tstzrange",
@@ -331,7 +331,7 @@ class AttemptQuerySet(models.QuerySet["Attempt"]):
     def at(self, moment: datetime) -> Self:
         """Alive then, whether they are over by now or not; each half has an index of its own."""
         over = models.Q(ended_at__isnull=False, span__contains=moment)
-        return self.alias(span=SPAN).filter(over | models.Q(ended_at__isnull=True, promised_at__lte=moment))
+        return self.alias(span=ATTEMPT_SPAN).filter(over | models.Q(ended_at__isnull=True, promised_at__lte=moment))
 
 
 class Attempt(models.Model):
@@ -341,7 +341,7 @@ class Attempt(models.Model):
     number = models.PositiveSmallIntegerField()
     key = models.CharField(max_length=32, unique=True, help_text="Our id of it, which the cluster keeps too.")
     backend_id = models.CharField(max_length=40, blank=True, help_text="Slurm's own job id.")
-    state = models.CharField(max_length=14, choices=ATTEMPT_STATES, default=State.RUNNING)
+    state = models.CharField(max_length=14, choices=ATTEMPT_STATE_CHOICES, default=State.RUNNING)
     nodelist = models.TextField(blank=True)
     log_path = models.CharField(max_length=500, blank=True)
     promised_at = models.DateTimeField(db_default=Now())
@@ -360,7 +360,7 @@ class Attempt(models.Model):
     saved_at = models.DateTimeField(null=True)
     saved_step = models.PositiveBigIntegerField(null=True)
     # What a person or the scheduler wants it to become; the cluster is told by a deed and has the last word.
-    stop_as = models.CharField(max_length=14, blank=True, choices=STATES)
+    stop_as = models.CharField(max_length=14, blank=True, choices=JOB_STATE_CHOICES)
     stop_why = models.TextField(blank=True)
     stacks_signal = models.CharField(
         max_length=12, blank=True, db_default="", help_text="Its processes answer it with their stacks; it said so."
@@ -386,16 +386,18 @@ class Attempt(models.Model):
                 condition=models.Q(ended_at__isnull=True, missing_since__isnull=False),
             ),
             # Who asks why attempts failed looks every second at those of the last hour
-            models.Index(fields=["ended_at"], name="attempt_failed", condition=models.Q(state__in=sorted(FAILURES))),
+            models.Index(
+                fields=["ended_at"], name="attempt_failed", condition=models.Q(state__in=sorted(FAILURE_STATES))
+            ),
             # Who held what at a moment that is over, however many came before and after it
-            GistIndex(SPAN, name="attempt_by_span", condition=models.Q(ended_at__isnull=False)),
+            GistIndex(ATTEMPT_SPAN, name="attempt_by_span", condition=models.Q(ended_at__isnull=False)),
         ]
 
     def __str__(self) -> str:
         return self.key
 
     @property
-    def badge(self) -> lifecycle.Badge:
+    def badge(self) -> lifecycle.StateBadge:
         flags = [Flag.CONFIGURING] if self.state == State.RUNNING and not self.confirmed_at else []
         return lifecycle.badge(State(self.state), flags)
 
@@ -420,7 +422,7 @@ class AllocationQuerySet(models.QuerySet["Allocation"]):
         rows = self.live().filter(gpu__isnull=False).order_by()
         return dict(rows.values_list("node").annotate(models.Count("pk")))
 
-    def per_place(self) -> Iterator[tuple[int, int, list[int | None]]]:
+    def gpus_by_attempt_and_node(self) -> Iterator[tuple[int, int, list[int | None]]]:
         """Attempt, node and the GPUs it holds there; [None] where it holds none. One row for each, not for each GPU."""
         rows = self.order_by().values_list("attempt_id", "node_id").annotate(gpus=ArrayAgg("gpu"))
         return rows.iterator(chunk_size=10_000)
@@ -452,7 +454,7 @@ class Allocation(models.Model):
         return f"{self.node}:{'cpu' if self.gpu is None else self.gpu} by {self.attempt}"
 
 
-class Verdict(models.TextChoices):
+class CheckpointVerdict(models.TextChoices):
     UNKNOWN = "", "not judged"
     GOOD = "good"
     BAD = "bad"
@@ -466,7 +468,7 @@ class Checkpoint(models.Model):
     saved_at = models.DateTimeField(db_default=Now())
     durable_at = models.DateTimeField(null=True, blank=True, help_text="When it had reached remote storage.")
     stall_s = models.FloatField(null=True, blank=True, help_text="Seconds for which saving it held training up.")
-    verdict = models.CharField(max_length=4, choices=Verdict, default=Verdict.UNKNOWN, blank=True)
+    verdict = models.CharField(max_length=4, choices=CheckpointVerdict, default=CheckpointVerdict.UNKNOWN, blank=True)
     verdict_why = models.TextField(blank=True)
 
     class Meta:

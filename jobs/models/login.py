@@ -6,7 +6,7 @@ from django.db import models
 
 
 class LoginAttempts(models.Model):
-    """One counter: of an address, or of a user name from an address. `acmeweb.login_limits` counts and forgets."""
+    """One counter: of an address, or of a user name from an address. `acmeweb.auth.login_limits` counts and forgets."""
 
     key = models.CharField(max_length=64, primary_key=True, help_text="SHA-256 of what is counted.")
     since = models.DateTimeField(help_text="When the window of this count began.")

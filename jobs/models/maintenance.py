@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 from jobs.models.cluster import Cluster, DrainMode, Node
 
-LEAD = timedelta(days=1)  # as long as a job without a limit is taken to run where nothing is known of it
+DEFAULT_LEAD = timedelta(days=1)  # as long as a job without a limit is taken to run where nothing is known of it
 
 
 class MaintenanceQuerySet(models.QuerySet["Maintenance"]):
@@ -36,7 +36,9 @@ class Maintenance(models.Model):
     start_at = models.DateTimeField()
     end_at = models.DateTimeField()
     mode = models.CharField(max_length=10, choices=DrainMode, default=DrainMode.FINISH)
-    lead = models.DurationField(default=LEAD, help_text="Jobs without a time limit do not start there so long before.")
+    lead = models.DurationField(
+        default=DEFAULT_LEAD, help_text="Jobs without a time limit do not start there so long before."
+    )
     by = models.CharField(max_length=150)
     created_at = models.DateTimeField(db_default=Now())
     begun_at = models.DateTimeField(null=True, help_text="The first node was closed.")
@@ -59,7 +61,7 @@ class Maintenance(models.Model):
     def __str__(self) -> str:
         return self.name
 
-    def covered(self) -> models.QuerySet[Node]:
+    def affected_nodes(self) -> models.QuerySet[Node]:
         """Its nodes, as far as they are in it still."""
         here = Node.objects.filter(cluster=self.cluster_id)
         chosen = here if self.whole_cluster else here.filter(maintenances=self)
@@ -72,6 +74,6 @@ class Maintenance(models.Model):
             return "over"
         return "going on" if now >= self.start_at else "planned"
 
-    def is_wanted(self, now: datetime) -> bool:
+    def is_in_progress(self, now: datetime) -> bool:
         """Whether its nodes should be closed."""
         return self.phase(now) == "going on"

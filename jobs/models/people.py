@@ -13,12 +13,12 @@ from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models.functions import Now
 
-from jobs.lifecycle import Kind
+from jobs.core.lifecycle import JobKind
 
 SLUG = RegexValidator(r"^[a-z0-9][a-z0-9-]{0,39}$", "Small letters, digits and dashes, at most 40.")
 
 
-class Role(models.TextChoices):
+class TeamRole(models.TextChoices):
     """Each role may do all that the ones before it may."""
 
     VIEWER = "viewer"
@@ -28,22 +28,22 @@ class Role(models.TextChoices):
 
     @property
     def rank(self) -> int:
-        return RANKS[self]
+        return ROLE_RANKS[self]
 
     @classmethod
-    def at_least(cls, role: str) -> list[str]:
+    def roles_at_least(cls, role: str) -> list[str]:
         return cls.values[cls.values.index(role) :]
 
 
-RANKS = {role: rank for rank, role in enumerate(Role)}  # asked twice for each of thousands of jobs
+ROLE_RANKS = {role: rank for rank, role in enumerate(TeamRole)}  # asked twice for each of thousands of jobs
 
 
 class TeamQuerySet(models.QuerySet["Team"]):
-    def where(self, user, role: str = Role.VIEWER) -> Self:
+    def where(self, user, role: str = TeamRole.VIEWER) -> Self:
         """The teams in which the user has at least this role; whoever runs the site has every role everywhere."""
         if user.is_superuser:
             return self
-        return self.filter(memberships__user=user, memberships__role__in=Role.at_least(role))
+        return self.filter(memberships__user=user, memberships__role__in=TeamRole.roles_at_least(role))
 
 
 class Team(models.Model):
@@ -64,13 +64,13 @@ class Team(models.Model):
 class Membership(models.Model):
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="memberships")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
-    role = models.CharField(max_length=10, choices=Role, default=Role.RESEARCHER)
+    role = models.CharField(max_length=10, choices=TeamRole, default=TeamRole.RESEARCHER)
 
     class Meta:
         ordering = ["team", "user"]
         constraints = [
             models.UniqueConstraint(fields=["team", "user"], name="one_role_per_team"),
-            models.CheckConstraint(condition=models.Q(role__in=Role.values), name="membership_role_known"),
+            models.CheckConstraint(condition=models.Q(role__in=TeamRole.values), name="membership_role_known"),
         ]
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Quota(models.Model):
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="quotas")
     cluster = models.ForeignKey("jobs.Cluster", on_delete=models.CASCADE, related_name="quotas")
     kind = models.CharField(
-        max_length=12, choices=[(k.value, k.value) for k in Kind], blank=True, help_text="Empty: every kind of work."
+        max_length=12, choices=[(k.value, k.value) for k in JobKind], blank=True, help_text="Empty: every kind of work."
     )
     gpus = models.PositiveIntegerField(help_text="Jobs that may not be preempted hold at most so many GPUs together.")
 
@@ -95,7 +95,7 @@ class Quota(models.Model):
         return f"{self.team} on {self.cluster}: {self.gpus} GPUs for {self.kind or 'everything'}"
 
 
-class Scope(models.TextChoices):
+class TokenScope(models.TextChoices):
     """Each scope may do all that the ones before it may."""
 
     READ = "read"
@@ -104,7 +104,7 @@ class Scope(models.TextChoices):
     ADMIN = "admin"
 
     def covers(self, wanted: str) -> bool:
-        return Scope.values.index(self) >= Scope.values.index(wanted)
+        return TokenScope.values.index(self) >= TokenScope.values.index(wanted)
 
 
 class Identity(models.Model):
@@ -137,7 +137,7 @@ class Token(models.Model):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="acme_tokens")
     team = models.ForeignKey(Team, null=True, blank=True, on_delete=models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=80)
-    scope = models.CharField(max_length=10, choices=Scope, default=Scope.READ)
+    scope = models.CharField(max_length=10, choices=TokenScope, default=TokenScope.READ)
     prefix = models.CharField(max_length=12, editable=False)
     digest = models.CharField(max_length=64, unique=True, editable=False)
     networks = ArrayField(
@@ -152,7 +152,9 @@ class Token(models.Model):
 
     class Meta:
         ordering = ["-id"]
-        constraints = [models.CheckConstraint(condition=models.Q(scope__in=Scope.values), name="token_scope_known")]
+        constraints = [
+            models.CheckConstraint(condition=models.Q(scope__in=TokenScope.values), name="token_scope_known")
+        ]
 
     def __str__(self) -> str:
         return f"{self.prefix}… {self.name}"
@@ -166,8 +168,8 @@ class Token(models.Model):
     def make(cls, **fields: object) -> tuple[Token, str]:
         """A new token and its secret, which is shown this once."""
         secret = cls.MARK + secrets.token_urlsafe(32)
-        return cls(prefix=secret[:12], digest=cls.digest_of(secret), **fields), secret
+        return cls(prefix=secret[:12], digest=cls.secret_digest(secret), **fields), secret
 
     @staticmethod
-    def digest_of(secret: str) -> str:
+    def secret_digest(secret: str) -> str:
         return hashlib.sha256(secret.encode()).hexdigest()

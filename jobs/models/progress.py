@@ -15,10 +15,10 @@ from django.db.models.functions import Now
 
 from jobs.models.job import Attempt
 
-PROGRESS_KEPT = timedelta(days=31)
+PROGRESS_RETENTION = timedelta(days=31)
 
 
-class Measured(models.Model):
+class StepMetrics(models.Model):
     at = models.DateTimeField(help_text="By the job's clock, but never later than ours.")
     step = models.PositiveBigIntegerField(null=True)
     tokens = models.PositiveBigIntegerField(null=True, help_text="Consumed since the beginning of the training.")
@@ -32,7 +32,7 @@ class Measured(models.Model):
         abstract = True
 
 
-class Progress(Measured):
+class Progress(StepMetrics):
     """Append-only. The attempt is looked up by the statement that inserts, so no constraint needs to look again."""
 
     pk = models.CompositePrimaryKey("attempt_id", "at")
@@ -49,22 +49,22 @@ class Progress(Measured):
         return f"{self.attempt_id} step {self.step}"
 
 
-class Source(models.TextChoices):
+class ProgressSource(models.TextChoices):
     REPORTS = "", "its reports"
     LOG = "log", "its log"
     LATE = "late", "its log, which nobody had read from the beginning"
 
 
-class Pulse(Measured):
+class Pulse(StepMetrics):
     """What a log tells of an attempt counts only while the attempt itself reports no step."""
 
     attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="pulse")
     heard_at = models.DateTimeField(db_default=Now(), help_text="By our clock.")
     source = models.CharField(
         max_length=4,
-        choices=Source,
+        choices=ProgressSource,
         blank=True,
-        default=Source.REPORTS,
+        default=ProgressSource.REPORTS,
         db_default="",
         help_text="Who tells its steps.",
     )
@@ -76,7 +76,7 @@ class Pulse(Measured):
 
     @property
     def is_of_log(self) -> bool:
-        return self.source != Source.REPORTS
+        return self.source != ProgressSource.REPORTS
 
     def __str__(self) -> str:
         return f"{self.attempt} step {self.step}"

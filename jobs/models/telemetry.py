@@ -21,14 +21,14 @@ class Resolution(models.IntegerChoices):
     HOUR = 3600
 
 
-KEPT = {
+SAMPLE_RETENTION = {
     Resolution.RAW: timedelta(days=2),
     Resolution.FIVE_MINUTES: timedelta(days=31),
     Resolution.HOUR: timedelta(days=730),
 }
 
 
-def per_gpu() -> ArrayField:
+def gpu_values_field() -> ArrayField:
     return ArrayField(models.FloatField(null=True), default=list)
 
 
@@ -36,11 +36,11 @@ class Sample(models.Model):
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="samples")
     resolution = models.PositiveSmallIntegerField(choices=Resolution, default=Resolution.RAW)
     at = models.DateTimeField(help_text="Begin of the interval that the row stands for.")
-    gpu_util = per_gpu()  # percent
-    gpu_memory_mib = per_gpu()
-    gpu_temperature_c = per_gpu()  # the hottest moment in rollups, not the mean
-    gpu_power_w = per_gpu()
-    xid = per_gpu()  # the last Xid of each GPU, 0 for none
+    gpu_util = gpu_values_field()  # percent
+    gpu_memory_mib = gpu_values_field()
+    gpu_temperature_c = gpu_values_field()  # the hottest moment in rollups, not the mean
+    gpu_power_w = gpu_values_field()
+    xid = gpu_values_field()  # the last Xid of each GPU, 0 for none
     # Raw samples only. Most GPUs count no errors for months, so what is 0 is left out
     counted = models.JSONField(
         default=dict, db_default={}, help_text="What else is not as in a sound node: a value for each GPU, or names."
@@ -55,7 +55,7 @@ class Sample(models.Model):
         return f"{self.node} {self.at:%F %T}"
 
 
-MINUTES_KEPT = timedelta(days=31)
+MINUTE_RETENTION = timedelta(days=31)
 
 
 class Minute(models.Model):

@@ -13,19 +13,19 @@ from django.conf import settings
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from jobs import notation
-from jobs.lifecycle import Badge
+from jobs.core import slurm_notation
+from jobs.core.lifecycle import StateBadge
 from jobs.models import Job
 
 register = template.Library()
 
-EXACT = "%Y-%m-%d %H:%M:%S UTC"
-NOTHING = "–"
+EXACT_TIME_FORMAT = "%Y-%m-%d %H:%M:%S UTC"
+MISSING_TEXT = "–"
 
 
 @register.simple_tag
 @lru_cache(maxsize=1000)  # there are some dozens, and every row has one
-def badge(look: Badge) -> SafeString:
+def badge(look: StateBadge) -> SafeString:
     """Icon and word; where a table is narrow the style sheet shows Slurm's short code instead of the word."""
     return format_html(
         '<span class="badge {}" title="{}"><span class="icon" aria-hidden="true">{}</span>'
@@ -42,16 +42,18 @@ def badge(look: Badge) -> SafeString:
 def ago(moment: datetime | None, now: datetime) -> SafeString | str:
     """`12m ago`, with the exact time on hover."""
     if moment is None:
-        return NOTHING
+        return MISSING_TEXT
     words = f"{age(now - moment)} ago" if moment <= now else f"in {age(moment - now)}"
-    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), moment.strftime(EXACT), words)
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>', moment.isoformat(), moment.strftime(EXACT_TIME_FORMAT), words
+    )
 
 
 @register.filter
 def exact(moment: datetime | None) -> SafeString | str:
     if moment is None:
-        return NOTHING
-    return format_html('<time datetime="{}">{}</time>', moment.isoformat(), moment.strftime(EXACT))
+        return MISSING_TEXT
+    return format_html('<time datetime="{}">{}</time>', moment.isoformat(), moment.strftime(EXACT_TIME_FORMAT))
 
 
 @register.filter
@@ -74,7 +76,7 @@ def since(moment: datetime, now: datetime) -> str:
 @register.filter
 def duration(value: timedelta | None) -> str:
     """`D-HH:MM:SS`; nothing set is UNLIMITED."""
-    return notation.format_duration(value)
+    return slurm_notation.format_duration(value)
 
 
 @register.filter
@@ -82,20 +84,20 @@ def ran(job: Job, now: datetime) -> SafeString | str:
     """squeue's TIME. What runs carries its start, so that live.js can count on between two answers."""
     elapsed = job.elapsed(now)
     if elapsed is None or job.started_at is None:
-        return NOTHING
+        return MISSING_TEXT
     if not job.is_live:
-        return notation.format_duration(elapsed)
+        return slurm_notation.format_duration(elapsed)
     return format_html(
         '<time data-started="{}" title="since {}">{}</time>',
         int(job.started_at.timestamp()),
-        job.started_at.strftime(EXACT),
-        notation.format_duration(elapsed),
+        job.started_at.strftime(EXACT_TIME_FORMAT),
+        slurm_notation.format_duration(elapsed),
     )
 
 
 @register.filter
 def memory(megabytes: int) -> str:
-    return notation.format_memory(megabytes) if megabytes else NOTHING
+    return slurm_notation.format_memory(megabytes) if megabytes else MISSING_TEXT
 
 
 @register.filter

@@ -24,17 +24,19 @@ def calendar(cl: Any) -> dict[str, Any]:
     chosen = [int(cl.params[name]) for part in ("year", "month", "day") if (name := f"{field}__{part}") in cl.params]
     today = timezone.now().date()
 
-    def link(*parts: int) -> str:
+    def date_link(*parts: int) -> str:
         named = zip(("year", "month", "day"), parts, strict=False)
         return cl.get_query_string({f"{field}__{name}": part for name, part in named}, [f"{field}__"])
 
     if not chosen:
         years = range(_first_year(cl, today), today.year + 1)
-        return _shown(None, [{"link": link(year), "title": str(year)} for year in years])
-    back = {"link": link(*chosen[:-1]), "title": _title(*chosen[:-1])}
+        return _choices_context(None, [{"link": date_link(year), "title": str(year)} for year in years])
+    back = {"link": date_link(*chosen[:-1]), "title": _period_title(*chosen[:-1])}
     if len(chosen) == 3:
-        return _shown(back, [{"title": _title(*chosen)}])
-    return _shown(back, [{"link": link(*parts), "title": _title(*parts)} for parts in _inside(chosen, today)])
+        return _choices_context(back, [{"title": _period_title(*chosen)}])
+    return _choices_context(
+        back, [{"link": date_link(*parts), "title": _period_title(*parts)} for parts in _sub_periods(chosen, today)]
+    )
 
 
 def _first_year(cl: Any, today: date) -> int:
@@ -42,19 +44,19 @@ def _first_year(cl: Any, today: date) -> int:
     return first.year if first else today.year
 
 
-def _inside(chosen: list[int], today: date) -> list[tuple[int, ...]]:
+def _sub_periods(chosen: list[int], today: date) -> list[tuple[int, ...]]:
     """The months of a year or the days of a month, as far as there have been any."""
     last = 12 if len(chosen) == 1 else monthrange(*chosen)[1]
     parts = [(*chosen, number) for number in range(1, last + 1)]
     return [each for each in parts if each <= (today.year, today.month, today.day)]
 
 
-def _title(*parts: int) -> str:
+def _period_title(*parts: int) -> str:
     if len(parts) < 2:
         return str(*parts) or "All dates"
     whole = date(*parts, 1) if len(parts) == 2 else date(*parts)
     return date_format(whole, "YEAR_MONTH_FORMAT" if len(parts) == 2 else "MONTH_DAY_FORMAT")
 
 
-def _shown(back: dict[str, str] | None, choices: list[dict[str, str]]) -> dict[str, Any]:
+def _choices_context(back: dict[str, str] | None, choices: list[dict[str, str]]) -> dict[str, Any]:
     return {"show": True, "back": back, "choices": choices}

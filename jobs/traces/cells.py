@@ -11,42 +11,42 @@ import numpy as np
 
 from jobs.traces.trace import Floats
 
-BLANK = frozenset({"", "-", "NA", "N/A", "nan", "NaN", "None", "null", "NULL", "Unknown"})
+BLANK_CELLS = frozenset({"", "-", "NA", "N/A", "nan", "NaN", "None", "null", "NULL", "Unknown"})
 _PLAIN_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d(?:\.\d+)?))?$")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)i?B?[nc]?$", re.IGNORECASE)
 _GPU = re.compile(r"gres/gpu(:[^=,:]+)?[=:](\d{1,18})")
 
-Parse = Callable[[str], float]
+CellParser = Callable[[str], float]
 
 
-def numbers(cells: Sequence[str], parse: Parse) -> Floats:
+def parse_cells(cells: Sequence[str], parse: CellParser) -> Floats:
     """Raises ValueError if one cell is bad; the caller then asks row by row."""
     blanks = cells.count("")
     if blanks == len(cells):
         return np.full(len(cells), math.nan)
-    if parse is number:
+    if parse is parse_number:
         try:
             whole = [cell or "nan" for cell in cells] if blanks else cells
             return np.fromiter(map(float, whole), dtype=np.float64, count=len(cells))
         except ValueError:
             pass
-    if parse is moment:
+    if parse is parse_time:
         try:
-            return _plain_moments(cells)
+            return _parse_plain_times(cells)
         except ValueError:
             pass
     return np.fromiter(map(parse, cells), dtype=np.float64, count=len(cells))
 
 
-def number(cell: str) -> float:
-    return math.nan if cell.strip() in BLANK else float(cell)
+def parse_number(cell: str) -> float:
+    return math.nan if cell.strip() in BLANK_CELLS else float(cell)
 
 
-def moment(cell: str) -> float:
+def parse_time(cell: str) -> float:
     """Unix seconds. A time without a zone is taken as UTC: only differences matter to a replay."""
     cell = cell.strip()
-    if cell in BLANK:
+    if cell in BLANK_CELLS:
         return math.nan
     if cell.replace(".", "", 1).isdigit():
         return float(cell)
@@ -54,10 +54,10 @@ def moment(cell: str) -> float:
     return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
 
 
-def clock(cell: str) -> float:
+def parse_slurm_clock(cell: str) -> float:
     """Slurm's [days-]hours:minutes:seconds, or plain seconds."""
     cell = cell.strip()
-    if cell in BLANK or cell in ("UNLIMITED", "Partition_Limit"):
+    if cell in BLANK_CELLS or cell in ("UNLIMITED", "Partition_Limit"):
         return math.nan
     if matched := _CLOCK.match(cell):
         days, first, second, third = matched.groups()
@@ -67,23 +67,23 @@ def clock(cell: str) -> float:
     return float(cell)
 
 
-def megabytes(cell: str) -> float:
+def parse_megabytes(cell: str) -> float:
     cell = cell.strip()
-    if cell in BLANK:
+    if cell in BLANK_CELLS:
         return math.nan
     if not (matched := _SIZE.match(cell)):
         raise ValueError(f"{cell!r} is not a size")
     return float(matched[1]) * {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}[matched[2].upper()]
 
 
-def gpus_of_tres(cell: str) -> float:
+def parse_tres_gpus(cell: str) -> float:
     """`billing=8,gres/gpu:a100=8,gres/gpu=8` → 8: the line without a model is the sum of those with one."""
     found = _GPU.findall(cell)
     plain = [int(count) for model, count in found if not model]
     return float(plain[0] if plain else sum(int(count) for _, count in found))
 
 
-def _plain_moments(cells: Sequence[str]) -> Floats:
+def _parse_plain_times(cells: Sequence[str]) -> Floats:
     """Whole columns of `2023-05-17 11:00:58[+00:00]`, all in one zone, without a Python step per cell."""
     first = cells[0]
     zone = first[19:]
@@ -92,5 +92,5 @@ def _plain_moments(cells: Sequence[str]) -> Floats:
     read = np.array([cell[:19] for cell in cells], dtype="datetime64[s]")
     if np.isnat(read).any():
         raise ValueError("blank among times")
-    shift = moment(first) - float(read[0].astype(np.int64))
+    shift = parse_time(first) - float(read[0].astype(np.int64))
     return read.astype(np.int64).astype(np.float64) + shift

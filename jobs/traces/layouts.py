@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from jobs.traces.cells import Parse, clock, gpus_of_tres, megabytes, moment, number
+from jobs.traces.cells import CellParser, parse_megabytes, parse_number, parse_slurm_clock, parse_time, parse_tres_gpus
 from jobs.traces.trace import Floats
 
 Columns = dict[str, Floats]
-KINDS = {
+KIND_NAMES = {
     "eval": "evaluation",
     "evaluation": "evaluation",
     "pretrain": "pretrain",
@@ -27,17 +27,17 @@ KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class TraceLayout:
     name: str
     marks: frozenset[str]  # a header with all of these is of this layout
     words: Mapping[str, str] = field(default_factory=dict)
-    numbers: Mapping[str, tuple[str, Parse]] = field(default_factory=dict)
+    numbers: Mapping[str, tuple[str, CellParser]] = field(default_factory=dict)
     finish: Callable[[Columns], Columns] = dict
     separator: str = ","
     skips: Callable[[str], bool] | None = None  # ids of rows that are no jobs, as the steps of sacct
 
 
-def _from_start(columns: Columns) -> Columns:
+def _runtime_from_start(columns: Columns) -> Columns:
     """Start and end say the run time, whatever `duration` means here; duration only where they are missing."""
     measured = columns["end"] - columns["start"]
     columns["runtime_s"] = np.where(np.isnan(measured), columns["duration"], measured)
@@ -67,7 +67,7 @@ def _sacct(columns: Columns) -> Columns:
     """What was allocated, and for what runs still the time so far; `Elapsed` is 0 for what never started."""
     columns["gpus"] = np.where(columns["gpus"] > 0, columns["gpus"], np.nan_to_num(columns["asked_gpus"]))
     columns["duration"] = np.where(np.isnan(columns["start"]), np.nan, columns["duration"])
-    return _from_start(columns)
+    return _runtime_from_start(columns)
 
 
 def _plain(columns: Columns) -> Columns:
@@ -75,74 +75,74 @@ def _plain(columns: Columns) -> Columns:
     return columns
 
 
-_ACME = {
-    "submit_s": ("submit_time", moment),
-    "start": ("start_time", moment),
-    "end": ("end_time", moment),
-    "duration": ("duration", number),
-    "queue_s": ("queue", number),
-    "gpus": ("gpu_num", number),
-    "nodes": ("node_num", number),
-    "cpus": ("cpu_num", number),
+_ACME_COLUMNS = {
+    "submit_s": ("submit_time", parse_time),
+    "start": ("start_time", parse_time),
+    "end": ("end_time", parse_time),
+    "duration": ("duration", parse_number),
+    "queue_s": ("queue", parse_number),
+    "gpus": ("gpu_num", parse_number),
+    "nodes": ("node_num", parse_number),
+    "cpus": ("cpu_num", parse_number),
 }
 
 LAYOUTS = (
-    Layout(
+    TraceLayout(
         name="kalos",
         marks=frozenset({"job_id", "type", "submit_time", "fail_time", "duration", "queue"}),
         words={"ids": "job_id", "users": "user", "kinds": "type", "states": "state"},
-        numbers=_ACME,
+        numbers=_ACME_COLUMNS,
         finish=_kalos,
     ),
-    Layout(
+    TraceLayout(
         name="seren",
         marks=frozenset({"job_id", "type", "submit_time", "start_time", "duration", "queue"}),
         words={"ids": "job_id", "users": "user", "kinds": "type", "states": "state"},
-        numbers=_ACME,
-        finish=_from_start,
+        numbers=_ACME_COLUMNS,
+        finish=_runtime_from_start,
     ),
-    Layout(
+    TraceLayout(
         name="helios",
         marks=frozenset({"job_id", "vc", "jobname", "submit_time", "duration"}),
         words={"ids": "job_id", "users": "user", "pools": "vc", "names": "jobname", "states": "state"},
-        numbers=_ACME,
-        finish=_from_start,
+        numbers=_ACME_COLUMNS,
+        finish=_runtime_from_start,
     ),
-    Layout(
+    TraceLayout(
         name="openb",
         marks=frozenset({"name", "cpu_milli", "num_gpu", "creation_time", "deletion_time"}),
         words={"ids": "name", "kinds": "qos", "states": "pod_phase"},
         numbers={
-            "submit_s": ("creation_time", moment),
-            "start": ("scheduled_time", moment),
-            "end": ("deletion_time", moment),
-            "gpus": ("num_gpu", number),
-            "cpus": ("cpu_milli", number),
-            "memory_mb": ("memory_mib", number),
+            "submit_s": ("creation_time", parse_time),
+            "start": ("scheduled_time", parse_time),
+            "end": ("deletion_time", parse_time),
+            "gpus": ("num_gpu", parse_number),
+            "cpus": ("cpu_milli", parse_number),
+            "memory_mb": ("memory_mib", parse_number),
         },
         finish=_openb,
     ),
-    Layout(
+    TraceLayout(
         name="sacct",
         marks=frozenset({"JobID", "Submit", "State"}),
         words={"ids": "JobID", "users": "User", "pools": "Partition", "names": "JobName", "states": "State"},
         numbers={
-            "submit_s": ("Submit", moment),
-            "start": ("Start", moment),
-            "end": ("End", moment),
-            "duration": ("Elapsed", clock),
-            "limit_s": ("Timelimit", clock),
-            "gpus": ("AllocTRES", gpus_of_tres),
-            "asked_gpus": ("ReqTRES", gpus_of_tres),
-            "nodes": ("NNodes", number),
-            "cpus": ("NCPUS", number),
-            "memory_mb": ("ReqMem", megabytes),
+            "submit_s": ("Submit", parse_time),
+            "start": ("Start", parse_time),
+            "end": ("End", parse_time),
+            "duration": ("Elapsed", parse_slurm_clock),
+            "limit_s": ("Timelimit", parse_slurm_clock),
+            "gpus": ("AllocTRES", parse_tres_gpus),
+            "asked_gpus": ("ReqTRES", parse_tres_gpus),
+            "nodes": ("NNodes", parse_number),
+            "cpus": ("NCPUS", parse_number),
+            "memory_mb": ("ReqMem", parse_megabytes),
         },
         finish=_sacct,
         separator="|",
         skips=lambda job_id: "." in job_id,
     ),
-    Layout(
+    TraceLayout(
         name="normalised",
         marks=frozenset({"job_id", "submit_ts", "duration_s", "gpu_num"}),
         words={
@@ -154,14 +154,14 @@ LAYOUTS = (
             "states": "state",
         },
         numbers={
-            "submit_s": ("submit_ts", number),
-            "duration": ("duration_s", number),
-            "queue_s": ("queue_s", number),
-            "limit_s": ("timelimit_s", number),
-            "gpus": ("gpu_num", number),
-            "nodes": ("node_num", number),
-            "cpus": ("cpu_num", number),
-            "memory_mb": ("memory_mib", number),
+            "submit_s": ("submit_ts", parse_number),
+            "duration": ("duration_s", parse_number),
+            "queue_s": ("queue_s", parse_number),
+            "limit_s": ("timelimit_s", parse_number),
+            "gpus": ("gpu_num", parse_number),
+            "nodes": ("node_num", parse_number),
+            "cpus": ("cpu_num", parse_number),
+            "memory_mb": ("memory_mib", parse_number),
         },
         finish=_plain,
     ),

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from jobs.traces.cells import Parse, moment, numbers
-from jobs.traces.layouts import KINDS, LAYOUTS, Columns, Layout
-from jobs.traces.trace import QUOTED, BadRow, BadTrace, Floats, Trace, Words, in_order
+from jobs.traces.cells import CellParser, parse_cells, parse_time
+from jobs.traces.layouts import KIND_NAMES, LAYOUTS, Columns, TraceLayout
+from jobs.traces.trace import MAX_QUOTED_ROWS, BadTrace, EncodedColumn, Floats, InvalidRow, Trace, sort_by_submission
 
-BLOCK = 20_000
-WORDS = ("ids", "users", "pools", "kinds", "names", "states")
-NUMBERS = (
+BLOCK_ROWS = 20_000
+TEXT_FIELDS = ("ids", "users", "pools", "kinds", "names", "states")
+NUMBER_FIELDS = (
     "submit_s",
     "start",
     "end",
@@ -35,14 +35,14 @@ NUMBERS = (
     "cpus",
     "memory_mb",
 )
-KEPT = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "nodes", "cpus", "memory_mb")
+STORED_FIELDS = ("submit_s", "runtime_s", "queue_s", "limit_s", "gpus", "nodes", "cpus", "memory_mb")
 
-MOST_GPUS = 10_000_000  # no cluster has them, and what asks for more is no number of GPUs
+MAX_GPUS = 10_000_000  # no cluster has them, and what asks for more is no number of GPUs
 
-Row = tuple[int, list[str]]  # its line in the file, its cells
+NumberedRow = tuple[int, list[str]]  # its line in the file, its cells
 
 
-def read_lines(lines: Iterable[str], source: str = "trace") -> Trace:
+def read_text_trace(lines: Iterable[str], source: str = "trace") -> Trace:
     """Any of the text layouts; the first lines tell which."""
     lines = iter(lines)
     first = next(lines, None)
@@ -54,29 +54,29 @@ def read_lines(lines: Iterable[str], source: str = "trace") -> Trace:
             jobs = json.loads(first + "".join(lines))
         except (ValueError, RecursionError) as error:
             raise BadTrace(f"{source} begins like JSON and is none: {error}.") from error
-        return philly(jobs, source)
+        return read_philly(jobs, source)
     if first.startswith(";"):
-        return swf(chain([first], lines), source)
-    return table(first, lines, source)
+        return read_swf(chain([first], lines), source)
+    return read_table(first, lines, source)
 
 
-def table(header: str, lines: Iterable[str], source: str) -> Trace:
+def read_table(header: str, lines: Iterable[str], source: str) -> Trace:
     separator = "|" if header.count("|") > header.count(",") else ","
     try:
         names = [name.strip() for name in next(csv.reader([header], delimiter=separator), [])]
     except csv.Error as error:
         raise BadTrace(f"{source}: its first line is no header: {error}.") from error
     cells = csv.reader(lines, delimiter=separator, strict=True)
-    reading = reading_of(names, source)
-    rows = _numbered(cells, reading)
-    while block := list(islice(rows, BLOCK)):
+    reading = table_reader(names, source)
+    rows = _number_rows(cells, reading)
+    while block := list(islice(rows, BLOCK_ROWS)):
         reading.take(block)
     return reading.trace()
 
 
-def columns(names: Sequence[str], blocks: Iterable[Sequence[Sequence[str]]], source: str) -> Trace:
+def read_columns(names: Sequence[str], blocks: Iterable[Sequence[Sequence[str]]], source: str) -> Trace:
     """A table that comes column by column, some rows at a time; its lines are its rows, from 1."""
-    reading, before = reading_of(names, source), 1
+    reading, before = table_reader(names, source), 1
     for block in blocks:
         rows = [(line, list(cells)) for line, cells in enumerate(zip(*block, strict=True), before)]
         before += len(rows)
@@ -84,17 +84,17 @@ def columns(names: Sequence[str], blocks: Iterable[Sequence[Sequence[str]]], sou
     return reading.trace()
 
 
-def reading_of(names: Sequence[str], source: str) -> Reading:
+def table_reader(names: Sequence[str], source: str) -> TableReader:
     """The layout that has such a header."""
     layout = next((known for known in LAYOUTS if known.marks.issubset(names)), None)
     if layout is None:
         known = "; ".join(f"{one.name} ({', '.join(sorted(one.marks))})" for one in LAYOUTS)
         said = ", ".join(ascii(name)[1:-1][:40] for name in names[:12])
         raise BadTrace(f"{source}: a header of {said} is of no layout we know: {known}.")
-    return Reading(layout, names, source)
+    return TableReader(layout, names, source)
 
 
-def _numbered(cells: Iterator[list[str]], reading: Reading) -> Iterator[Row]:
+def _number_rows(cells: Iterator[list[str]], reading: TableReader) -> Iterator[NumberedRow]:
     """Rows with their line; a line that is not CSV at all is set aside."""
     while True:
         try:
@@ -108,29 +108,29 @@ def _numbered(cells: Iterator[list[str]], reading: Reading) -> Iterator[Row]:
             yield cells.line_num + 1, row  # type: ignore[attr-defined]
 
 
-class Reading:
+class TableReader:
     """One table on its way in: the columns so far, and the rows that were refused."""
 
-    def __init__(self, layout: Layout, header: Sequence[str], source: str) -> None:
+    def __init__(self, layout: TraceLayout, header: Sequence[str], source: str) -> None:
         self._layout, self._source, self._width = layout, source, len(header)
         at = {name: index for index, name in enumerate(header)}
         self._words = {ours: at[theirs] for ours, theirs in layout.words.items() if theirs in at}
-        self._numbers: dict[str, tuple[int, Parse]] = {
+        self._numbers: dict[str, tuple[int, CellParser]] = {
             ours: (at[theirs], parse) for ours, (theirs, parse) in layout.numbers.items() if theirs in at
         }
-        self._columns: dict[str, list[Floats]] = {name: [] for name in KEPT}
-        self._known: dict[str, dict[str, int]] = {name: {} for name in WORDS if name != "ids"}
+        self._columns: dict[str, list[Floats]] = {name: [] for name in STORED_FIELDS}
+        self._known: dict[str, dict[str, int]] = {name: {} for name in TEXT_FIELDS if name != "ids"}
         self._codes: dict[str, list[np.ndarray[Any, np.dtype[np.int32]]]] = {name: [] for name in self._known}
         self._ids: list[str] = []
-        self.bad: list[BadRow] = []
+        self.bad: list[InvalidRow] = []
         self.bad_count = 0
 
     def refuse(self, line: int, why: str, row: Sequence[str]) -> None:
         self.bad_count += 1
-        if len(self.bad) < QUOTED:
-            self.bad.append(BadRow(line=line, why=why, text=self._layout.separator.join(row)))
+        if len(self.bad) < MAX_QUOTED_ROWS:
+            self.bad.append(InvalidRow(line=line, why=why, text=self._layout.separator.join(row)))
 
-    def take(self, block: list[Row]) -> None:
+    def take(self, block: list[NumberedRow]) -> None:
         if skips := self._layout.skips:
             block = [row for row in block if not skips(row[1][0])]
         whole = [row for row in block if len(row[1]) == self._width]
@@ -141,21 +141,21 @@ class Reading:
         if not whole:
             return
         try:
-            columns = self._read(whole)
+            columns = self._parse_block(whole)
         except ValueError:
-            whole = [row for row in whole if self._readable(row)]
-            columns = self._read(whole)
-        self._keep(whole, columns)
+            whole = [row for row in whole if self._is_readable(row)]
+            columns = self._parse_block(whole)
+        self._store_block(whole, columns)
 
-    def _read(self, block: list[Row]) -> Columns:
+    def _parse_block(self, block: list[NumberedRow]) -> Columns:
         cells = list(zip(*(row for _, row in block), strict=True)) or [()] * self._width
         missing = np.full(len(block), np.nan)
-        columns = dict.fromkeys(NUMBERS, missing)
+        columns = dict.fromkeys(NUMBER_FIELDS, missing)
         for name, (index, parse) in self._numbers.items():
-            columns[name] = numbers(cells[index], parse) if block else missing
+            columns[name] = parse_cells(cells[index], parse) if block else missing
         return self._layout.finish(columns)
 
-    def _readable(self, row: Row) -> bool:
+    def _is_readable(self, row: NumberedRow) -> bool:
         line, cells = row
         for index, parse in self._numbers.values():
             try:
@@ -165,18 +165,18 @@ class Reading:
                 return False
         return True
 
-    def _keep(self, block: list[Row], columns: Columns) -> None:
+    def _store_block(self, block: list[NumberedRow], columns: Columns) -> None:
         good = np.ones(len(block), dtype=bool)
-        for row, why in _wrong(columns):
+        for row, why in _invalid_rows(columns):
             if good[row]:
                 good[row] = False
                 self.refuse(*block[row][:1], why, block[row][1])
         kept = [row for (_, row), fine in zip(block, good.tolist(), strict=True) if fine]
-        self._keep_words(kept)
-        for name in KEPT:
+        self._store_texts(kept)
+        for name in STORED_FIELDS:
             self._columns[name].append(columns[name][good])
 
-    def _keep_words(self, rows: list[list[str]]) -> None:
+    def _store_texts(self, rows: list[list[str]]) -> None:
         index = self._words["ids"]
         self._ids += [row[index] for row in rows]
         for name, known in self._known.items():
@@ -191,21 +191,21 @@ class Reading:
             name: np.concatenate(parts or [np.empty(0)]) for name, parts in self._columns.items()
         }
         words = {
-            name: Words(
+            name: EncodedColumn(
                 codes=np.concatenate(self._codes[name] or [np.empty(0, np.int32)]),
-                words=tuple(_kind(word) if name == "kinds" else word for word in known),
+                words=tuple(_normalise_kind(word) if name == "kinds" else word for word in known),
             )
             for name, known in self._known.items()
         }
-        return _made(self._source, self._ids, words, columns, self.bad, self.bad_count)
+        return _build_trace(self._source, self._ids, words, columns, self.bad, self.bad_count)
 
 
-def _made(
+def _build_trace(
     source: str,
     ids: list[str],
-    words: Mapping[str, Words],
+    words: Mapping[str, EncodedColumn],
     columns: Columns,
-    bad: Sequence[BadRow],
+    bad: Sequence[InvalidRow],
     bad_count: int,
 ) -> Trace:
     floats = ("submit_s", "runtime_s", "queue_s", "limit_s", "cpus", "memory_mb")
@@ -219,10 +219,10 @@ def _made(
         bad=tuple(bad),
         bad_count=bad_count,
     )
-    return in_order(trace)
+    return sort_by_submission(trace)
 
 
-def _wrong(columns: Columns) -> Iterator[tuple[int, str]]:
+def _invalid_rows(columns: Columns) -> Iterator[tuple[int, str]]:
     """Rows that are readable but cannot be a job that ran."""
     submit, runtime, gpus = columns["submit_s"], columns["runtime_s"], columns["gpus"]
     for found, why in (
@@ -230,37 +230,37 @@ def _wrong(columns: Columns) -> Iterator[tuple[int, str]]:
         (~np.isfinite(runtime), "no run time"),
         (runtime < 0, "negative run time"),
         (gpus < 0, "negative number of GPUs"),
-        (gpus > MOST_GPUS, f"more than {MOST_GPUS:,} GPUs"),
+        (gpus > MAX_GPUS, f"more than {MAX_GPUS:,} GPUs"),
     ):
         for row in np.flatnonzero(found).tolist():
             yield row, why
 
 
-def _kind(word: str) -> str:
-    return KINDS.get(word.strip().lower(), word)
+def _normalise_kind(word: str) -> str:
+    return KIND_NAMES.get(word.strip().lower(), word)
 
 
-SWF = {"submit_s": 1, "queue_s": 2, "duration": 3, "cpus": 4, "asked_cpus": 7, "limit_s": 8}
+SWF_COLUMNS = {"submit_s": 1, "queue_s": 2, "duration": 3, "cpus": 4, "asked_cpus": 7, "limit_s": 8}
 
 
-def swf(lines: Iterable[str], source: str = "swf") -> Trace:
+def read_swf(lines: Iterable[str], source: str = "swf") -> Trace:
     """Feitelson's Standard Workload Format: eighteen numbers a line, -1 for unknown, CPUs only."""
-    layout = Layout(
+    layout = TraceLayout(
         name="swf",
         marks=frozenset(),
         words={"ids": "0", "states": "10", "users": "11", "pools": "15"},
-        numbers={ours: (str(at), _unknown_below_zero) for ours, at in SWF.items()},
+        numbers={ours: (str(at), _negative_as_unknown) for ours, at in SWF_COLUMNS.items()},
         finish=_swf,
         separator=" ",
     )
-    reading = Reading(layout, [str(number) for number in range(18)], source)
+    reading = TableReader(layout, [str(number) for number in range(18)], source)
     rows = ((at, line.split()) for at, line in enumerate(lines, 1) if line.strip() and not line.startswith(";"))
-    while block := list(islice(rows, BLOCK)):
+    while block := list(islice(rows, BLOCK_ROWS)):
         reading.take(block)
     return reading.trace()
 
 
-def _unknown_below_zero(cell: str) -> float:
+def _negative_as_unknown(cell: str) -> float:
     value = float(cell)
     return math.nan if value < 0 else value
 
@@ -271,28 +271,28 @@ def _swf(columns: Columns) -> Columns:
     return columns
 
 
-def philly(jobs: Sequence[Mapping[str, Any]], source: str = "philly") -> Trace:
+def read_philly(jobs: Sequence[Mapping[str, Any]], source: str = "philly") -> Trace:
     """Microsoft's cluster_job_log: a list of jobs with their attempts; run time is the sum over the attempts.
 
     The line of a bad row is its number in the list, from 1.
     """
-    layout = Layout(
+    layout = TraceLayout(
         name="philly",
         marks=frozenset(),
         words={"ids": "0", "users": "1", "pools": "2", "states": "3"},
-        numbers={"submit_s": ("4", moment), "duration": ("5", float), "gpus": ("6", float), "nodes": ("7", float)},
+        numbers={"submit_s": ("4", parse_time), "duration": ("5", float), "gpus": ("6", float), "nodes": ("7", float)},
         finish=lambda columns: {**columns, "runtime_s": columns["duration"]},
     )
-    reading = Reading(layout, [str(number) for number in range(8)], source)
-    rows: list[Row] = []
+    reading = TableReader(layout, [str(number) for number in range(8)], source)
+    rows: list[NumberedRow] = []
     for at, job in enumerate(jobs, 1):
         try:
             rows.append((at, _philly_row(job)))
         except (KeyError, TypeError, ValueError, IndexError) as error:
             why = str(error) if type(error) is ValueError else f"it is no job of that layout ({error})"
             reading.refuse(at, why, [json.dumps(job, default=str)])
-    for start in range(0, len(rows), BLOCK):
-        reading.take(rows[start : start + BLOCK])
+    for start in range(0, len(rows), BLOCK_ROWS):
+        reading.take(rows[start : start + BLOCK_ROWS])
     return replace(reading.trace(), source=source)
 
 
@@ -300,13 +300,13 @@ def _philly_row(job: Mapping[str, Any]) -> list[str]:
     attempts = [one for one in job["attempts"] if one.get("start_time") and one.get("end_time")]
     if not attempts:
         raise ValueError("no attempt that started and ended")
-    ran = sum(moment(one["end_time"]) - moment(one["start_time"]) for one in attempts)
+    ran = sum(parse_time(one["end_time"]) - parse_time(one["start_time"]) for one in attempts)
     places = attempts[0]["detail"]
     gpus = sum(len(place["gpus"]) for place in places)
-    words = [_word(job[name]) for name in ("jobid", "user", "vc", "status")]
+    words = [_storable_text(job[name]) for name in ("jobid", "user", "vc", "status")]
     return [*words, str(job["submitted_time"]), str(ran), str(gpus), str(max(1, len(places)))]
 
 
-def _word(value: Any) -> str:
+def _storable_text(value: Any) -> str:
     """JSON can spell what no text can hold."""
     return str(value).encode("utf-8", "replace").decode().replace("\x00", "?")

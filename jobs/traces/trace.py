@@ -12,7 +12,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 
-QUOTED = 20  # bad rows kept word for word; all are counted
+MAX_QUOTED_ROWS = 20  # bad rows kept word for word; all are counted
 
 
 class BadTrace(ValueError):
@@ -20,7 +20,7 @@ class BadTrace(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BadRow:
+class InvalidRow:
     line: int
     why: str
     text: str
@@ -30,17 +30,17 @@ class BadRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class EncodedColumn:
     """A column of words that repeat: users, teams, kinds."""
 
     codes: Ints
     words: tuple[str, ...]
 
     @staticmethod
-    def of(column: Iterable[str]) -> Words:
+    def of(column: Iterable[str]) -> EncodedColumn:
         known: dict[str, int] = {}
         codes = np.fromiter((known.setdefault(word, len(known)) for word in column), dtype=np.int32)
-        return Words(codes=codes, words=tuple(known))
+        return EncodedColumn(codes=codes, words=tuple(known))
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -51,7 +51,7 @@ class Words:
     def __iter__(self) -> Iterator[str]:
         return (self.words[code] for code in self.codes.tolist())
 
-    def rows(self, chosen: npt.NDArray[np.intp]) -> Words:
+    def rows(self, chosen: npt.NDArray[np.intp]) -> EncodedColumn:
         return replace(self, codes=self.codes[chosen])
 
 
@@ -64,11 +64,11 @@ class Trace:
 
     source: str
     ids: Sequence[str]
-    users: Words
-    pools: Words  # virtual cluster, partition or team
-    kinds: Words
-    names: Words
-    states: Words
+    users: EncodedColumn
+    pools: EncodedColumn  # virtual cluster, partition or team
+    kinds: EncodedColumn
+    names: EncodedColumn
+    states: EncodedColumn
     submit_s: Floats
     runtime_s: Floats
     queue_s: Floats
@@ -78,7 +78,7 @@ class Trace:
     cpus: Floats
     memory_mb: Floats
     began_s: float = 0.0
-    bad: tuple[BadRow, ...] = field(default=())
+    bad: tuple[InvalidRow, ...] = field(default=())
     bad_count: int = 0
 
     def __len__(self) -> int:
@@ -93,12 +93,12 @@ class Trace:
         return replace(self, ids=[self.ids[row] for row in chosen.tolist()], **columns)
 
 
-def made_of(source: str, **columns: Sequence[float] | Sequence[str] | npt.NDArray[np.generic]) -> Trace:
+def trace_from_columns(source: str, **columns: Sequence[float] | Sequence[str] | npt.NDArray[np.generic]) -> Trace:
     """A trace from plain columns; what is not given is unknown. Rows are put in order of submission."""
     given = {name: column for name, column in columns.items() if column is not None}
     count = len(given["submit_s"])
     columns_of_words: dict[str, Any] = {
-        name: Words.of(str(word) for word in given.get(name, ("",) * count))
+        name: EncodedColumn.of(str(word) for word in given.get(name, ("",) * count))
         for name in ("users", "pools", "kinds", "names", "states")
     }
     floats: dict[str, Any] = {
@@ -111,10 +111,10 @@ def made_of(source: str, **columns: Sequence[float] | Sequence[str] | npt.NDArra
     }
     ids = [str(word) for word in given.get("ids", range(1, count + 1))]
     trace = Trace(source=source, ids=ids, **columns_of_words, **floats, **ints)
-    return in_order(trace)
+    return sort_by_submission(trace)
 
 
-def in_order(trace: Trace) -> Trace:
+def sort_by_submission(trace: Trace) -> Trace:
     """By time of submission, equal times as they stand in the file, and time counted from the first."""
     if not len(trace):
         return trace

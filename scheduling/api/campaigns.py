@@ -9,83 +9,98 @@ from django.urls import path
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
-from jobs import clock, readers
-from jobs.api.submitting import Places
-from jobs.door import query, versions
-from jobs.door.endpoint import Detail, Listing, Verb, found
-from jobs.door.errors import Conflict
-from jobs.door.rights import Rule
-from jobs.door.shapes import Shape, anything, at, many, measure, moment, number, text, texts, truth
-from jobs.models import Scope
-from scheduling import evaluating
-from scheduling import evaluation_actions as actions
-from scheduling.evaluating import Standing
-from scheduling.evaluation import asked as asking
-from scheduling.evaluation.asked import MOST_PARTS
+from jobs.actions.submissions import CallerTargets
+from jobs.core import parsing
+from jobs.models import TokenScope, clock
+from jobs.rest import etags, query_params
+from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404
+from jobs.rest.errors import Conflict
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.shapes import (
+    ResourceShape,
+    attribute_path,
+    boolean_field,
+    datetime_field,
+    integer_field,
+    nested_list_field,
+    number_field,
+    object_field,
+    text_field,
+    text_list_field,
+)
+from scheduling.actions import campaigns as actions
+from scheduling.actions.campaigns import CampaignStateConflict
+from scheduling.evaluation import campaign_requests as asking
+from scheduling.evaluation.campaign_requests import MAX_DATASET_PARTS
 from scheduling.evaluation.frameworks import TEMPLATES
-from scheduling.evaluation_actions import Gone
 from scheduling.models import Campaign, CampaignState, Evaluation, Suite
+from scheduling.queries import campaigns as campaign_queries
+from scheduling.queries.campaigns import CampaignProgress
 
-DATASET = Shape(
+DATASET_SHAPE = ResourceShape(
     "SuiteDataset",
     {
-        "name": text("As its framework knows it."),
-        "samples": number("How many it has.", low=1, high=10**8),
-        "parts": number("In how many pieces it may be cut; 1: it stays whole.", low=1, high=MOST_PARTS, required=False),
-        "infer": text("Instead of the suite's command.", required=False),
-        "metric": text("Instead of the suite's command.", required=False),
-        "infer_s": measure("Seconds of all samples on a GPU, before any were measured.", nullable=True, required=False),
-        "score_s": measure("Seconds of its metric, before any were measured.", nullable=True, required=False),
+        "name": text_field("As its framework knows it."),
+        "samples": integer_field("How many it has.", low=1, high=10**8),
+        "parts": integer_field(
+            "In how many pieces it may be cut; 1: it stays whole.", low=1, high=MAX_DATASET_PARTS, required=False
+        ),
+        "infer": text_field("Instead of the suite's command.", required=False),
+        "metric": text_field("Instead of the suite's command.", required=False),
+        "infer_s": number_field(
+            "Seconds of all samples on a GPU, before any were measured.", nullable=True, required=False
+        ),
+        "score_s": number_field("Seconds of its metric, before any were measured.", nullable=True, required=False),
     },
 )
 
-SUITE = Shape(
+SUITE_SHAPE = ResourceShape(
     "Suite",
     {
-        "id": number(get=at("pk"), needs=("pk",)),
-        "team": text(get=at("team.name"), needs=("team__name",)),
-        "user": text(get=at("user.username"), needs=("user__username",)),
-        "name": text(),
-        "version": number("A changed suite is a new version; results belong to one.", low=1),
-        "title": text(),
-        "framework": text(choices=TEMPLATES),
-        "serve": text("Started once a trial; it listens at $ACME_PORT when it is ready.", listed=False),
-        "infer": text("Answers one shard, into $ACME_OUTPUT.", listed=False),
-        "metric": text("Scores it on CPUs, into $ACME_RESULT; empty: the inference does.", listed=False),
-        "output_root": text(),
-        "stage_root": text("Where nodes keep copies of models; empty: none are made."),
-        "gpus": number("Of a trial; 0: it runs on CPUs.", low=0),
-        "cpus": number("Of a trial.", low=1),
-        "memory_mb": number("Of a trial.", low=0),
-        "metric_jobs": number("CPU jobs that may score at once.", low=1),
-        "created_at": moment(),
-        "datasets": many(
-            DATASET,
-            get=lambda row: [DATASET.show(one) for one in row.datasets.all()],
+        "id": integer_field(get=attribute_path("pk"), needs=("pk",)),
+        "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
+        "user": text_field(get=attribute_path("user.username"), needs=("user__username",)),
+        "name": text_field(),
+        "version": integer_field("A changed suite is a new version; results belong to one.", low=1),
+        "title": text_field(),
+        "framework": text_field(choices=TEMPLATES),
+        "serve": text_field("Started once a trial; it listens at $ACME_PORT when it is ready.", in_lists=False),
+        "infer": text_field("Answers one shard, into $ACME_OUTPUT.", in_lists=False),
+        "metric": text_field("Scores it on CPUs, into $ACME_RESULT; empty: the inference does.", in_lists=False),
+        "output_root": text_field(),
+        "stage_root": text_field("Where nodes keep copies of models; empty: none are made."),
+        "gpus": integer_field("Of a trial; 0: it runs on CPUs.", low=0),
+        "cpus": integer_field("Of a trial.", low=1),
+        "memory_mb": integer_field("Of a trial.", low=0),
+        "metric_jobs": integer_field("CPU jobs that may score at once.", low=1),
+        "created_at": datetime_field(),
+        "datasets": nested_list_field(
+            DATASET_SHAPE,
+            get=lambda row: [DATASET_SHAPE.show(one) for one in row.datasets.all()],
             needs=(),
             joins=("datasets",),
-            listed=False,
+            in_lists=False,
         ),
     },
 )
 
-SUITE_ASKED = Shape(
+SUITE_REQUEST_SHAPE = ResourceShape(
     "SuiteRequest",
     {
-        "name": text("Small letters, digits and dashes."),
-        "datasets": many(DATASET),
-        "output_root": text("A directory that all nodes can write to."),
-        "team": text("Needed by those who submit for several teams.", required=False),
-        "title": text(required=False),
-        "framework": text("What is run where no command is given.", choices=TEMPLATES, required=False),
-        "serve": text("Started once a trial; it listens at $ACME_PORT when it is ready.", required=False),
-        "infer": text("Answers one shard, into $ACME_OUTPUT.", required=False),
-        "metric": text("Scores it on CPUs, into $ACME_RESULT.", required=False),
-        "stage_root": text("Where nodes keep copies of models, as /dev/shm.", required=False),
-        "gpus": number("Of a trial; 0: it runs on CPUs.", low=0, high=64, required=False),
-        "cpus": number(low=1, high=1024, required=False),
-        "memory": anything("MiB, or text as 64G.", required=False),
-        "metric_jobs": number(low=1, high=1000, required=False),
+        "name": text_field("Small letters, digits and dashes."),
+        "datasets": nested_list_field(DATASET_SHAPE),
+        "output_root": text_field("A directory that all nodes can write to."),
+        "team": text_field("Needed by those who submit for several teams.", required=False),
+        "title": text_field(required=False),
+        "framework": text_field("What is run where no command is given.", choices=TEMPLATES, required=False),
+        "serve": text_field("Started once a trial; it listens at $ACME_PORT when it is ready.", required=False),
+        "infer": text_field("Answers one shard, into $ACME_OUTPUT.", required=False),
+        "metric": text_field("Scores it on CPUs, into $ACME_RESULT.", required=False),
+        "stage_root": text_field("Where nodes keep copies of models, as /dev/shm.", required=False),
+        "gpus": integer_field("Of a trial; 0: it runs on CPUs.", low=0, high=64, required=False),
+        "cpus": integer_field(low=1, high=1024, required=False),
+        "memory": object_field("MiB, or text as 64G.", required=False),
+        "metric_jobs": integer_field(low=1, high=1000, required=False),
     },
     example={
         "name": "core",
@@ -95,287 +110,309 @@ SUITE_ASKED = Shape(
     },
 )
 
-STANDING = Shape(
+CAMPAIGN_PROGRESS_SHAPE = ResourceShape(
     "Standing",
     {
-        "evaluations": number(low=0),
-        "done": number(low=0),
-        "failed": number(low=0),
-        "cancelled": number(low=0),
-        "percent": measure("Of the samples: half when they are answered, half when they are scored."),
+        "evaluations": integer_field(low=0),
+        "done": integer_field(low=0),
+        "failed": integer_field(low=0),
+        "cancelled": integer_field(low=0),
+        "percent": number_field("Of the samples: half when they are answered, half when they are scored."),
     },
 )
 
-PLAN = Shape(
+CAMPAIGN_PLAN_SHAPE = ResourceShape(
     "Plan",
     {
-        "nodes": number(low=1),
-        "slots_per_node": number(low=1),
-        "makespan_s": measure("What was foreseen before anything ran."),
-        "lower_bound_s": measure("What no schedule can beat."),
-        "gpu_hours": measure(),
-        "trials": number(low=0),
-        "meets_deadline": truth(nullable=True),
+        "nodes": integer_field(low=1),
+        "slots_per_node": integer_field(low=1),
+        "makespan_s": number_field("What was foreseen before anything ran."),
+        "lower_bound_s": number_field("What no schedule can beat."),
+        "gpu_hours": number_field(),
+        "trials": integer_field(low=0),
+        "meets_deadline": boolean_field(nullable=True),
     },
 )
 
 
-def _plan(row: Campaign) -> dict[str, Any] | None:
-    return {name: row.plan[name] for name in PLAN.fields} if row.plan else None
+def _campaign_plan(row: Campaign) -> dict[str, Any] | None:
+    return {name: row.plan[name] for name in CAMPAIGN_PLAN_SHAPE.fields} if row.plan else None
 
 
-CAMPAIGN = Shape(
+CAMPAIGN_SHAPE = ResourceShape(
     "Campaign",
     {
-        "id": text("Short public id that sorts by time.", get=at("public_id"), needs=("public_id",)),
-        "cluster": text(get=at("cluster.name"), needs=("cluster__name",)),
-        "team": text(get=at("team.name"), needs=("team__name",)),
-        "user": text(get=at("user.username"), needs=("user__username",)),
-        "suite": text(
+        "id": text_field("Short public id that sorts by time.", get=attribute_path("public_id"), needs=("public_id",)),
+        "cluster": text_field(get=attribute_path("cluster.name"), needs=("cluster__name",)),
+        "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
+        "user": text_field(get=attribute_path("user.username"), needs=("user__username",)),
+        "suite": text_field(
             "NAME@VERSION.", get=lambda r: f"{r.suite.name}@{r.suite.version}", needs=("suite__name", "suite__version")
         ),
-        "checkpoints": texts("What is evaluated."),
-        "weights_gb": measure("Of a checkpoint."),
-        "nodes": number("At most so many at once; null before it is planned.", low=1, nullable=True),
-        "deadline_at": moment(nullable=True),
-        "state": text(choices=CampaignState.values),
-        "why": text("What went wrong, as a sentence."),
-        "created_at": moment(),
-        "started_at": moment(nullable=True),
-        "ended_at": moment(nullable=True),
-        "standing": anything("How far it is.", get=lambda row: STANDING.show(row.standing), needs=()),
-        "plan": anything("Made before anything ran.", get=_plan, nullable=True, listed=False),
-        "gpu_hours": measure("Held by its trials so far.", get=lambda row: row.gpu_hours, needs=("pk",), listed=False),
+        "checkpoints": text_list_field("What is evaluated."),
+        "weights_gb": number_field("Of a checkpoint."),
+        "nodes": integer_field("At most so many at once; null before it is planned.", low=1, nullable=True),
+        "deadline_at": datetime_field(nullable=True),
+        "state": text_field(choices=CampaignState.values),
+        "why": text_field("What went wrong, as a sentence."),
+        "created_at": datetime_field(),
+        "started_at": datetime_field(nullable=True),
+        "ended_at": datetime_field(nullable=True),
+        "standing": object_field(
+            "How far it is.", get=lambda row: CAMPAIGN_PROGRESS_SHAPE.show(row.standing), needs=()
+        ),
+        "plan": object_field("Made before anything ran.", get=_campaign_plan, nullable=True, in_lists=False),
+        "gpu_hours": number_field(
+            "Held by its trials so far.", get=lambda row: row.gpu_hours, needs=("pk",), in_lists=False
+        ),
     },
 )
-CAMPAIGN.fields["standing"].schema.update(STANDING.schema())
-CAMPAIGN.fields["plan"].schema.update(oneOf=[PLAN.schema(), {"type": "null"}])
+CAMPAIGN_SHAPE.fields["standing"].schema.update(CAMPAIGN_PROGRESS_SHAPE.schema())
+CAMPAIGN_SHAPE.fields["plan"].schema.update(oneOf=[CAMPAIGN_PLAN_SHAPE.schema(), {"type": "null"}])
 
-CAMPAIGN_ASKED = Shape(
+CAMPAIGN_REQUEST_SHAPE = ResourceShape(
     "CampaignRequest",
     {
-        "checkpoints": texts("Absolute paths, as the nodes see them."),
-        "suite": text("NAME for its newest version, or NAME@2."),
-        "team": text("Needed by those who submit for several teams.", required=False),
-        "cluster": text("Needed where there are several.", required=False),
-        "nodes": number("At most so many at once.", low=1, high=100_000, required=False),
-        "deadline_at": moment("Instead of nodes: the fewest that are through by then.", required=False),
-        "within": anything("The same as a time from now: seconds, or text as 2:00:00.", required=False),
-        "weights_gb": measure("Of one checkpoint; 14 if not given.", required=False),
-        "again": truth("Evaluate what is known already once more.", required=False),
+        "checkpoints": text_list_field("Absolute paths, as the nodes see them."),
+        "suite": text_field("NAME for its newest version, or NAME@2."),
+        "team": text_field("Needed by those who submit for several teams.", required=False),
+        "cluster": text_field("Needed where there are several.", required=False),
+        "nodes": integer_field("At most so many at once.", low=1, high=100_000, required=False),
+        "deadline_at": datetime_field("Instead of nodes: the fewest that are through by then.", required=False),
+        "within": object_field("The same as a time from now: seconds, or text as 2:00:00.", required=False),
+        "weights_gb": number_field("Of one checkpoint; 14 if not given.", required=False),
+        "again": boolean_field("Evaluate what is known already once more.", required=False),
     },
     example={"checkpoints": ["/checkpoints/run/step-1000"], "suite": "core", "nodes": 1},
 )
 
-EVALUATION = Shape(
+EVALUATION_SHAPE = ResourceShape(
     "Evaluation",
     {
-        "id": number(get=at("pk"), needs=("pk",)),
-        "checkpoint": text(),
-        "dataset": text(get=at("dataset.name"), needs=("dataset__name",)),
-        "samples": number(get=at("dataset.samples"), needs=("dataset__samples",)),
-        "state": text(choices=CampaignState.values),
-        "scores": anything("Names and numbers; null before the end.", nullable=True),
-        "reused": truth("Known from before.", get=lambda row: row.reused_id is not None, needs=("reused",)),
-        "why": text("Why it failed."),
-        "ended_at": moment(nullable=True),
+        "id": integer_field(get=attribute_path("pk"), needs=("pk",)),
+        "checkpoint": text_field(),
+        "dataset": text_field(get=attribute_path("dataset.name"), needs=("dataset__name",)),
+        "samples": integer_field(get=attribute_path("dataset.samples"), needs=("dataset__samples",)),
+        "state": text_field(choices=CampaignState.values),
+        "scores": object_field("Names and numbers; null before the end.", nullable=True),
+        "reused": boolean_field("Known from before.", get=lambda row: row.reused_id is not None, needs=("reused",)),
+        "why": text_field("Why it failed."),
+        "ended_at": datetime_field(nullable=True),
     },
 )
 
 # The campaign's own fields are read where forms and the command line are too (`evaluating.ask`)
-ANY: dict[str, readers.Reader] = {name: lambda _, value: value for name in CAMPAIGN_ASKED.fields}
+UNPARSED_READERS: dict[str, parsing.FieldReader] = {
+    name: lambda _, value: value for name in CAMPAIGN_REQUEST_SHAPE.fields
+}
 
 
-class Suites(Listing, Verb):
+class SuiteListEndpoint(ListEndpoint, ActionEndpoint):
     """List suites, define one or its next version."""
 
     tag = "Evaluation"
     what = "suites"
-    shape = SUITE
+    shape = SUITE_SHAPE
     filters = {
-        "team": query.text("team__name"),
-        "name": query.text("name"),
-        "framework": query.choice("framework", tuple(TEMPLATES)),
-        "created_at": query.moment("created_at"),
+        "team": query_params.text_filter("team__name"),
+        "name": query_params.text_filter("name"),
+        "framework": query_params.choice_filter("framework", tuple(TEMPLATES)),
+        "created_at": query_params.datetime_filter("created_at"),
     }
     rules = {
-        "GET": Rule(scope=Scope.READ, says="List the suites of your teams", answer=SUITE, many=True),
-        "POST": Rule(
-            scope=Scope.SUBMIT,
+        "GET": EndpointRule(scope=TokenScope.READ, says="List the suites of your teams", answer=SUITE_SHAPE, many=True),
+        "POST": EndpointRule(
+            scope=TokenScope.SUBMIT,
             says="Define a suite; one that is changed is a new version",
-            body=SUITE_ASKED,
-            answer=SUITE,
+            body=SUITE_REQUEST_SHAPE,
+            answer=SUITE_SHAPE,
             status=201,
         ),
     }
 
     def rows(self) -> QuerySet[Suite]:
-        return evaluating.suites(self.caller)
+        return campaign_queries.suites(self.caller)
 
     def work(self) -> Response:
         asked = dict(self.object())
-        team = Places(self.caller).team_of(asked.pop("team", None))
-        made = actions.define(asking.suite(asked), team=team, author=self.author)
-        shown = SUITE.show(SUITE.load(evaluating.suites(self.caller), SUITE.fields).get(pk=made.pk))
+        team = CallerTargets(self.caller).resolve_team(asked.pop("team", None))
+        made = actions.define_suite(asking.parse_suite(asked), team=team, author=self.author)
+        shown = SUITE_SHAPE.show(
+            SUITE_SHAPE.load(campaign_queries.suites(self.caller), SUITE_SHAPE.fields).get(pk=made.pk)
+        )
         address = self.request.build_absolute_uri(f"{self.request.path}{made.pk}/")
         return Response(shown, status=201, headers={"Location": address})
 
 
-class OneSuite(Detail):
+class SuiteDetailEndpoint(DetailEndpoint):
     """A suite with its commands and datasets."""
 
     tag = "Evaluation"
-    shape = SUITE
-    rules = {"GET": Rule(scope=Scope.READ, says="One suite, with its datasets", answer=SUITE, team=True)}
+    shape = SUITE_SHAPE
+    rules = {
+        "GET": EndpointRule(scope=TokenScope.READ, says="One suite, with its datasets", answer=SUITE_SHAPE, team=True)
+    }
 
     def row(self, id: int) -> Suite:
-        row: Suite = found(SUITE.load(evaluating.suites(self.caller), SUITE.fields), "suite", pk=id)
+        row: Suite = find_or_404(
+            SUITE_SHAPE.load(campaign_queries.suites(self.caller), SUITE_SHAPE.fields), "suite", pk=id
+        )
         return row
 
 
-class Campaigns(Listing, Verb):
+class CampaignListEndpoint(ListEndpoint, ActionEndpoint):
     """List campaigns, ask for one."""
 
     tag = "Evaluation"
     what = "campaigns"
-    shape = CAMPAIGN
+    shape = CAMPAIGN_SHAPE
     filters = {
-        "id": query.text("public_id"),
-        "team": query.text("team__name"),
-        "user": query.text("user__username"),
-        "cluster": query.text("cluster__name"),
-        "suite": query.text("suite__name"),
-        "state": query.choice("state", CampaignState.values),
-        "created_at": query.moment("created_at"),
+        "id": query_params.text_filter("public_id"),
+        "team": query_params.text_filter("team__name"),
+        "user": query_params.text_filter("user__username"),
+        "cluster": query_params.text_filter("cluster__name"),
+        "suite": query_params.text_filter("suite__name"),
+        "state": query_params.choice_filter("state", CampaignState.values),
+        "created_at": query_params.datetime_filter("created_at"),
     }
     rules = {
-        "GET": Rule(scope=Scope.READ, says="List the campaigns of your teams", answer=CAMPAIGN, many=True),
-        "POST": Rule(
-            scope=Scope.SUBMIT,
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="List the campaigns of your teams", answer=CAMPAIGN_SHAPE, many=True
+        ),
+        "POST": EndpointRule(
+            scope=TokenScope.SUBMIT,
             says="Evaluate checkpoints with a suite; what is known already is not run again",
-            body=CAMPAIGN_ASKED,
-            answer=CAMPAIGN,
+            body=CAMPAIGN_REQUEST_SHAPE,
+            answer=CAMPAIGN_SHAPE,
             status=201,
         ),
     }
 
     def rows(self) -> QuerySet[Campaign]:
-        return evaluating.campaigns(self.caller)
+        return campaign_queries.campaigns(self.caller)
 
     def complete(self, rows: list[Any], names: list[str]) -> None:
-        complete(rows, names)
+        add_computed_fields(rows, names)
 
     def work(self) -> Response:
-        made = evaluating.ask(self.body(ANY, "a campaign"), Places(self.caller), self.author, clock.now())
+        made = campaign_queries.create_campaign_from_request(
+            self.body(UNPARSED_READERS, "a campaign"), CallerTargets(self.caller), self.author, clock.now()
+        )
         address = self.request.build_absolute_uri(f"{self.request.path}{made.public_id}/")
-        return Response(shown(self.caller, made.public_id), status=201, headers={"Location": address})
+        return Response(campaign_response(self.caller, made.public_id), status=201, headers={"Location": address})
 
 
-def complete(rows: list[Any], names: Any) -> None:
-    known = evaluating.standings(rows) if "standing" in names else {}
+def add_computed_fields(rows: list[Any], names: Any) -> None:
+    known = campaign_queries.campaign_progress(rows) if "standing" in names else {}
     for row in rows:
-        row.standing = known.get(row.pk, Standing())
-        row.gpu_hours = round(evaluating.gpu_hours(row, clock.now()), 4) if "gpu_hours" in names else None
+        row.standing = known.get(row.pk, CampaignProgress())
+        row.gpu_hours = round(campaign_queries.gpu_hours(row, clock.now()), 4) if "gpu_hours" in names else None
 
 
-def one_of(caller: Any, id: str) -> Campaign:
-    rows = CAMPAIGN.load(evaluating.campaigns(caller), CAMPAIGN.fields)
-    row: Campaign = found(rows, "campaign", public_id=id)
-    complete([row], CAMPAIGN.fields)
+def get_campaign(caller: Any, id: str) -> Campaign:
+    rows = CAMPAIGN_SHAPE.load(campaign_queries.campaigns(caller), CAMPAIGN_SHAPE.fields)
+    row: Campaign = find_or_404(rows, "campaign", public_id=id)
+    add_computed_fields([row], CAMPAIGN_SHAPE.fields)
     return row
 
 
-def shown(caller: Any, id: str) -> dict[str, Any]:
-    return CAMPAIGN.show(one_of(caller, id))
+def campaign_response(caller: Any, id: str) -> dict[str, Any]:
+    return CAMPAIGN_SHAPE.show(get_campaign(caller, id))
 
 
-class OneCampaign(Detail):
+class CampaignDetailEndpoint(DetailEndpoint):
     """How far it is, what it was to take and what it has cost."""
 
     tag = "Evaluation"
-    shape = CAMPAIGN
-    rules = {"GET": Rule(scope=Scope.READ, says="One campaign, with its plan", answer=CAMPAIGN, team=True)}
+    shape = CAMPAIGN_SHAPE
+    rules = {
+        "GET": EndpointRule(scope=TokenScope.READ, says="One campaign, with its plan", answer=CAMPAIGN_SHAPE, team=True)
+    }
 
     def row(self, id: str) -> Campaign:
-        return one_of(self.caller, id)
+        return get_campaign(self.caller, id)
 
 
-class CampaignEvaluations(Listing):
+class CampaignEvaluationsEndpoint(ListEndpoint):
     """Its table of results, as they arrive."""
 
     tag = "Evaluation"
     what = "evaluations"
-    shape = EVALUATION
+    shape = EVALUATION_SHAPE
     filters = {
-        "checkpoint": query.text("checkpoint"),
-        "dataset": query.text("dataset__name"),
-        "state": query.choice("state", CampaignState.values),
+        "checkpoint": query_params.text_filter("checkpoint"),
+        "dataset": query_params.text_filter("dataset__name"),
+        "state": query_params.choice_filter("state", CampaignState.values),
     }
     ordering = "id"
     rules = {
-        "GET": Rule(
-            scope=Scope.READ,
+        "GET": EndpointRule(
+            scope=TokenScope.READ,
             says="Each dataset of each checkpoint",
-            answer=EVALUATION,
+            answer=EVALUATION_SHAPE,
             many=True,
             team=True,
         )
     }
 
     def rows(self, id: str) -> QuerySet[Evaluation]:
-        campaign = found(evaluating.campaigns(self.caller), "campaign", public_id=id)
+        campaign = find_or_404(campaign_queries.campaigns(self.caller), "campaign", public_id=id)
         return Evaluation.objects.filter(campaign=campaign)
 
 
-class _Change(Verb):
+class _CampaignVerb(ActionEndpoint):
     tag = "Evaluation"
 
     def work(self, id: str) -> Response:
         self.body({}, "a change of a campaign")
-        row = found(evaluating.campaigns(self.caller).select_related("suite"), "campaign", public_id=id)
+        row = find_or_404(campaign_queries.campaigns(self.caller).select_related("suite"), "campaign", public_id=id)
         if not self.caller.may_change(row):
-            raise PermissionDenied(self.caller.why_not(row, str(row)))
-        versions.refuse_stale(self.request, shown(self.caller, id))
+            raise PermissionDenied(self.caller.denial_reason(row, str(row)))
+        etags.check_if_match(self.request, campaign_response(self.caller, id))
         try:
             self.change(row)
-        except Gone as gone:
+        except CampaignStateConflict as gone:
             raise Conflict(str(gone)) from None
-        told = shown(self.caller, id)
-        return Response(told, headers={"ETag": versions.etag(told)})
+        told = campaign_response(self.caller, id)
+        return Response(told, headers={"ETag": etags.etag(told)})
 
     def change(self, row: Campaign) -> None:
         raise NotImplementedError
 
 
-def _changes(says: str) -> dict[str, Rule]:
-    nothing = Shape("NothingMore", {})
-    return {"POST": Rule(scope=Scope.SUBMIT, says=says, body=nothing, answer=CAMPAIGN, conflicts=True, team=True)}
+def _campaign_verb_rules(says: str) -> dict[str, EndpointRule]:
+    nothing = ResourceShape("NothingMore", {})
+    return {
+        "POST": EndpointRule(
+            scope=TokenScope.SUBMIT, says=says, body=nothing, answer=CAMPAIGN_SHAPE, conflicts=True, team=True
+        )
+    }
 
 
-class CancelCampaign(_Change):
+class CancelCampaignEndpoint(_CampaignVerb):
     """Take it back; its jobs are stopped, its results stay."""
 
-    rules = _changes("End a campaign before it is through")
+    rules = _campaign_verb_rules("End a campaign before it is through")
 
     def change(self, row: Campaign) -> None:
         actions.cancel(row, author=self.author, now=clock.now())
 
 
-class RetryCampaign(_Change):
+class RetryCampaignEndpoint(_CampaignVerb):
     """What failed, and nothing else."""
 
-    rules = _changes("Try again what failed of a campaign")
+    rules = _campaign_verb_rules("Try again what failed of a campaign")
 
     def change(self, row: Campaign) -> None:
         actions.retry(row, author=self.author, now=clock.now())
 
 
 urlpatterns = [
-    path("suites/", Suites.as_view()),
-    path("suites/<int:id>/", OneSuite.as_view()),
-    path("campaigns/", Campaigns.as_view()),
-    path("campaigns/<public_id:id>/", OneCampaign.as_view()),
-    path("campaigns/<public_id:id>/evaluations/", CampaignEvaluations.as_view()),
-    path("campaigns/<public_id:id>/cancel/", CancelCampaign.as_view()),
-    path("campaigns/<public_id:id>/retry/", RetryCampaign.as_view()),
+    path("suites/", SuiteListEndpoint.as_view()),
+    path("suites/<int:id>/", SuiteDetailEndpoint.as_view()),
+    path("campaigns/", CampaignListEndpoint.as_view()),
+    path("campaigns/<public_id:id>/", CampaignDetailEndpoint.as_view()),
+    path("campaigns/<public_id:id>/evaluations/", CampaignEvaluationsEndpoint.as_view()),
+    path("campaigns/<public_id:id>/cancel/", CancelCampaignEndpoint.as_view()),
+    path("campaigns/<public_id:id>/retry/", RetryCampaignEndpoint.as_view()),
 ]

@@ -11,57 +11,58 @@ from django.urls import path
 from rest_framework.exceptions import ValidationError
 from rest_framework.response import Response
 
-from jobs import clock, readers
 from jobs.api import shapes
-from jobs.api.jobs import LONGEST_REASON
-from jobs.api.places import SEES_CONNECTION, ReadCluster, ReadClusters, cluster_row
-from jobs.door import versions
-from jobs.door.endpoint import Verb, as_it_is, locked, refuse_unknown
-from jobs.door.errors import BadField, Conflict
-from jobs.door.once import once_apart
-from jobs.door.rights import Rule
-from jobs.door.shapes import Shape
-from jobs.door.throttle import PerUser
-from jobs.models import Cluster, Mode, Scope
-from jobs.models.cluster import SubmitAs
-from scheduling import cluster_actions, probing
-from scheduling.cluster_actions import BadCluster, ClusterError, ConnectionTests
-from scheduling.probing import Asked
+from jobs.api.clusters import CONNECTION_PERMISSIONS, ReadCluster, ReadClusters, visible_cluster
+from jobs.api.jobs import MAX_REASON_LENGTH
+from jobs.core import parsing
+from jobs.models import Cluster, ClusterMode, TokenScope, clock
+from jobs.models.cluster import SubmitIdentity
+from jobs.rest import etags
+from jobs.rest.endpoint import ActionEndpoint, current_row_response, lock_unchanged_row, reject_unknown_params
+from jobs.rest.errors import Conflict, InvalidRequestField
+from jobs.rest.idempotency import run_once_outside_transaction
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.shapes import ResourceShape
+from jobs.rest.throttle import PerUserThrottle
+from scheduling.actions import clusters as cluster_actions
+from scheduling.actions.clusters import ClusterError, ConnectionTests, InvalidClusterFields
+from scheduling.clusters import connection_test
+from scheduling.clusters.connection_test import ConnectionSettings
 
-TAG = "Clusters and teams"
+CLUSTERS_TAG = "Clusters and teams"
 ADD, CHANGE = "jobs.add_cluster", "jobs.change_cluster"
 
 
-def _price(name: str, value: Any) -> float:
+def _read_price(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        readers.bad(name, f"is {readers.kind_of(value)}, not a number")
+        parsing.raise_invalid_field(name, f"is {parsing.json_type_name(value)}, not a number")
     if not 0 <= value <= 1_000_000:
-        readers.bad(name, f"{readers.short(value)} is not between 0 and 1000000")
+        parsing.raise_invalid_field(name, f"{parsing.short_repr(value)} is not between 0 and 1000000")
     return float(value)
 
 
-CONNECTION_READERS: dict[str, readers.Reader] = {
-    "address": readers.needed(readers.text(300)),
-    "api_user": readers.text(64),
-    "token_file": readers.text(300),
-    "submit_as": readers.one_of(SubmitAs.values),
-    "user_token_directory": readers.text(300),
-    "metrics_address": readers.text(300),
-    "log_root": readers.text(300),
+CONNECTION_READERS: dict[str, parsing.FieldReader] = {
+    "address": parsing.nonempty_reader(parsing.text_reader(300)),
+    "api_user": parsing.text_reader(64),
+    "token_file": parsing.text_reader(300),
+    "submit_as": parsing.choice_reader(SubmitIdentity.values),
+    "user_token_directory": parsing.text_reader(300),
+    "metrics_address": parsing.text_reader(300),
+    "log_root": parsing.text_reader(300),
 }
-READERS: dict[str, readers.Reader] = {
+CLUSTER_READERS: dict[str, parsing.FieldReader] = {
     **CONNECTION_READERS,
-    "title": readers.text(120),
-    "checkpoint_root": readers.text(300),
-    "mode": readers.one_of(Mode.values),
-    "checkpoint_signal": readers.signal,
-    "burn_in_minutes": readers.whole(0, 10_080),
-    "gpu_hour_price": _price,
-    "reason": readers.text(LONGEST_REASON, lines=True),
+    "title": parsing.text_reader(120),
+    "checkpoint_root": parsing.text_reader(300),
+    "mode": parsing.choice_reader(ClusterMode.values),
+    "checkpoint_signal": parsing.read_checkpoint_signal,
+    "burn_in_minutes": parsing.integer_reader(0, 10_080),
+    "gpu_hour_price": _read_price,
+    "reason": parsing.text_reader(MAX_REASON_LENGTH, lines=True),
 }
 
 
-def _columns(endpoint: Any, table: Mapping[str, readers.Reader], what: str) -> dict[str, Any]:
+def _request_columns(endpoint: Any, table: Mapping[str, parsing.FieldReader], what: str) -> dict[str, Any]:
     """Null stands for a field that was not given, except that a price may be taken away."""
     found = endpoint.body(table, what)
     if "gpu_hour_price" in endpoint.object() and "gpu_hour_price" not in found:
@@ -69,22 +70,22 @@ def _columns(endpoint: Any, table: Mapping[str, readers.Reader], what: str) -> d
     return found
 
 
-def _or_refused(act: Callable[[], Any]) -> Any:
+def _raise_api_errors(act: Callable[[], Any]) -> Any:
     try:
         return act()
-    except BadCluster as bad:
+    except InvalidClusterFields as bad:
         raise ValidationError(bad.errors) from None
     except ClusterError as error:
         raise Conflict(f"{error}.") from None
 
 
-class Clusters(ReadClusters, Verb):
+class ClusterListEndpoint(ReadClusters, ActionEndpoint):
     """List clusters, add one."""
 
     rules = {
         **ReadClusters.rules,
-        "POST": Rule(
-            scope=Scope.ADMIN,
+        "POST": EndpointRule(
+            scope=TokenScope.ADMIN,
             says="Add a cluster, in mode observe if nothing else is said. It need not answer yet",
             body=shapes.NEW_CLUSTER,
             answer=shapes.CLUSTER_DETAIL,
@@ -95,24 +96,26 @@ class Clusters(ReadClusters, Verb):
     }
 
     def work(self) -> Response:
-        columns = _columns(self, READERS | {"name": readers.needed(readers.text(40))}, "a cluster")
+        columns = _request_columns(
+            self, CLUSTER_READERS | {"name": parsing.nonempty_reader(parsing.text_reader(40))}, "a cluster"
+        )
         for field in ("name", "address"):
             if field not in columns:
-                raise BadField(field, "is needed")
+                raise InvalidRequestField(field, "is needed")
         name, why = columns.pop("name"), columns.pop("reason", "")
-        _or_refused(lambda: cluster_actions.add(name, columns, author=self.author, why=why))
+        _raise_api_errors(lambda: cluster_actions.add(name, columns, author=self.author, why=why))
         address = self.request.build_absolute_uri(f"{self.request.path}{name}/")
-        shown = shapes.CLUSTER_DETAIL.show(cluster_row(name, self.caller))
+        shown = shapes.CLUSTER_DETAIL.show(visible_cluster(name, self.caller))
         return Response(shown, status=201, headers={"Location": address})
 
 
-class OneCluster(ReadCluster):
+class ClusterDetailEndpoint(ReadCluster):
     """One cluster: how it is reached, and how far Acme goes on it."""
 
     rules = {
         **ReadCluster.rules,
-        "PATCH": Rule(
-            scope=Scope.ADMIN,
+        "PATCH": EndpointRule(
+            scope=TokenScope.ADMIN,
             says="Change how a cluster is reached, or how far Acme goes on it",
             body=shapes.CLUSTER_CHANGE,
             answer=shapes.CLUSTER_DETAIL,
@@ -123,62 +126,62 @@ class OneCluster(ReadCluster):
     }
 
     def patch(self, request: Any, name: str) -> Response:
-        refuse_unknown(request)
-        columns = _columns(self, READERS, "a cluster's settings")
+        reject_unknown_params(request)
+        columns = _request_columns(self, CLUSTER_READERS, "a cluster's settings")
         why = columns.pop("reason", "")
         with transaction.atomic():
-            row = locked(request, shapes.CLUSTER_DETAIL, lambda: cluster_row(name, self.caller))
-            _or_refused(lambda: cluster_actions.refuse_bundled(row, columns))
-            _refuse_forgotten_token(row, columns)
-            _or_refused(lambda: cluster_actions.change(row, columns, author=self.author, why=why))
-        return as_it_is(shapes.CLUSTER_DETAIL, cluster_row(name, self.caller))
+            row = lock_unchanged_row(request, shapes.CLUSTER_DETAIL, lambda: visible_cluster(name, self.caller))
+            _raise_api_errors(lambda: cluster_actions.refuse_bundled_changes(row, columns))
+            _require_token_with_new_address(row, columns)
+            _raise_api_errors(lambda: cluster_actions.change(row, columns, author=self.author, why=why))
+        return current_row_response(shapes.CLUSTER_DETAIL, visible_cluster(name, self.caller))
 
 
-def _refuse_forgotten_token(row: Cluster, columns: Mapping[str, Any]) -> None:
+def _require_token_with_new_address(row: Cluster, columns: Mapping[str, Any]) -> None:
     is_moved = columns.get("address", row.address) != row.address
     if is_moved and row.token_file and "token_file" not in columns:
-        raise BadField("token_file", "is needed with a new address: name the token that may be sent there")
+        raise InvalidRequestField("token_file", "is needed with a new address: name the token that may be sent there")
 
 
-class _Test(Verb):
-    tag = TAG
-    throttle_classes = [PerUser, ConnectionTests]
+class _ConnectionTestVerb(ActionEndpoint):
+    tag = CLUSTERS_TAG
+    throttle_classes = [PerUserThrottle, ConnectionTests]
 
     def kept(self, work: Callable[[], Response]) -> Response:
-        return once_apart(self.request, work)  # no transaction is open while a cluster is asked
+        return run_once_outside_transaction(self.request, work)  # no transaction is open while a cluster is asked
 
-    def tested(self, asked: Asked, row: Cluster | None = None) -> Response:
-        steps = cluster_actions.test_connection(asked, clock.now(), row)
-        return Response({"works": probing.works(steps), "steps": [asdict(step) for step in steps]})
+    def tested(self, asked: ConnectionSettings, row: Cluster | None = None) -> Response:
+        steps = cluster_actions.run_connection_test(asked, clock.now(), row)
+        return Response({"works": connection_test.all_steps_passed(steps), "steps": [asdict(step) for step in steps]})
 
 
-class TestCluster(_Test):
+class TestClusterEndpoint(_ConnectionTestVerb):
     """Try the connection of a cluster as it is saved."""
 
     rules = {
-        "POST": Rule(
-            scope=Scope.OPERATE,
+        "POST": EndpointRule(
+            scope=TokenScope.OPERATE,
             says="Test the connection of a cluster as it is saved. Nothing is changed",
-            body=Shape("NothingMore", {}),
+            body=ResourceShape("NothingMore", {}),
             answer=shapes.CONNECTION_TEST,
-            permissions=SEES_CONNECTION,
+            permissions=CONNECTION_PERMISSIONS,
             team=True,
         )
     }
 
     def work(self, name: str) -> Response:
         self.body({}, "a test of a saved cluster")
-        row = cluster_row(name, self.caller)
-        versions.refuse_stale(self.request, shapes.CLUSTER_DETAIL.show(row), shapes.CLUSTER_DETAIL.observed)
-        return self.tested(Asked.of(row), row)
+        row = visible_cluster(name, self.caller)
+        etags.check_if_match(self.request, shapes.CLUSTER_DETAIL.show(row), shapes.CLUSTER_DETAIL.observed)
+        return self.tested(ConnectionSettings.of(row), row)
 
 
-class TestConnection(_Test):
+class TestConnectionEndpoint(_ConnectionTestVerb):
     """Try a connection that is not saved."""
 
     rules = {
-        "POST": Rule(
-            scope=Scope.ADMIN,
+        "POST": EndpointRule(
+            scope=TokenScope.ADMIN,
             says="Test a connection without saving it. A token that is saved for another address is not sent",
             body=shapes.CONNECTION,
             answer=shapes.CONNECTION_TEST,
@@ -189,14 +192,14 @@ class TestConnection(_Test):
     def work(self) -> Response:
         columns = self.body(CONNECTION_READERS, "a connection")
         if "address" not in columns:
-            raise BadField("address", "is needed")
-        _or_refused(lambda: cluster_actions.check_connection(columns))
-        return self.tested(Asked(**columns))
+            raise InvalidRequestField("address", "is needed")
+        _raise_api_errors(lambda: cluster_actions.validate_connection(columns))
+        return self.tested(ConnectionSettings(**columns))
 
 
 urlpatterns = [
-    path("clusters/", Clusters.as_view()),
-    path("clusters/test/", TestConnection.as_view()),
-    path("clusters/<slug:name>/", OneCluster.as_view()),
-    path("clusters/<slug:name>/test/", TestCluster.as_view()),
+    path("clusters/", ClusterListEndpoint.as_view()),
+    path("clusters/test/", TestConnectionEndpoint.as_view()),
+    path("clusters/<slug:name>/", ClusterDetailEndpoint.as_view()),
+    path("clusters/<slug:name>/test/", TestClusterEndpoint.as_view()),
 ]

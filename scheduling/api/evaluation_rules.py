@@ -10,171 +10,184 @@ from django.urls import path
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
-from jobs.api.submitting import Places
-from jobs.door import query, versions
-from jobs.door.endpoint import Detail, Listing, Verb, found, refuse_unknown
-from jobs.door.errors import Conflict
-from jobs.door.rights import Rule
-from jobs.door.shapes import Shape, anything, at, measure, moment, number, text, truth
-from jobs.models import Scope
-from scheduling import evaluating
-from scheduling import evaluation_rule_actions as actions
+from jobs.actions.submissions import CallerTargets
+from jobs.models import TokenScope
+from jobs.rest import etags, query_params
+from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404, reject_unknown_params
+from jobs.rest.errors import Conflict
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.shapes import (
+    ResourceShape,
+    attribute_path,
+    boolean_field,
+    datetime_field,
+    integer_field,
+    number_field,
+    object_field,
+    text_field,
+)
+from scheduling.actions import evaluation_rules as actions
+from scheduling.actions.campaigns import CampaignStateConflict
 from scheduling.evaluation import rules as asking
-from scheduling.evaluation.rules import MOST_A_DAY
-from scheduling.evaluation_actions import Gone
-from scheduling.models import EvaluationRule, Which
+from scheduling.evaluation.rules import MAX_CAMPAIGNS_PER_DAY
+from scheduling.models import EvaluationRule, RuleSelection
+from scheduling.queries import campaigns as campaign_queries
 
-TAG = "Evaluation"
+EVALUATION_TAG = "Evaluation"
 
-RULE = Shape(
+RULE_SHAPE = ResourceShape(
     "EvaluationRule",
     {
-        "id": number(get=at("pk"), needs=("pk",)),
-        "team": text(get=at("team.name"), needs=("team__name",)),
-        "user": text("In whose name campaigns are asked for.", get=at("user.username"), needs=("user__username",)),
-        "cluster": text(get=at("cluster.name"), needs=("cluster__name",)),
-        "directory": text("Where checkpoints appear."),
-        "suite": text("NAME for its newest version at the time, or NAME@2."),
-        "pattern": text("Of names beneath the directory; * is anything; empty: all."),
-        "which": text(choices=Which.values),
-        "interval_s": measure(
+        "id": integer_field(get=attribute_path("pk"), needs=("pk",)),
+        "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
+        "user": text_field(
+            "In whose name campaigns are asked for.", get=attribute_path("user.username"), needs=("user__username",)
+        ),
+        "cluster": text_field(get=attribute_path("cluster.name"), needs=("cluster__name",)),
+        "directory": text_field("Where checkpoints appear."),
+        "suite": text_field("NAME for its newest version at the time, or NAME@2."),
+        "pattern": text_field("Of names beneath the directory; * is anything; empty: all."),
+        "which": text_field(choices=RuleSelection.values),
+        "interval_s": number_field(
             "The least time between two campaigns.", get=lambda row: row.interval.total_seconds(), needs=("interval",)
         ),
-        "per_day": number("At most so many campaigns in 24 hours.", low=1),
-        "nodes": number("Of each campaign.", low=1, nullable=True),
-        "weights_gb": measure("Of a checkpoint."),
-        "is_on": truth(),
-        "started": number("Campaigns that it has asked for.", low=0, observed=True),
-        "looked_at": moment(nullable=True, observed=True),
-        "why": text("What it waits for, or what is wrong.", observed=True),
-        "created_at": moment(),
+        "per_day": integer_field("At most so many campaigns in 24 hours.", low=1),
+        "nodes": integer_field("Of each campaign.", low=1, nullable=True),
+        "weights_gb": number_field("Of a checkpoint."),
+        "is_on": boolean_field(),
+        "started": integer_field("Campaigns that it has asked for.", low=0, observed=True),
+        "looked_at": datetime_field(nullable=True, observed=True),
+        "why": text_field("What it waits for, or what is wrong.", observed=True),
+        "created_at": datetime_field(),
     },
 )
 
-CHANGED = {
-    "suite": text("NAME for its newest version at the time, or NAME@2.", required=False),
-    "pattern": text("Of names beneath the directory; * is anything.", required=False),
-    "which": text(choices=Which.values, required=False),
-    "interval": anything("The least time between two campaigns: seconds, or text as 2:00:00.", required=False),
-    "per_day": number(low=1, high=MOST_A_DAY, required=False),
-    "nodes": number("Of each campaign; null: no limit.", low=1, high=100_000, required=False, nullable=True),
-    "weights_gb": measure("Of one checkpoint; 14 if not given.", required=False),
-    "is_on": truth(required=False),
+RULE_CHANGE_FIELDS = {
+    "suite": text_field("NAME for its newest version at the time, or NAME@2.", required=False),
+    "pattern": text_field("Of names beneath the directory; * is anything.", required=False),
+    "which": text_field(choices=RuleSelection.values, required=False),
+    "interval": object_field("The least time between two campaigns: seconds, or text as 2:00:00.", required=False),
+    "per_day": integer_field(low=1, high=MAX_CAMPAIGNS_PER_DAY, required=False),
+    "nodes": integer_field("Of each campaign; null: no limit.", low=1, high=100_000, required=False, nullable=True),
+    "weights_gb": number_field("Of one checkpoint; 14 if not given.", required=False),
+    "is_on": boolean_field(required=False),
 }
-RULE_CHANGE = Shape("EvaluationRuleChange", CHANGED, example={"is_on": False})
-RULE_ASKED = Shape(
+RULE_CHANGE_SHAPE = ResourceShape("EvaluationRuleChange", RULE_CHANGE_FIELDS, example={"is_on": False})
+RULE_REQUEST_SHAPE = ResourceShape(
     "EvaluationRuleRequest",
     {
-        **CHANGED,
-        "directory": text("An absolute path, as the nodes see it."),
-        "suite": text("NAME for its newest version at the time, or NAME@2."),
-        "team": text("Needed by those who submit for several teams.", required=False),
-        "cluster": text("Needed where there are several.", required=False),
+        **RULE_CHANGE_FIELDS,
+        "directory": text_field("An absolute path, as the nodes see it."),
+        "suite": text_field("NAME for its newest version at the time, or NAME@2."),
+        "team": text_field("Needed by those who submit for several teams.", required=False),
+        "cluster": text_field("Needed where there are several.", required=False),
     },
     example={"directory": "/checkpoints/run", "suite": "core", "which": "newest", "interval": "1:00:00"},
 )
 
 
-class EvaluationRules(Listing, Verb):
+class EvaluationRuleListEndpoint(ListEndpoint, ActionEndpoint):
     """List rules, make one."""
 
-    tag = TAG
+    tag = EVALUATION_TAG
     what = "rules of evaluation"
-    shape = RULE
+    shape = RULE_SHAPE
     filters = {
-        "team": query.text("team__name"),
-        "user": query.text("user__username"),
-        "cluster": query.text("cluster__name"),
-        "directory": query.text("directory"),
+        "team": query_params.text_filter("team__name"),
+        "user": query_params.text_filter("user__username"),
+        "cluster": query_params.text_filter("cluster__name"),
+        "directory": query_params.text_filter("directory"),
     }
     rules = {
-        "GET": Rule(scope=Scope.READ, says="List the rules of your teams", answer=RULE, many=True),
-        "POST": Rule(
-            scope=Scope.SUBMIT,
+        "GET": EndpointRule(scope=TokenScope.READ, says="List the rules of your teams", answer=RULE_SHAPE, many=True),
+        "POST": EndpointRule(
+            scope=TokenScope.SUBMIT,
             says="Evaluate each new checkpoint that appears in a directory",
-            body=RULE_ASKED,
-            answer=RULE,
+            body=RULE_REQUEST_SHAPE,
+            answer=RULE_SHAPE,
             status=201,
         ),
     }
 
     def rows(self) -> QuerySet[EvaluationRule]:
-        return evaluating.rules(self.caller)
+        return campaign_queries.rules(self.caller)
 
     def work(self) -> Response:
-        made = evaluating.make_rule(self.object(), Places(self.caller), self.author)
+        made = campaign_queries.create_rule_from_request(self.object(), CallerTargets(self.caller), self.author)
         address = self.request.build_absolute_uri(f"{self.request.path}{made.pk}/")
-        return Response(shown(self.caller, made.pk), status=201, headers={"Location": address})
+        return Response(rule_response(self.caller, made.pk), status=201, headers={"Location": address})
 
 
-def one_of(caller: Any, rule: int) -> EvaluationRule:
-    row: EvaluationRule = found(evaluating.rules(caller).select_related("team", "user", "cluster"), "rule", pk=rule)
+def get_rule(caller: Any, rule: int) -> EvaluationRule:
+    row: EvaluationRule = find_or_404(
+        campaign_queries.rules(caller).select_related("team", "user", "cluster"), "rule", pk=rule
+    )
     return row
 
 
-def shown(caller: Any, rule: int) -> dict[str, Any]:
-    return RULE.show(one_of(caller, rule))
+def rule_response(caller: Any, rule: int) -> dict[str, Any]:
+    return RULE_SHAPE.show(get_rule(caller, rule))
 
 
-def changeable(caller: Any, rule: int) -> EvaluationRule:
-    row = one_of(caller, rule)
+def get_changeable_rule(caller: Any, rule: int) -> EvaluationRule:
+    row = get_rule(caller, rule)
     if not caller.may_change(row):
-        raise PermissionDenied(caller.why_not(row, f"The {row}"))
+        raise PermissionDenied(caller.denial_reason(row, f"The {row}"))
     return row
 
 
-def locked(request: Any, caller: Any, rule: int) -> EvaluationRule:
+def get_locked_rule(request: Any, caller: Any, rule: int) -> EvaluationRule:
     """As it stays until the commit; If-Match is held against it."""
-    row = changeable(caller, rule)
+    row = get_changeable_rule(caller, rule)
     list(EvaluationRule.objects.select_for_update().filter(pk=row.pk).values("pk"))
-    row = changeable(caller, rule)
-    versions.refuse_stale(request, RULE.show(row), RULE.observed)
+    row = get_changeable_rule(caller, rule)
+    etags.check_if_match(request, RULE_SHAPE.show(row), RULE_SHAPE.observed)
     return row
 
 
-class OneEvaluationRule(Detail):
+class EvaluationRuleDetailEndpoint(DetailEndpoint):
     """What it looks for and how it goes; switch it off, or change how often it may."""
 
-    tag = TAG
-    shape = RULE
+    tag = EVALUATION_TAG
+    shape = RULE_SHAPE
     rules = {
-        "GET": Rule(scope=Scope.READ, says="One rule", answer=RULE, team=True),
-        "PATCH": Rule(
-            scope=Scope.SUBMIT,
+        "GET": EndpointRule(scope=TokenScope.READ, says="One rule", answer=RULE_SHAPE, team=True),
+        "PATCH": EndpointRule(
+            scope=TokenScope.SUBMIT,
             says="Change a rule, or switch it off or on",
-            body=RULE_CHANGE,
-            answer=RULE,
+            body=RULE_CHANGE_SHAPE,
+            answer=RULE_SHAPE,
             team=True,
             conflicts=True,
         ),
     }
 
     def row(self, rule: int) -> EvaluationRule:
-        return one_of(self.caller, rule)
+        return get_rule(self.caller, rule)
 
     def patch(self, request: Any, rule: int) -> Response:
-        refuse_unknown(request)
-        fields = asking.changes(self.object())
+        reject_unknown_params(request)
+        fields = asking.parse_rule_changes(self.object())
         with transaction.atomic():
-            row = locked(request, self.caller, rule)
+            row = get_locked_rule(request, self.caller, rule)
             try:
                 actions.change(row, fields, author=self.author)
-            except Gone as gone:
+            except CampaignStateConflict as gone:
                 raise Conflict(str(gone)) from None
-        told = shown(self.caller, rule)
-        return Response(told, headers={"ETag": versions.etag(told, RULE.observed)})
+        told = rule_response(self.caller, rule)
+        return Response(told, headers={"ETag": etags.etag(told, RULE_SHAPE.observed)})
 
 
-class RemoveEvaluationRule(Verb):
+class RemoveEvaluationRuleEndpoint(ActionEndpoint):
     """It starts nothing any more; its campaigns stay."""
 
-    tag = TAG
+    tag = EVALUATION_TAG
     rules = {
-        "POST": Rule(
-            scope=Scope.SUBMIT,
+        "POST": EndpointRule(
+            scope=TokenScope.SUBMIT,
             says="Remove a rule",
-            body=Shape("NothingMore", {}),
-            answer=RULE,
+            body=ResourceShape("NothingMore", {}),
+            answer=RULE_SHAPE,
             team=True,
             conflicts=True,
         )
@@ -182,17 +195,17 @@ class RemoveEvaluationRule(Verb):
 
     def work(self, rule: int) -> Response:
         self.body({}, "the verb remove")
-        row = locked(self.request, self.caller, rule)
-        told = RULE.show(row)
+        row = get_locked_rule(self.request, self.caller, rule)
+        told = RULE_SHAPE.show(row)
         try:
             actions.remove(row, author=self.author)
-        except Gone as gone:
+        except CampaignStateConflict as gone:
             raise Conflict(str(gone)) from None
         return Response(told)
 
 
 urlpatterns = [
-    path("evaluation-rules/", EvaluationRules.as_view()),
-    path("evaluation-rules/<int:rule>/", OneEvaluationRule.as_view()),
-    path("evaluation-rules/<int:rule>/remove/", RemoveEvaluationRule.as_view()),
+    path("evaluation-rules/", EvaluationRuleListEndpoint.as_view()),
+    path("evaluation-rules/<int:rule>/", EvaluationRuleDetailEndpoint.as_view()),
+    path("evaluation-rules/<int:rule>/remove/", RemoveEvaluationRuleEndpoint.as_view()),
 ]

@@ -8,107 +8,122 @@ from typing import Any
 from django.urls import path
 from rest_framework.response import Response
 
-from failures import rights
-from jobs import clock, readers
-from jobs.api.logs import single
-from jobs.door import query
-from jobs.door.endpoint import Endpoint, refuse_unknown
-from jobs.door.errors import BadField
-from jobs.door.rights import Rule
-from jobs.door.shapes import Shape, fraction, many, measure, moment, number, one, text
-from jobs.models import Scope
-from scheduling import ledger_table
-from scheduling.ledger import Bucket
+from failures.models import permissions as failure_permissions
+from jobs.api.logs import single_query_value
+from jobs.core import parsing
+from jobs.models import TokenScope, clock
+from jobs.rest import query_params
+from jobs.rest.endpoint import ApiEndpoint, reject_unknown_params
+from jobs.rest.errors import InvalidRequestField
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.shapes import (
+    ResourceShape,
+    datetime_field,
+    fraction_field,
+    integer_field,
+    nested_field,
+    nested_list_field,
+    number_field,
+    text_field,
+)
+from scheduling.ledger.buckets import Bucket
+from scheduling.queries import ledger_table
 
-USUAL = timedelta(days=1)
-LONGEST = timedelta(days=31)
-MOMENT = {"type": "string", "format": "date-time"}
+DEFAULT_LEDGER_PERIOD = timedelta(days=1)
+MAX_LEDGER_PERIOD = timedelta(days=31)
+DATE_TIME_SCHEMA = {"type": "string", "format": "date-time"}
 
-HOURS = Shape("LedgerHours", {bucket.value: measure() for bucket in Bucket})
-ROW = Shape(
+LEDGER_HOURS_SHAPE = ResourceShape("LedgerHours", {bucket.value: number_field() for bucket in Bucket})
+LEDGER_ROW_SHAPE = ResourceShape(
     "LedgerRow",
     {
-        "name": text("Empty: held by nobody, or by teams that are not yours."),
-        "gpu_hours": one(HOURS),
-        "goodput": fraction("Productive, of all hours (day, cluster) or of those held (team, kind).", nullable=True),
-        "cost": measure("Of the clusters that have a price.", nullable=True),
+        "name": text_field("Empty: held by nobody, or by teams that are not yours."),
+        "gpu_hours": nested_field(LEDGER_HOURS_SHAPE),
+        "goodput": fraction_field(
+            "Productive, of all hours (day, cluster) or of those held (team, kind).", nullable=True
+        ),
+        "cost": number_field("Of the clusters that have a price.", nullable=True),
     },
 )
-LOST = Shape("LedgerLoss", {"cause": text("Empty: not known yet."), "gpu_hours": measure()})
-MEANS = {
-    "failures": number(low=0),
-    "gpu_hours_held": measure(),
-    "mean": measure("GPU-hours held for each failure.", nullable=True),
-    "low": measure("Of the exact 90 % interval."),
-    "high": measure("None after no failure at all.", nullable=True),
+LEDGER_LOSS_SHAPE = ResourceShape(
+    "LedgerLoss", {"cause": text_field("Empty: not known yet."), "gpu_hours": number_field()}
+)
+MTTF_FIELDS = {
+    "failures": integer_field(low=0),
+    "gpu_hours_held": number_field(),
+    "mean": number_field("GPU-hours held for each failure.", nullable=True),
+    "low": number_field("Of the exact 90 % interval."),
+    "high": number_field("None after no failure at all.", nullable=True),
 }
-MTTF = Shape("Mttf", {"cause": text("Empty: any."), **MEANS})
-MTTF_OF_MODEL = Shape("MttfOfModel", {"model": text("Empty: not known."), **MEANS})
-MTTF_OF_NODE = Shape("MttfOfNode", {"node": text("Its cluster and its name."), **MEANS})
-LEDGER = Shape(
+MTTF_SHAPE = ResourceShape("Mttf", {"cause": text_field("Empty: any."), **MTTF_FIELDS})
+MTTF_OF_MODEL_SHAPE = ResourceShape("MttfOfModel", {"model": text_field("Empty: not known."), **MTTF_FIELDS})
+MTTF_OF_NODE_SHAPE = ResourceShape("MttfOfNode", {"node": text_field("Its cluster and its name."), **MTTF_FIELDS})
+LEDGER_SHAPE = ResourceShape(
     "Ledger",
     {
-        "from": moment(),
-        "to": moment(),
-        "by": text(choices=ledger_table.BY),
-        "version": text("Of the rules that divided the time."),
-        "capacity_gpu_hours": measure("What the buckets sum to."),
-        "gpu_hours": one(HOURS),
-        "goodput": fraction(
+        "from": datetime_field(),
+        "to": datetime_field(),
+        "by": text_field(choices=ledger_table.GROUPINGS),
+        "version": text_field("Of the rules that divided the time."),
+        "capacity_gpu_hours": number_field("What the buckets sum to."),
+        "gpu_hours": nested_field(LEDGER_HOURS_SHAPE),
+        "goodput": fraction_field(
             "Productive, of all there was; an upper bound: stalls and slow spells are not seen yet.", nullable=True
         ),
-        "ettr": fraction(
+        "ettr": fraction_field(
             "Productive, of the wall clock of all runs, waits between attempts included; an upper bound too.",
             nullable=True,
         ),
-        "cost": measure("Of the clusters that have a price, in the currency that the server is set to.", nullable=True),
-        "rows": many(ROW),
-        "lost": many(LOST, "To failures, the most first."),
-        "mttf": one(MTTF),
-        "mttf_by_cause": many(MTTF),
-        "mttf_by_model": many(MTTF_OF_MODEL, "By failures that were a machine's fault."),
-        "mttf_by_node": many(
-            MTTF_OF_NODE,
-            f"Of those that failed, at most {ledger_table.MOST_NODES}, the worst first.",
+        "cost": number_field(
+            "Of the clusters that have a price, in the currency that the server is set to.", nullable=True
+        ),
+        "rows": nested_list_field(LEDGER_ROW_SHAPE),
+        "lost": nested_list_field(LEDGER_LOSS_SHAPE, "To failures, the most first."),
+        "mttf": nested_field(MTTF_SHAPE),
+        "mttf_by_cause": nested_list_field(MTTF_SHAPE),
+        "mttf_by_model": nested_list_field(MTTF_OF_MODEL_SHAPE, "By failures that were a machine's fault."),
+        "mttf_by_node": nested_list_field(
+            MTTF_OF_NODE_SHAPE,
+            f"Of those that failed, at most {ledger_table.MAX_NODES_LISTED}, the worst first.",
         ),
     },
 )
 
 
-class Ledger(Endpoint):
+class LedgerEndpoint(ApiEndpoint):
     """Where the GPU-hours went."""
 
     tag = "Clusters and teams"
     rules = {
-        "GET": Rule(
-            scope=Scope.READ,
+        "GET": EndpointRule(
+            scope=TokenScope.READ,
             says="Every GPU-hour of a period in exactly one bucket",
-            answer=LEDGER,
+            answer=LEDGER_SHAPE,
             query={
-                "from": (MOMENT, "Else a day before `to`; at most 31 days."),
-                "to": (MOMENT, "Else now."),
-                "by": ({"type": "string", "enum": list(ledger_table.BY)}, "One row for each; else day."),
+                "from": (DATE_TIME_SCHEMA, "Else a day before `to`; at most 31 days."),
+                "to": (DATE_TIME_SCHEMA, "Else now."),
+                "by": ({"type": "string", "enum": list(ledger_table.GROUPINGS)}, "One row for each; else day."),
             },
         )
     }
 
     def get(self, request: Any) -> Response:
-        refuse_unknown(request, "from", "to", "by")
-        asked = single(request, "by")
-        by = ledger_table.BY[0] if asked is None else readers.one_of(ledger_table.BY)("by", asked)
-        until = min(self._moment("to") or clock.now(), clock.now())
-        since = self._moment("from") or until - USUAL
+        reject_unknown_params(request, "from", "to", "by")
+        asked = single_query_value(request, "by")
+        by = ledger_table.GROUPINGS[0] if asked is None else parsing.choice_reader(ledger_table.GROUPINGS)("by", asked)
+        until = min(self._time_param("to") or clock.now(), clock.now())
+        since = self._time_param("from") or until - DEFAULT_LEDGER_PERIOD
         if since >= until:
-            raise BadField("from", "is not before to")
-        if until - since > LONGEST:
-            raise BadField("from", "is more than 31 days before to; ask for one month after the other")
-        found = ledger_table.table(by, since, until, rights.teams_counted(self.caller))
-        return Response(ledger_table.told(found, by, since, until))
+            raise InvalidRequestField("from", "is not before to")
+        if until - since > MAX_LEDGER_PERIOD:
+            raise InvalidRequestField("from", "is more than 31 days before to; ask for one month after the other")
+        found = ledger_table.table(by, since, until, failure_permissions.counted_team_ids(self.caller))
+        return Response(ledger_table.ledger_document(found, by, since, until))
 
-    def _moment(self, name: str) -> datetime | None:
-        asked = single(self.request, name)
-        found: datetime | None = None if asked is None else query.read_moment(name, asked)
+    def _time_param(self, name: str) -> datetime | None:
+        asked = single_query_value(self.request, name)
+        found: datetime | None = None if asked is None else query_params.read_datetime(name, asked)
         return found
 
 
-urlpatterns = [path("ledger/", Ledger.as_view())]
+urlpatterns = [path("ledger/", LedgerEndpoint.as_view())]

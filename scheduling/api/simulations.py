@@ -10,215 +10,246 @@ from django.urls import path
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
-from jobs import clock, readers
-from jobs.api.submitting import Places
-from jobs.door import query, versions
-from jobs.door.endpoint import Detail, Listing, Verb, found
-from jobs.door.errors import BadField, Conflict
-from jobs.door.rights import Rule
-from jobs.door.shapes import Shape, anything, at, many, moment, number, text, texts
-from jobs.lifecycle import Kind
-from jobs.models import Scope
-from jobs.rights import Caller
-from scheduling import simulation_actions as actions
-from scheduling.engine.policies import RULES
-from scheduling.loops import simulate
+from jobs.actions.submissions import CallerTargets
+from jobs.core import parsing
+from jobs.core.lifecycle import JobKind
+from jobs.models import TokenScope, clock
+from jobs.models.permissions import Caller
+from jobs.rest import etags, query_params
+from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404
+from jobs.rest.errors import Conflict, InvalidRequestField
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.shapes import (
+    ResourceShape,
+    attribute_path,
+    datetime_field,
+    integer_field,
+    nested_list_field,
+    object_field,
+    text_field,
+    text_list_field,
+)
+from scheduling.actions import simulations as actions
+from scheduling.actions.simulations import SimulationStateConflict, TooManySimulations
+from scheduling.engine.policies import POLICY_RULES
 from scheduling.models import Simulation, SimulationState
-from scheduling.replays import checked, theirs, trace_named, wake
-from scheduling.simulation_actions import Gone, TooMany
-from scheduling.simulator import asking
-from scheduling.simulator.run import COSTS
+from scheduling.queries import replay_settings
+from scheduling.queries.replays import read_trace_name, replay_params, visible_simulations, wake_simulation_worker
+from scheduling.replay import requests
+from scheduling.replay.run import PREEMPTION_COSTS
 
 log = logging.getLogger(__name__)
 
-MOST_POLICIES = 13
-TRACE_SAYS = (
+MAX_POLICIES = 13
+TRACE_DESCRIPTION = (
     "history: past jobs of a cluster; acme:seren, acme:kalos: jobs drawn like those of Acme; upload:NUMBER: a file that"
     " was brought to traces/ or the page What if."
 )
-MOST_POOLS = 1000
+MAX_VIRTUAL_CLUSTERS = 1000
 
-SIMULATION = Shape(
+SIMULATION_SHAPE = ResourceShape(
     "Simulation",
     {
-        "id": text("Short public id that sorts by time.", get=at("public_id"), needs=("public_id",)),
-        "team": text(get=at("team.name"), needs=("team__name",)),
-        "user": text(get=at("user.username"), needs=("user__username",)),
-        "trace": text(TRACE_SAYS),
-        "policies": texts("In the order of the runs."),
-        "asked": anything("The rest of what was asked.", get=lambda row: _shown(row.params), needs=("params",)),
-        "state": text(choices=SimulationState.values),
-        "progress": anything(
+        "id": text_field("Short public id that sorts by time.", get=attribute_path("public_id"), needs=("public_id",)),
+        "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
+        "user": text_field(get=attribute_path("user.username"), needs=("user__username",)),
+        "trace": text_field(TRACE_DESCRIPTION),
+        "policies": text_list_field("In the order of the runs."),
+        "asked": object_field(
+            "The rest of what was asked.", get=lambda row: _visible_params(row.params), needs=("params",)
+        ),
+        "state": text_field(choices=SimulationState.values),
+        "progress": object_field(
             "Percent, over all policies.", get=lambda row: round(row.progress, 1), needs=("progress",)
         ),
-        "error": text("Why it failed."),
-        "created_at": moment(),
-        "started_at": moment(nullable=True),
-        "ended_at": moment(nullable=True),
-        "result": anything(
-            "`runs` as of `manage.py simulate --json`, one a policy; null before the end.", nullable=True, listed=False
+        "error": text_field("Why it failed."),
+        "created_at": datetime_field(),
+        "started_at": datetime_field(nullable=True),
+        "ended_at": datetime_field(nullable=True),
+        "result": object_field(
+            "`runs` as of `manage.py simulate --json`, one a policy; null before the end.",
+            nullable=True,
+            in_lists=False,
         ),
     },
 )
-SIMULATION.fields["progress"].schema.update(type="number", minimum=0, maximum=100)
+SIMULATION_SHAPE.fields["progress"].schema.update(type="number", minimum=0, maximum=100)
 
-QUOTA = Shape(
+QUOTA_SHAPE = ResourceShape(
     "SimulatedQuota",
     {
-        "team": text("One of the trace; without it those who are in none.", required=False),
-        "kind": text("Without it the quota is for all work of the team.", choices=Kind, required=False),
-        "gpus": number(low=0, high=10**9 - 1),
+        "team": text_field("One of the trace; without it those who are in none.", required=False),
+        "kind": text_field("Without it the quota is for all work of the team.", choices=JobKind, required=False),
+        "gpus": integer_field(low=0, high=10**9 - 1),
     },
 )
-ASKED = Shape(
+SIMULATION_REQUEST_SHAPE = ResourceShape(
     "SimulationRequest",
     {
-        "trace": text(TRACE_SAYS),
-        "policies": texts("Each is replayed by itself: " + ", ".join(RULES)),
-        "team": text("Needed by those who submit for several teams.", required=False),
-        "cluster": text("For history; needed where there are several.", required=False),
-        "days": number("For history: how far it goes back; 30 if not given.", low=1, high=366, required=False),
-        "until": moment("For history: where it ends; now if not given.", required=False),
-        "jobs": number("For acme: how many are drawn.", low=1, high=simulate.MOST_JOBS, required=False),
-        "nodes": number("Otherwise as many as there are.", low=1, high=asking.MOST_NODES, required=False),
-        "gpus_per_node": number(low=1, high=asking.MOST_GPUS_PER_NODE, required=False),
-        "nodes_per_leaf": number("0: all on one switch.", low=0, high=asking.MOST_NODES, required=False),
-        "cpus_per_node": number("0: CPUs are not counted.", low=0, high=10**6, required=False),
-        "memory_per_node_mb": number("0: memory is not counted.", low=0, high=10**8, required=False),
-        "placement": text(choices=asking.PLACEMENT_NAMES, required=False),
-        "preemption_cost": text("helios: 7, 30 or 60 s by width.", choices=COSTS, required=False),
-        "vcs": anything("Virtual cluster → its nodes.", required=False),
-        "faults": text("rates, or name=number by commas: nodes break.", required=False),
-        "noise": text("Errors of expected run times: none, helios, or a log-normal's sigma.", required=False),
-        "seed": number(low=0, high=2**31 - 1, required=False),
-        "checkpoint_s": number(
+        "trace": text_field(TRACE_DESCRIPTION),
+        "policies": text_list_field("Each is replayed by itself: " + ", ".join(POLICY_RULES)),
+        "team": text_field("Needed by those who submit for several teams.", required=False),
+        "cluster": text_field("For history; needed where there are several.", required=False),
+        "days": integer_field("For history: how far it goes back; 30 if not given.", low=1, high=366, required=False),
+        "until": datetime_field("For history: where it ends; now if not given.", required=False),
+        "jobs": integer_field(
+            "For acme: how many are drawn.", low=1, high=replay_settings.MAX_TRACE_JOBS, required=False
+        ),
+        "nodes": integer_field(
+            "Otherwise as many as there are.", low=1, high=requests.MAX_REPLAY_NODES, required=False
+        ),
+        "gpus_per_node": integer_field(low=1, high=requests.MAX_GPUS_PER_NODE, required=False),
+        "nodes_per_leaf": integer_field("0: all on one switch.", low=0, high=requests.MAX_REPLAY_NODES, required=False),
+        "cpus_per_node": integer_field("0: CPUs are not counted.", low=0, high=10**6, required=False),
+        "memory_per_node_mb": integer_field("0: memory is not counted.", low=0, high=10**8, required=False),
+        "placement": text_field(choices=requests.PLACEMENT_NAMES, required=False),
+        "preemption_cost": text_field("helios: 7, 30 or 60 s by width.", choices=PREEMPTION_COSTS, required=False),
+        "vcs": object_field("Virtual cluster → its nodes.", required=False),
+        "faults": text_field("rates, or name=number by commas: nodes break.", required=False),
+        "noise": text_field("Errors of expected run times: none, helios, or a log-normal's sigma.", required=False),
+        "seed": integer_field(low=0, high=2**31 - 1, required=False),
+        "checkpoint_s": integer_field(
             "Jobs save so often; without it who is stopped saves first.", low=0, high=10**9, required=False
         ),
-        "best_effort": text("Kinds of work that borrow under acme, by commas; empty: none.", required=False),
-        "quota": many(QUOTA, "What teams may hold; a team is one of the trace.", required=False),
-        "policy_settings": anything('An object for each policy: {"acme": {"order": "sjf"}}.', required=False),
+        "best_effort": text_field("Kinds of work that borrow under acme, by commas; empty: none.", required=False),
+        "quota": nested_list_field(QUOTA_SHAPE, "What teams may hold; a team is one of the trace.", required=False),
+        "policy_settings": object_field('An object for each policy: {"acme": {"order": "sjf"}}.', required=False),
     },
     example={"trace": "acme:seren", "policies": ["fifo", "easy"], "jobs": 10_000},
 )
-NUMBERS = {name: one for name, one in ASKED.fields.items() if one.schema.get("type") == "integer"}
-QUOTAS: dict[str, readers.Reader] = {
-    "team": readers.text(80),
-    "kind": readers.one_of(list(Kind)),
-    "gpus": readers.whole(0, 10**9 - 1),
+INTEGER_FIELDS = {
+    name: one for name, one in SIMULATION_REQUEST_SHAPE.fields.items() if one.schema.get("type") == "integer"
 }
-READERS: dict[str, readers.Reader] = {
-    **{name: readers.whole(one.schema["minimum"], one.schema["maximum"]) for name, one in NUMBERS.items()},
-    "trace": trace_named,
-    "policies": readers.list_of(readers.one_of(tuple(RULES)), MOST_POLICIES),
-    "team": readers.text(40),
-    "cluster": readers.text(40),
-    "until": readers.moment,
-    "placement": readers.one_of(asking.PLACEMENT_NAMES),
-    "preemption_cost": readers.one_of(COSTS),
-    "faults": readers.text(200),
-    "noise": readers.text(20),
-    "best_effort": readers.text(200),
-    "quota": readers.list_of(
-        lambda name, value: readers.read_all(readers.an_object(name, value), QUOTAS, "a quota"), MOST_POOLS
+QUOTA_READERS: dict[str, parsing.FieldReader] = {
+    "team": parsing.text_reader(80),
+    "kind": parsing.choice_reader(list(JobKind)),
+    "gpus": parsing.integer_reader(0, 10**9 - 1),
+}
+SIMULATION_READERS: dict[str, parsing.FieldReader] = {
+    **{
+        name: parsing.integer_reader(one.schema["minimum"], one.schema["maximum"])
+        for name, one in INTEGER_FIELDS.items()
+    },
+    "trace": read_trace_name,
+    "policies": parsing.list_reader(parsing.choice_reader(tuple(POLICY_RULES)), MAX_POLICIES),
+    "team": parsing.text_reader(40),
+    "cluster": parsing.text_reader(40),
+    "until": parsing.read_timestamp,
+    "placement": parsing.choice_reader(requests.PLACEMENT_NAMES),
+    "preemption_cost": parsing.choice_reader(PREEMPTION_COSTS),
+    "faults": parsing.text_reader(200),
+    "noise": parsing.text_reader(20),
+    "best_effort": parsing.text_reader(200),
+    "quota": parsing.list_reader(
+        lambda name, value: parsing.read_fields(parsing.read_object(name, value), QUOTA_READERS, "a quota"),
+        MAX_VIRTUAL_CLUSTERS,
     ),
-    "policy_settings": readers.an_object,
-    "vcs": lambda name, value: _pools(name, value),
+    "policy_settings": parsing.read_object,
+    "vcs": lambda name, value: _read_virtual_clusters(name, value),
 }
 
 
-def _pools(name: str, value: Any) -> dict[str, int]:
-    asked = readers.an_object(name, value)
-    if len(asked) > MOST_POOLS:
-        raise BadField(name, f"has {len(asked)} entries; at most {MOST_POOLS} are allowed")
-    count, word = readers.whole(1, asking.MOST_NODES), readers.text(80)
+def _read_virtual_clusters(name: str, value: Any) -> dict[str, int]:
+    asked = parsing.read_object(name, value)
+    if len(asked) > MAX_VIRTUAL_CLUSTERS:
+        raise InvalidRequestField(name, f"has {len(asked)} entries; at most {MAX_VIRTUAL_CLUSTERS} are allowed")
+    count, word = parsing.integer_reader(1, requests.MAX_REPLAY_NODES), parsing.text_reader(80)
     return {word(name, pool): count(name, nodes) for pool, nodes in asked.items()}
 
 
-def _quota(asked: dict[str, Any]) -> dict[str, Any]:
-    return readers.read_all(asked, QUOTAS, "a quota")
+def _read_quota(asked: dict[str, Any]) -> dict[str, Any]:
+    return parsing.read_fields(asked, QUOTA_READERS, "a quota")
 
 
-def _shown(params: dict[str, Any]) -> dict[str, Any]:
+def _visible_params(params: dict[str, Any]) -> dict[str, Any]:
     """Which teams a history holds is said to nobody: it names teams by their numbers."""
     return {name: value for name, value in params.items() if name != "teams"}
 
 
-def one_of(caller: Caller, id: str) -> Simulation:
-    row: Simulation = found(SIMULATION.load(theirs(caller), SIMULATION.fields), "simulation", public_id=id)
+def get_simulation(caller: Caller, id: str) -> Simulation:
+    row: Simulation = find_or_404(
+        SIMULATION_SHAPE.load(visible_simulations(caller), SIMULATION_SHAPE.fields), "simulation", public_id=id
+    )
     return row
 
 
-class Simulations(Listing, Verb):
+class SimulationListEndpoint(ListEndpoint, ActionEndpoint):
     """List simulations, ask for one."""
 
     tag = "Simulations"
     what = "simulations"
-    shape = SIMULATION
+    shape = SIMULATION_SHAPE
     filters = {
-        "id": query.text("public_id"),
-        "team": query.text("team__name"),
-        "user": query.text("user__username"),
-        "trace": query.text("trace"),
-        "state": query.choice("state", SimulationState.values),
-        "created_at": query.moment("created_at"),
+        "id": query_params.text_filter("public_id"),
+        "team": query_params.text_filter("team__name"),
+        "user": query_params.text_filter("user__username"),
+        "trace": query_params.text_filter("trace"),
+        "state": query_params.choice_filter("state", SimulationState.values),
+        "created_at": query_params.datetime_filter("created_at"),
     }
     rules = {
-        "GET": Rule(scope=Scope.READ, says="List the simulations of your teams", answer=SIMULATION, many=True),
-        "POST": Rule(
-            scope=Scope.SUBMIT,
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="List the simulations of your teams", answer=SIMULATION_SHAPE, many=True
+        ),
+        "POST": EndpointRule(
+            scope=TokenScope.SUBMIT,
             says="Replay a trace under other policies",
-            body=ASKED,
-            answer=SIMULATION,
+            body=SIMULATION_REQUEST_SHAPE,
+            answer=SIMULATION_SHAPE,
             status=201,
             conflicts=True,
         ),
     }
 
     def rows(self) -> QuerySet[Simulation]:
-        return theirs(self.caller)
+        return visible_simulations(self.caller)
 
     def work(self) -> Response:
-        asked = self.body(READERS, "a simulation")
-        places = Places(self.caller)
-        team = places.team_of(asked.pop("team", None))
+        asked = self.body(SIMULATION_READERS, "a simulation")
+        places = CallerTargets(self.caller)
+        team = places.resolve_team(asked.pop("team", None))
         for name in ("trace", "policies"):
             if name not in asked:
-                raise BadField(name, "is missing")
+                raise InvalidRequestField(name, "is missing")
         trace, policies = asked.pop("trace"), list(dict.fromkeys(asked.pop("policies")))
-        params = checked(trace, policies, asked, places, self.caller)
+        params = replay_params(trace, policies, asked, places, self.caller)
         try:
-            made = actions.ask(
+            made = actions.create_simulation(
                 trace=trace, policies=policies, params=params, team=team, author=self.author, now=clock.now()
             )
-        except TooMany as many:
+        except TooManySimulations as many:
             raise Conflict(str(many)) from None
-        wake()
-        shown = SIMULATION.show(one_of(self.caller, made.public_id))
+        wake_simulation_worker()
+        shown = SIMULATION_SHAPE.show(get_simulation(self.caller, made.public_id))
         address = self.request.build_absolute_uri(f"{self.request.path}{made.public_id}/")
         return Response(shown, status=201, headers={"Location": address})
 
 
-class OneSimulation(Detail):
+class SimulationDetailEndpoint(DetailEndpoint):
     """How far it is, and what came out."""
 
     tag = "Simulations"
-    shape = SIMULATION
-    rules = {"GET": Rule(scope=Scope.READ, says="One simulation, with its result", answer=SIMULATION, team=True)}
+    shape = SIMULATION_SHAPE
+    rules = {
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="One simulation, with its result", answer=SIMULATION_SHAPE, team=True
+        )
+    }
 
     def row(self, id: str) -> Simulation:
-        return one_of(self.caller, id)
+        return get_simulation(self.caller, id)
 
 
-class CancelSimulation(Verb):
+class CancelSimulationEndpoint(ActionEndpoint):
     """Take it back; a running one stops within a second or two."""
 
     tag = "Simulations"
     rules = {
-        "POST": Rule(
-            scope=Scope.SUBMIT,
+        "POST": EndpointRule(
+            scope=TokenScope.SUBMIT,
             says="End a simulation before it is through",
-            body=Shape("NothingMore", {}),
-            answer=SIMULATION,
+            body=ResourceShape("NothingMore", {}),
+            answer=SIMULATION_SHAPE,
             conflicts=True,
             team=True,
         )
@@ -226,20 +257,20 @@ class CancelSimulation(Verb):
 
     def work(self, id: str) -> Response:
         self.body({}, "cancel")
-        row = found(theirs(self.caller), "simulation", public_id=id)
+        row = find_or_404(visible_simulations(self.caller), "simulation", public_id=id)
         if not self.caller.may_change(row):
-            raise PermissionDenied(self.caller.why_not(row, str(row)))
-        versions.refuse_stale(self.request, SIMULATION.show(one_of(self.caller, id)))
+            raise PermissionDenied(self.caller.denial_reason(row, str(row)))
+        etags.check_if_match(self.request, SIMULATION_SHAPE.show(get_simulation(self.caller, id)))
         try:
             actions.cancel(row, author=self.author, now=clock.now())
-        except Gone as gone:
+        except SimulationStateConflict as gone:
             raise Conflict(str(gone)) from None
-        told = SIMULATION.show(one_of(self.caller, id))
-        return Response(told, headers={"ETag": versions.etag(told)})
+        told = SIMULATION_SHAPE.show(get_simulation(self.caller, id))
+        return Response(told, headers={"ETag": etags.etag(told)})
 
 
 urlpatterns = [
-    path("simulations/", Simulations.as_view()),
-    path("simulations/<public_id:id>/", OneSimulation.as_view()),
-    path("simulations/<public_id:id>/cancel/", CancelSimulation.as_view()),
+    path("simulations/", SimulationListEndpoint.as_view()),
+    path("simulations/<public_id:id>/", SimulationDetailEndpoint.as_view()),
+    path("simulations/<public_id:id>/cancel/", CancelSimulationEndpoint.as_view()),
 ]

@@ -13,78 +13,95 @@ from rest_framework.exceptions import PermissionDenied, Throttled
 from rest_framework.parsers import MultiPartParser
 from rest_framework.response import Response
 
-from jobs import readers
-from jobs.api.submitting import Places
-from jobs.door import pages, query, versions
-from jobs.door.endpoint import Detail, Listing, Verb, found, refuse_unknown
-from jobs.door.errors import BadField, Conflict
-from jobs.door.once import once_after
-from jobs.door.rights import Rule
-from jobs.door.shapes import Field, Shape, at, fraction, moment, number, text, texts
-from jobs.models import Scope
-from jobs.rights import Caller
-from scheduling import trace_actions
+from jobs.actions.submissions import CallerTargets
+from jobs.core import parsing
+from jobs.models import TokenScope
+from jobs.models.permissions import Caller
+from jobs.rest import etags, pagination, query_params
+from jobs.rest.endpoint import ActionEndpoint, DetailEndpoint, ListEndpoint, find_or_404, reject_unknown_params
+from jobs.rest.errors import Conflict, InvalidRequestField
+from jobs.rest.idempotency import compute_then_run_once
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.shapes import (
+    ResourceShape,
+    ShapeField,
+    attribute_path,
+    datetime_field,
+    fraction_field,
+    integer_field,
+    text_field,
+    text_list_field,
+)
+from scheduling.actions import traces as trace_actions
+from scheduling.actions.traces import ParsedTrace, TraceInUse
 from scheduling.models import UploadedTrace
-from scheduling.replays import LARGEST_FILE, Uploads, read_file, refuse_large, traces
-from scheduling.trace_actions import Brought, InUse
+from scheduling.queries.replays import (
+    MAX_FILE_BYTES,
+    TraceUploadThrottle,
+    read_uploaded_trace,
+    refuse_large_file,
+    traces,
+)
 
-FIELDS: dict[str, Field] = {
-    "id": number(),
-    "trace": text("How a simulation names it.", get=at("called"), needs=()),
-    "name": text("Of the file."),
-    "team": text(get=at("team.name"), needs=("team__name",)),
-    "user": text(get=at("user.username"), needs=("user__username",)),
-    "jobs": number(),
-    "span_s": fraction("From the first submission to the last."),
-    "bad": number("Rows that could not be read."),
-    "quoted": texts("The first of those, with their lines."),
-    "created_at": moment(),
-    "used_at": moment("When a replay of it was last asked for."),
+TRACE_FIELDS: dict[str, ShapeField] = {
+    "id": integer_field(),
+    "trace": text_field("How a simulation names it.", get=attribute_path("called"), needs=()),
+    "name": text_field("Of the file."),
+    "team": text_field(get=attribute_path("team.name"), needs=("team__name",)),
+    "user": text_field(get=attribute_path("user.username"), needs=("user__username",)),
+    "jobs": integer_field(),
+    "span_s": fraction_field("From the first submission to the last."),
+    "bad": integer_field("Rows that could not be read."),
+    "quoted": text_list_field("The first of those, with their lines."),
+    "created_at": datetime_field(),
+    "used_at": datetime_field("When a replay of it was last asked for."),
 }
-TRACE = Shape("Trace", FIELDS)
-FILE = {
+TRACE_SHAPE = ResourceShape("Trace", TRACE_FIELDS)
+FILE_SCHEMA = {
     "type": "string",
     "format": "binary",
     "description": "CSV of AcmeTrace, Helios, openb or our own export, Philly, SWF, sacct --parsable2; also gz or zst;"
-    f" at most {LARGEST_FILE >> 20} MiB.",
+    f" at most {MAX_FILE_BYTES >> 20} MiB.",
 }
-BROUGHT = Shape(
+TRACE_UPLOAD_SHAPE = ResourceShape(
     "TraceUpload",
     {
-        "trace_file": Field(schema=FILE),
-        "team": text("Whose trace it is; needed by those who submit for several.", required=False),
+        "trace_file": ShapeField(schema=FILE_SCHEMA),
+        "team": text_field("Whose trace it is; needed by those who submit for several.", required=False),
     },
 )
-NOTHING = Shape("Nothing", {})
+NOTHING_SHAPE = ResourceShape("Nothing", {})
 
 
-def _one(caller: Caller, trace: int) -> UploadedTrace:
-    row: UploadedTrace = found(traces(caller), "trace", pk=trace)
+def _get_trace(caller: Caller, trace: int) -> UploadedTrace:
+    row: UploadedTrace = find_or_404(traces(caller), "trace", pk=trace)
     return row
 
 
-class Traces(Verb, Listing):
+class TraceListEndpoint(ActionEndpoint, ListEndpoint):
     """List the traces of your teams, bring one."""
 
     tag = "Simulations"
     what = "traces"
-    shape = TRACE
+    shape = TRACE_SHAPE
     takes_file = True
     parser_classes = [MultiPartParser]
     filters = {
-        "name": query.text("name"),
-        "team": query.text("team__name"),
-        "user": query.text("user__username"),
-        "created_at": query.moment("created_at"),
+        "name": query_params.text_filter("name"),
+        "team": query_params.text_filter("team__name"),
+        "user": query_params.text_filter("user__username"),
+        "created_at": query_params.datetime_filter("created_at"),
     }
-    orderings = {"id": pages.ID, "created_at": pages.Sort(column="created_at", kind=datetime)}
+    orderings = {"id": pagination.SORT_BY_ID, "created_at": pagination.SortColumn(column="created_at", kind=datetime)}
     rules = {
-        "GET": Rule(scope=Scope.READ, says="Job traces that people of your teams brought", answer=TRACE, many=True),
-        "POST": Rule(
-            scope=Scope.SUBMIT,
+        "GET": EndpointRule(
+            scope=TokenScope.READ, says="Job traces that people of your teams brought", answer=TRACE_SHAPE, many=True
+        ),
+        "POST": EndpointRule(
+            scope=TokenScope.SUBMIT,
             says="Bring a file of jobs, to replay it as upload:NUMBER",
-            body=BROUGHT,
-            answer=TRACE,
+            body=TRACE_UPLOAD_SHAPE,
+            answer=TRACE_SHAPE,
             status=201,
         ),
     }
@@ -94,30 +111,32 @@ class Traces(Verb, Listing):
 
     def post(self, request: Any) -> Response:
         """A long file is read for seconds, so no transaction is open meanwhile."""
-        refuse_unknown(request)
-        file = self._file()
-        team = Places(self.caller).team_of(request.data.get("team"))
+        reject_unknown_params(request)
+        file = self._uploaded_file()
+        team = CallerTargets(self.caller).resolve_team(request.data.get("team"))
         request.raw_body = _digest(file) + str(team.pk).encode()  # what an Idempotency-Key is bound to
-        return once_after(request, lambda: self._read(file), lambda brought: self._kept(brought, team))
+        return compute_then_run_once(
+            request, lambda: self._parse_file(file), lambda brought: self._save_and_respond(brought, team)
+        )
 
-    def _file(self) -> UploadedFile:
+    def _uploaded_file(self) -> UploadedFile:
         for name in self.request.data:
-            if name not in BROUGHT.fields:
-                raise BadField(readers.short(name)[1:-1], "is no field of a trace")
+            if name not in TRACE_UPLOAD_SHAPE.fields:
+                raise InvalidRequestField(parsing.short_repr(name)[1:-1], "is no field of a trace")
         if (file := self.request.FILES.get("trace_file")) is None:
-            raise BadField("trace_file", "is needed: a file, in a form (multipart/form-data)")
-        refuse_large(file)
+            raise InvalidRequestField("trace_file", "is needed: a file, in a form (multipart/form-data)")
+        refuse_large_file(file)
         return file
 
-    def _read(self, file: UploadedFile) -> Brought:
-        counter = Uploads()
+    def _parse_file(self, file: UploadedFile) -> ParsedTrace:
+        counter = TraceUploadThrottle()
         if not counter.allow_request(self.request, self):
             raise Throttled(wait=counter.wait())
-        return read_file(file)
+        return read_uploaded_trace(file)
 
-    def _kept(self, brought: Brought, team: Any) -> Response:
-        made = trace_actions.keep(brought, team=team, author=self.author)
-        shown = TRACE.show(_one(self.caller, made.pk))
+    def _save_and_respond(self, brought: ParsedTrace, team: Any) -> Response:
+        made = trace_actions.save_trace(brought, team=team, author=self.author)
+        shown = TRACE_SHAPE.show(_get_trace(self.caller, made.pk))
         where = self.request.build_absolute_uri(f"{self.request.path}{made.pk}/")
         return Response(shown, status=201, headers={"Location": where})
 
@@ -129,41 +148,48 @@ def _digest(file: UploadedFile) -> bytes:
     return digest.digest()
 
 
-class OneTrace(Detail):
+class TraceDetailEndpoint(DetailEndpoint):
     """One trace, without what it holds."""
 
     tag = "Simulations"
-    shape = TRACE
-    rules = {"GET": Rule(scope=Scope.READ, says="One trace of your teams", answer=TRACE, team=True)}
+    shape = TRACE_SHAPE
+    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="One trace of your teams", answer=TRACE_SHAPE, team=True)}
 
     def row(self, trace: int) -> UploadedTrace:
-        return _one(self.caller, trace)
+        return _get_trace(self.caller, trace)
 
 
-class RemoveTrace(Verb):
+class RemoveTraceEndpoint(ActionEndpoint):
     """Remove a trace; results of past replays stay."""
 
     tag = "Simulations"
     rules = {
-        "POST": Rule(scope=Scope.SUBMIT, says="Remove a trace", body=NOTHING, answer=TRACE, team=True, conflicts=True)
+        "POST": EndpointRule(
+            scope=TokenScope.SUBMIT,
+            says="Remove a trace",
+            body=NOTHING_SHAPE,
+            answer=TRACE_SHAPE,
+            team=True,
+            conflicts=True,
+        )
     }
 
     def work(self, trace: int) -> Response:
         self.body({}, "the verb remove")
-        row = _one(self.caller, trace)
+        row = _get_trace(self.caller, trace)
         if not self.caller.may_change(row):
-            raise PermissionDenied(self.caller.why_not(row, str(row)))
-        shown = TRACE.show(row)
-        versions.refuse_stale(self.request, shown)
+            raise PermissionDenied(self.caller.denial_reason(row, str(row)))
+        shown = TRACE_SHAPE.show(row)
+        etags.check_if_match(self.request, shown)
         try:
             trace_actions.remove(row, author=self.author)
-        except InUse as used:
+        except TraceInUse as used:
             raise Conflict(str(used)) from None
         return Response(shown)
 
 
 urlpatterns = [
-    path("traces/", Traces.as_view()),
-    path("traces/<int:trace>/", OneTrace.as_view()),
-    path("traces/<int:trace>/remove/", RemoveTrace.as_view()),
+    path("traces/", TraceListEndpoint.as_view()),
+    path("traces/<int:trace>/", TraceDetailEndpoint.as_view()),
+    path("traces/<int:trace>/remove/", RemoveTraceEndpoint.as_view()),
 ]

@@ -11,41 +11,42 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
-from jobs.lifecycle import NodeState, State
+from jobs.core.lifecycle import NodeState, State
+from jobs.core.turn_errors import EndsTurn, SkipsRow
 
 T = TypeVar("T")
 
 
-class BackendError(Exception):
+class BackendError(EndsTurn):
     """Anything that goes wrong between us and a cluster."""
 
 
-class Unreachable(BackendError):
+class ClusterUnreachable(BackendError):
     """It did not answer, and the deed was surely not done. Says nothing about the jobs that run there."""
 
 
-class Doubtful(BackendError):
+class OutcomeUnknown(BackendError):
     """The answer got lost: the deed may have been done. Look before doing it again."""
 
 
-class Unanswered(Doubtful):
+class RequestTimedOut(OutcomeUnknown):
     """The request was sent and the deadline passed without an answer: what comes next would wait as long."""
 
 
-class NoAccounting(BackendError):
+class AccountingUnavailable(BackendError):
     """The cluster keeps no record of ended jobs beyond its controller's memory."""
 
 
-class Refused(BackendError):
+class RequestRejected(SkipsRow, BackendError):
     """It answered no, with a reason. Asking again without a change is pointless."""
 
 
-class Misplaced(Refused):
+class PlacementRejected(RequestRejected):
     """The no is about the nodes that were asked for, as they are now; elsewhere the same job may run."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Submission:
+class SubmitRequest:
     """One attempt, as a cluster is asked to run it: on exactly these nodes, with this many GPUs on each."""
 
     key: str  # our attempt's id; the cluster keeps it in the comment, and it is looked up before sending again
@@ -66,7 +67,7 @@ class Submission:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeenJob:
+class BackendJob:
     """One job as the cluster reports it. `key` is empty for a job that no Acme submitted.
 
     `installation` names the Acme that submitted it. It is empty for jobs of versions that did not send it.
@@ -96,7 +97,7 @@ class SeenJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeenNode:
+class BackendNode:
     """One node as the cluster reports it."""
 
     name: str
@@ -121,9 +122,9 @@ class UnreadableRow:
     installation: str = ""
     sentence: str
     comment_read: bool = False  # then an empty key means that the job is not ours
-    last_seen: SeenJob | None = None  # what this connection last read of the job: it still holds those GPUs
+    last_seen: BackendJob | None = None  # what this connection last read of the job: it still holds those GPUs
 
-    def may_be(self, backend_id: str, key: str) -> bool:
+    def may_match(self, backend_id: str, key: str) -> bool:
         """Whether this row may be the job with this backend id (empty: not known) and key (empty: not ours)."""
         if self.key and key:
             return self.key == key
@@ -132,7 +133,7 @@ class UnreadableRow:
         return not self.comment_read
 
 
-class Listing(list[T]):
+class ClusterListing(list[T]):
     """The rows of an answer that could be read, and those that could not."""
 
     def __init__(self, rows: Iterable[T] = (), unreadable: Iterable[UnreadableRow] = ()) -> None:
@@ -141,14 +142,14 @@ class Listing(list[T]):
 
     def hides_job(self, backend_id: str, key: str) -> bool:
         """Whether an unreadable row may be this job: then its absence from the listing means nothing."""
-        return any(row.may_be(backend_id, key) for row in self.unreadable)
+        return any(row.may_match(backend_id, key) for row in self.unreadable)
 
     def hides_node(self, name: str) -> bool:
         return any(row.name in ("", name) for row in self.unreadable)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Greeting:
+class PingReply:
     """What a cluster says of itself when it is pinged."""
 
     product: str  # "slurm 22.05.8"
@@ -161,33 +162,33 @@ class Backend(Protocol):
     Every verb ends within the backend's deadline, however slowly the cluster answers.
     """
 
-    def ping(self) -> Greeting: ...
+    def ping(self) -> PingReply: ...
 
-    def nodes(self) -> Listing[SeenNode]: ...
+    def nodes(self) -> ClusterListing[BackendNode]: ...
 
-    def jobs(self) -> Listing[SeenJob]:
+    def jobs(self) -> ClusterListing[BackendJob]:
         """Every job the cluster still knows, ended ones included."""
         ...
 
-    def find(self, key: str) -> SeenJob | None:
+    def find(self, key: str) -> BackendJob | None:
         """The newest job with our key, after a submit without an answer. Unreachable if an unreadable row may be it."""
         ...
 
-    def accounted(self, backend_id: str) -> Sequence[SeenJob]:
+    def accounted(self, backend_id: str) -> Sequence[BackendJob]:
         """Every job that accounting recorded under this id, oldest first; ids are given out again after a controller
         lost its state. Empty where accounting does not know it. NoAccounting where there is none. Clusters without
         AccountingStoreFlags=job_comment record no keys."""
         ...
 
-    def accounted_since(self, since: datetime) -> Sequence[SeenJob]:
+    def accounted_since(self, since: datetime) -> Sequence[BackendJob]:
         """What accounting recorded of jobs submitted since then, oldest first. NoAccounting where there is none."""
         ...
 
-    def submit(self, what: Submission) -> str:
+    def submit(self, what: SubmitRequest) -> str:
         """Hand it over and return the cluster's own id of it."""
         ...
 
-    def submit_all(self, what: Sequence[Submission]) -> Sequence[str | BackendError]:
+    def submit_all(self, what: Sequence[SubmitRequest]) -> Sequence[str | BackendError]:
         """Several at once, over as many connections as the cluster bears; the answers in the order asked. Once it does
         not answer, those not sent yet are left."""
         ...

@@ -10,28 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-SET_BACK_AFTER_S = 30.0
+ACCEPT_OLDER_AFTER_S = 30.0
 
 
-class StaleAnswer(ValueError):
+class StaleListing(ValueError):
     """Its text says how old the answer is."""
 
 
-class Freshness:
+class FreshnessChecker:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._newest: dict[str, int] = {}
         self._older_since: dict[str, float] = {}
 
-    def check(self, listing: str, made_at: int | None) -> None:
+    def check_listing_time(self, listing: str, made_at: int | None) -> None:
         if made_at is None:
             return
-        if made_at < self._newest.get(listing, made_at) and not self._was_set_back(listing):
+        if made_at < self._newest.get(listing, made_at) and not self._clock_was_set_back(listing):
             age = self._newest[listing] - made_at
-            raise StaleAnswer(f"{age} s before its last answer: a cache, or a clock that was set back")
+            raise StaleListing(f"{age} s before its last answer: a cache, or a clock that was set back")
         self._older_since.pop(listing, None)
         self._newest[listing] = made_at
 
-    def _was_set_back(self, listing: str) -> bool:
+    def _clock_was_set_back(self, listing: str) -> bool:
         since = self._older_since.setdefault(listing, self._monotonic())
-        return self._monotonic() - since >= SET_BACK_AFTER_S
+        return self._monotonic() - since >= ACCEPT_OLDER_AFTER_S

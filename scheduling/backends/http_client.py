@@ -16,18 +16,18 @@ from typing import Any
 import httpcore
 import httpx
 
-LARGEST_ANSWER = 512 << 20
-NO_CACHES = {"Cache-Control": "no-cache"}  # whatever stands in between asks the cluster itself
-MOST_CONNECTIONS = 100
-IDLE_CONNECTIONS = 20
-IDLE_S = 5.0
+MAX_RESPONSE_BYTES = 512 << 20
+NO_CACHE_HEADERS = {"Cache-Control": "no-cache"}  # whatever stands in between asks the cluster itself
+MAX_CONNECTIONS = 100
+MAX_IDLE_CONNECTIONS = 20
+KEEPALIVE_EXPIRY_S = 5.0
 
 
-class AnswerTooLarge(httpx.TransportError):
+class ResponseTooLarge(httpx.TransportError):
     pass
 
 
-class Deadline:
+class RequestDeadline:
     """A moment on the monotonic clock. Shared by all requests of one call to a cluster."""
 
     def __init__(self, seconds: float) -> None:
@@ -35,25 +35,25 @@ class Deadline:
         self.at = time.monotonic() + seconds
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         return self.at - time.monotonic()
 
     @property
     def over(self) -> bool:
-        return self.left_s <= 0
+        return self.remaining_s <= 0
 
 
 class HttpClient:
     """Keeps connections to one address. Raises httpx.HTTPError for whatever prevents a whole answer."""
 
-    def __init__(self, address: str, headers: Mapping[str, str], *, largest: int = LARGEST_ANSWER) -> None:
+    def __init__(self, address: str, headers: Mapping[str, str], *, largest: int = MAX_RESPONSE_BYTES) -> None:
         base, socket_path = (
             ("http://slurm", address.removeprefix("unix://")) if address.startswith("unix://") else (address, None)
         )
         self._largest = largest
         self._client = httpx.Client(
             base_url=base,
-            headers={**NO_CACHES, "Accept-Encoding": "identity", **headers},
+            headers={**NO_CACHE_HEADERS, "Accept-Encoding": "identity", **headers},
             transport=DeadlineTransport(socket_path),
             trust_env=False,
         )
@@ -62,7 +62,7 @@ class HttpClient:
         self,
         method: str,
         path: str,
-        deadline: Deadline,
+        deadline: RequestDeadline,
         body: object = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
@@ -72,18 +72,18 @@ class HttpClient:
             raise httpx.PoolTimeout(f"no answer within {deadline.seconds:g} s")
         extensions = {"deadline": deadline.at}
         with self._client.stream(method, path, json=body, headers=headers, extensions=extensions) as response:
-            content = b"".join(self._bounded(response.iter_raw()))
+            content = b"".join(self._limit_size(response.iter_raw()))
         return httpx.Response(response.status_code, content=content, request=response.request)
 
     def close(self) -> None:
         self._client.close()
 
-    def _bounded(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    def _limit_size(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         size = 0
         for chunk in chunks:
             size += len(chunk)
             if size > self._largest:
-                raise AnswerTooLarge(f"the answer is larger than {self._largest >> 20} MiB")
+                raise ResponseTooLarge(f"the answer is larger than {self._largest >> 20} MiB")
             yield chunk
 
 
@@ -93,10 +93,10 @@ class DeadlineTransport(httpx.BaseTransport):
     def __init__(self, socket_path: str | None) -> None:
         self._pool = httpcore.ConnectionPool(
             uds=socket_path,
-            network_backend=_Network(),
-            max_connections=MOST_CONNECTIONS,
-            max_keepalive_connections=IDLE_CONNECTIONS,
-            keepalive_expiry=IDLE_S,
+            network_backend=_DeadlineNetwork(),
+            max_connections=MAX_CONNECTIONS,
+            max_keepalive_connections=MAX_IDLE_CONNECTIONS,
+            keepalive_expiry=KEEPALIVE_EXPIRY_S,
         )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -114,27 +114,27 @@ class DeadlineTransport(httpx.BaseTransport):
             content=request.stream,
             extensions={"timeout": {"connect": at, "read": at, "write": at, "pool": max(at - time.monotonic(), 0)}},
         )
-        answer = _as_httpx(lambda: self._pool.handle_request(sent))
-        return httpx.Response(answer.status, headers=answer.headers, stream=_Body(answer))
+        answer = _translate_errors(lambda: self._pool.handle_request(sent))
+        return httpx.Response(answer.status, headers=answer.headers, stream=_ResponseStream(answer))
 
     def close(self) -> None:
         self._pool.close()
 
 
-class _Body(httpx.SyncByteStream):
+class _ResponseStream(httpx.SyncByteStream):
     def __init__(self, answer: httpcore.Response) -> None:
         self._answer = answer
 
     def __iter__(self) -> Iterator[bytes]:
         chunks = self._answer.iter_stream()
-        while (chunk := _as_httpx(lambda: next(chunks, None))) is not None:
+        while (chunk := _translate_errors(lambda: next(chunks, None))) is not None:
             yield chunk
 
     def close(self) -> None:
         self._answer.close()
 
 
-def _as_httpx(call: Callable[[], Any]) -> Any:
+def _translate_errors(call: Callable[[], Any]) -> Any:
     """httpx names its exceptions like those of httpcore."""
     try:
         return call()
@@ -145,14 +145,14 @@ def _as_httpx(call: Callable[[], Any]) -> Any:
         raise httpx.UnsupportedProtocol(str(error)) from error
 
 
-def _left(at: float | None, error: type[Exception]) -> float:
+def _remaining_s(at: float | None, error: type[Exception]) -> float:
     left = (at or 0.0) - time.monotonic()
     if left <= 0:
         raise error("the deadline passed")
     return left
 
 
-class _Network(httpcore.NetworkBackend):
+class _DeadlineNetwork(httpcore.NetworkBackend):
     """Sockets whose `timeout` is the moment at which to give up."""
 
     def __init__(self) -> None:
@@ -168,10 +168,10 @@ class _Network(httpcore.NetworkBackend):
     ) -> httpcore.NetworkStream:
         """Each address of the host is tried, all of them within the one deadline."""
         failed: Exception = httpcore.ConnectError(f"{host} has no address")
-        for address in _addresses(host, port):
-            left = _left(timeout, httpcore.ConnectTimeout)
+        for address in _resolve_addresses(host, port):
+            left = _remaining_s(timeout, httpcore.ConnectTimeout)
             try:
-                return _Stream(self._plain.connect_tcp(address, port, left, local_address, socket_options))
+                return _DeadlineStream(self._plain.connect_tcp(address, port, left, local_address, socket_options))
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failed = error
         raise failed
@@ -179,11 +179,11 @@ class _Network(httpcore.NetworkBackend):
     def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
     ) -> httpcore.NetworkStream:
-        left = _left(timeout, httpcore.ConnectTimeout)
-        return _Stream(self._plain.connect_unix_socket(path, left, socket_options))
+        left = _remaining_s(timeout, httpcore.ConnectTimeout)
+        return _DeadlineStream(self._plain.connect_unix_socket(path, left, socket_options))
 
 
-def _addresses(host: str, port: int) -> list[str]:
+def _resolve_addresses(host: str, port: int) -> list[str]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -191,19 +191,19 @@ def _addresses(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(one[4][0]) for one in found))
 
 
-class _Stream(httpcore.NetworkStream):
+class _DeadlineStream(httpcore.NetworkStream):
     def __init__(self, plain: httpcore.NetworkStream) -> None:
         self._plain = plain
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._plain.read(max_bytes, _left(timeout, httpcore.ReadTimeout))
+        return self._plain.read(max_bytes, _remaining_s(timeout, httpcore.ReadTimeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """The plain stream would grant the whole time again for each piece that a slow server takes."""
         plain, rest = self._plain.get_extra_info("socket"), memoryview(buffer)
         try:
             while rest:
-                plain.settimeout(_left(timeout, httpcore.WriteTimeout))
+                plain.settimeout(_remaining_s(timeout, httpcore.WriteTimeout))
                 rest = rest[plain.send(rest) :]
         except TimeoutError as error:
             raise httpcore.WriteTimeout(str(error)) from error
@@ -213,15 +213,17 @@ class _Stream(httpcore.NetworkStream):
     def close(self) -> None:
         self._plain.close()
 
-    def start_tls(self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None) -> _Stream:
-        left = _left(timeout, httpcore.ConnectTimeout)
-        return _Stream(self._plain.start_tls(ssl_context, server_hostname, left))
+    def start_tls(
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
+    ) -> _DeadlineStream:
+        left = _remaining_s(timeout, httpcore.ConnectTimeout)
+        return _DeadlineStream(self._plain.start_tls(ssl_context, server_hostname, left))
 
     def get_extra_info(self, info: str) -> Any:
         return self._plain.get_extra_info(info)
 
 
-def read_text(address: str, *, timeout_s: float, largest: int) -> str:
+def fetch_text(address: str, *, timeout_s: float, largest: int) -> str:
     """One page, fetched once. Raises httpx.HTTPError or httpx.InvalidURL."""
     with closing(HttpClient(address, {}, largest=largest)) as client:
-        return client.request("GET", address, Deadline(timeout_s)).raise_for_status().text
+        return client.request("GET", address, RequestDeadline(timeout_s)).raise_for_status().text

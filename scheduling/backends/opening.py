@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .base import Backend
-from .senders import Senders
+from .senders import IdentityProvider
 from .slurm import SlurmBackend
 
 
@@ -14,7 +14,7 @@ def open_backend(
     token: str = "",
     timeout_s: float = 10.0,
     api: str = "",
-    senders: Senders | None = None,
+    senders: IdentityProvider | None = None,
 ) -> Backend:
     """Simulated cluster, this machine or a real Slurm: all speak slurmrestd, so the address is all there is to say."""
     return SlurmBackend(address, user=user, token=token, timeout_s=timeout_s, api=api, senders=senders)

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from .base import Refused
+from .base import RequestRejected
 
 # Acme must not hand out these, whoever may name its users: they own the cluster or its keys.
-PRIVILEGED = frozenset({"root", "slurm", "munge", "nobody"})
+PRIVILEGED_USERS = frozenset({"root", "slurm", "munge", "nobody"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sender:
+class SlurmIdentity:
     """A user as the cluster knows them, and the token sent with their name."""
 
     user: str
@@ -33,26 +33,26 @@ class Sender:
         return {name: value for name, value in given.items() if value}
 
 
-class Senders(Protocol):
-    def of(self, user: str) -> Sender:
+class IdentityProvider(Protocol):
+    def of(self, user: str) -> SlurmIdentity:
         """Of a user of Acme. Raises Refused with what to do where their jobs cannot be submitted."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeaderSenders:
+class ServiceTokenIdentities:
     """One token that may act for others; the name on the cluster is that of Acme's user."""
 
     service_user: str
     token: str
 
-    def of(self, user: str) -> Sender:
+    def of(self, user: str) -> SlurmIdentity:
         _refuse_privileged(user, self.service_user)
-        return Sender(user=user, token=self.token)
+        return SlurmIdentity(user=user, token=self.token)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenSenders:
+class UserTokenIdentities:
     """A token for each user, in a file of their name. The token itself says who that is on the cluster."""
 
     service_user: str
@@ -60,36 +60,36 @@ class TokenSenders:
     read: Callable[[str], str]  # the token in a file; raises ValueError with what is wrong and what to do
     now: Callable[[], datetime]
 
-    def of(self, user: str) -> Sender:
+    def of(self, user: str) -> SlurmIdentity:
         if not user or "/" in user or user.startswith("."):
-            raise Refused(f"the user name {user!r} cannot be the name of a token file")
+            raise RequestRejected(f"the user name {user!r} cannot be the name of a token file")
         try:
             token = self.read(f"{self.directory}/{user}")
         except ValueError as error:
-            raise Refused(
+            raise RequestRejected(
                 f"no Slurm token for user {user}: {self.directory}/{user} {error}. An operator creates one with"
                 f" scontrol token username={user} lifespan=…, then the job can be released"
             ) from None
-        ends = expiry(token)
+        ends = token_expiry(token)
         if ends and ends <= self.now():
-            raise Refused(
+            raise RequestRejected(
                 f"the Slurm token of user {user} ended {ends:%Y-%m-%d %H:%M} UTC. An operator renews"
                 f" {self.directory}/{user} with scontrol token username={user} lifespan=…, then the job can be released"
             )
         named = token_user(token) or user
         _refuse_privileged(named, self.service_user)
-        return Sender(user=named, token=token)
+        return SlurmIdentity(user=named, token=token)
 
 
 def _refuse_privileged(user: str, service_user: str) -> None:
-    if user in PRIVILEGED or user == service_user:
-        raise Refused(
+    if user in PRIVILEGED_USERS or user == service_user:
+        raise RequestRejected(
             f"jobs are not submitted as the cluster's user {user}, which has rights over other users' jobs; submit as"
             " another user"
         )
 
 
-def claims(token: str) -> Mapping[str, Any]:
+def jwt_claims(token: str) -> Mapping[str, Any]:
     """What a JWT says. Nobody's signature is checked here, the cluster does that. Empty where it is none."""
     try:
         part = token.split(".")[1]
@@ -99,15 +99,15 @@ def claims(token: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def expiry(token: str) -> datetime | None:
+def token_expiry(token: str) -> datetime | None:
     try:
-        return datetime.fromtimestamp(int(claims(token)["exp"]), UTC)
+        return datetime.fromtimestamp(int(jwt_claims(token)["exp"]), UTC)
     except (ValueError, KeyError, TypeError, OverflowError, OSError):
         return None
 
 
 def token_user(token: str) -> str:
     """Slurm's own claim, or the one that is usual elsewhere and that Slurm reads too."""
-    said = claims(token)
+    said = jwt_claims(token)
     name = said.get("sun") or said.get("username") or ""
     return name if isinstance(name, str) else ""

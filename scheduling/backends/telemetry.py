@@ -14,16 +14,16 @@ from typing import Any
 
 import httpx
 
-from .base import Unreachable
-from .http_client import read_text
+from .base import ClusterUnreachable
+from .http_client import fetch_text
 
-LARGEST_PAGE = 64 << 20
-LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
-LABEL = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+MAX_PAGE_BYTES = 64 << 20
+SAMPLE_PATTERN = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
+LABEL_PATTERN = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 ESCAPES = {"n": "\n", "\\": "\\", '"': '"'}
 
 # A metric's name and the field that it fills.
-METRICS = {
+GPU_FIELDS = {
     "DCGM_FI_DEV_GPU_UTIL": "util_percent",
     "DCGM_FI_DEV_FB_USED": "memory_used_mib",
     "DCGM_FI_DEV_GPU_TEMP": "temperature_c",
@@ -32,7 +32,7 @@ METRICS = {
     "DCGM_FI_PROF_SM_ACTIVE": "sm_active_ratio",
 }
 # What is counted or flagged besides, under names of ours; most of it is 0 for months.
-COUNTERS = {
+GPU_COUNTERS = {
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": "ecc_dbe",  # volatile: since the driver was loaded
     "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": "ecc_sbe",
     "DCGM_FI_DEV_RETIRED_PENDING": "rows_pending",  # pages, before Ampere
@@ -47,10 +47,10 @@ COUNTERS = {
 }
 # Bits of the reasons that tell of trouble: hardware slowdown, heat by software and hardware, power brake. An idle GPU,
 # a power cap and clocks that somebody set are no trouble.
-TROUBLED = 0x8 | 0x20 | 0x40 | 0x80
-BLANK = 2**47  # DCGM's words for "not supported" begin there
+THROTTLE_REASON_BITS = 0x8 | 0x20 | 0x40 | 0x80
+DCGM_BLANK = 2**47  # DCGM's words for "not supported" begin there
 NIC_STATE, NIC_ACTIVE = "node_infiniband_state_id", 4  # node_exporter's, where a page brings its lines along
-IDENTITY = {"UUID": "uuid", "pci_bus_id": "pci_bus_id", "modelName": "model"}
+IDENTITY_LABELS = {"UUID": "uuid", "pci_bus_id": "pci_bus_id", "modelName": "model"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,107 +72,107 @@ class GpuReading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ExporterPage:
     """One page of an exporter."""
 
     gpus: tuple[GpuReading, ...]
     nics_down: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of each node that has one
-    skipped: int = 0
+    unreadable_lines: int = 0
     by_place: Mapping[tuple[str, int], GpuReading] = field(default_factory=dict, repr=False)
 
 
-class BadLine(ValueError):
+class MalformedSample(ValueError):
     pass
 
 
-def parse(page: str) -> Reading:
+def parse(page: str) -> ExporterPage:
     """The GPUs of a page in the order of node and index, and how many lines could not be read."""
     found: dict[tuple[str, int], GpuReading] = {}
     down: dict[str, list[str]] = {}
     skipped = 0
-    for line in _samples(page):
+    for line in _sample_lines(page):
         try:
-            _take_nic(down, line) if line.startswith(NIC_STATE) else _take(found, line)
-        except BadLine:
+            _apply_nic_sample(down, line) if line.startswith(NIC_STATE) else _apply_gpu_sample(found, line)
+        except MalformedSample:
             skipped += 1
     ordered, nics = dict(sorted(found.items())), {node: tuple(sorted(names)) for node, names in sorted(down.items())}
-    return Reading(gpus=tuple(ordered.values()), nics_down=nics, skipped=skipped, by_place=ordered)
+    return ExporterPage(gpus=tuple(ordered.values()), nics_down=nics, unreadable_lines=skipped, by_place=ordered)
 
 
-def _samples(page: str) -> Iterable[str]:
+def _sample_lines(page: str) -> Iterable[str]:
     return (line for line in page.split("\n") if line.strip() and not line.lstrip().startswith("#"))
 
 
-def _take(found: dict[tuple[str, int], GpuReading], line: str) -> None:
-    name, labels, value = _sample(line)
-    if name not in METRICS and name not in COUNTERS:
+def _apply_gpu_sample(found: dict[tuple[str, int], GpuReading], line: str) -> None:
+    name, labels, value = _parse_sample(line)
+    if name not in GPU_FIELDS and name not in GPU_COUNTERS:
         return
     node, gpu = labels.get("hostname") or labels.get("Hostname", ""), labels.get("gpu", "")
     if not node or not (gpu.isascii() and gpu.isdigit()):
-        raise BadLine(line)
+        raise MalformedSample(line)
     if math.isnan(value):  # DCGM's word for "not measured just now"
         return
-    known = found.get((node, int(gpu))) or _new(node, int(gpu), labels)
-    if name in COUNTERS:
-        found[node, int(gpu)] = replace(known, counted={**known.counted, **_counted(COUNTERS[name], value)})
+    known = found.get((node, int(gpu))) or _new_gpu_reading(node, int(gpu), labels)
+    if name in GPU_COUNTERS:
+        found[node, int(gpu)] = replace(known, counted={**known.counted, **_counter_values(GPU_COUNTERS[name], value)})
         return
-    found[node, int(gpu)] = replace(known, **{METRICS[name]: _as_field(METRICS[name], value)})
+    found[node, int(gpu)] = replace(known, **{GPU_FIELDS[name]: _field_value(GPU_FIELDS[name], value)})
 
 
-def _counted(name: str, value: float) -> dict[str, float]:
-    if not 0 <= value < BLANK:
+def _counter_values(name: str, value: float) -> dict[str, float]:
+    if not 0 <= value < DCGM_BLANK:
         return {}
-    return {name: float(int(value) & TROUBLED) if name == "slowed" else value}
+    return {name: float(int(value) & THROTTLE_REASON_BITS) if name == "slowed" else value}
 
 
-def _take_nic(down: dict[str, list[str]], line: str) -> None:
-    name, labels, value = _sample(line)
+def _apply_nic_sample(down: dict[str, list[str]], line: str) -> None:
+    name, labels, value = _parse_sample(line)
     node = labels.get("hostname") or labels.get("Hostname") or labels.get("instance", "").rpartition(":")[0]
     if name != NIC_STATE:
         return
     if not node or not labels.get("device"):
-        raise BadLine(line)
+        raise MalformedSample(line)
     if value != NIC_ACTIVE and not math.isnan(value):
         down.setdefault(node, []).append(f"{labels['device']}:{labels.get('port', '1')}"[:64])
 
 
-def _new(node: str, gpu: int, labels: Mapping[str, str]) -> GpuReading:
-    identity: dict[str, Any] = {ours: labels.get(theirs, "") for theirs, ours in IDENTITY.items()}
+def _new_gpu_reading(node: str, gpu: int, labels: Mapping[str, str]) -> GpuReading:
+    identity: dict[str, Any] = {ours: labels.get(theirs, "") for theirs, ours in IDENTITY_LABELS.items()}
     return GpuReading(node=node, gpu=gpu, **identity)
 
 
-def _as_field(name: str, value: float) -> Any:
+def _field_value(name: str, value: float) -> Any:
     if math.isinf(value):
-        raise BadLine(name)
+        raise MalformedSample(name)
     return int(value) if name == "last_xid" else value
 
 
-def _sample(line: str) -> tuple[str, dict[str, str], float]:
-    match = LINE.match(line.strip())
+def _parse_sample(line: str) -> tuple[str, dict[str, str], float]:
+    match = SAMPLE_PATTERN.match(line.strip())
     if match is None:
-        raise BadLine(line)
+        raise MalformedSample(line)
     try:
-        return match[1], _labels(match[2] or ""), float(match[3])
+        return match[1], _parse_labels(match[2] or ""), float(match[3])
     except ValueError:
-        raise BadLine(line) from None
+        raise MalformedSample(line) from None
 
 
-def _labels(text: str) -> dict[str, str]:
+def _parse_labels(text: str) -> dict[str, str]:
     labels: dict[str, str] = {}
     at = 0
     while at < len(text):
-        match = LABEL.match(text, at)
+        match = LABEL_PATTERN.match(text, at)
         if match is None:
-            raise BadLine(text)
+            raise MalformedSample(text)
         labels[match[1]] = re.sub(r"\\(.)", lambda m: ESCAPES.get(m[1], m[0]), match[2])
         at = match.end()
     return labels
 
 
-def read(address: str, *, timeout_s: float = 5.0) -> Reading:
+def read_exporter(address: str, *, timeout_s: float = 5.0) -> ExporterPage:
     """One look at an exporter, within `timeout_s` in total. Not answering says nothing about its GPUs."""
     try:
-        page = read_text(address, timeout_s=timeout_s, largest=LARGEST_PAGE)
+        page = fetch_text(address, timeout_s=timeout_s, largest=MAX_PAGE_BYTES)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise Unreachable(f"{address}: {error or type(error).__name__}") from error
+        raise ClusterUnreachable(f"{address}: {error or type(error).__name__}") from error
     return parse(page)

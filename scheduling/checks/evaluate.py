@@ -21,118 +21,118 @@ import time
 from contextlib import suppress
 from typing import Any
 
-RESULT = "result.json"
-MOST_RESULT_BYTES = 64 * 1024
-SERVER_PATIENCE_S = 3600
+RESULT_FILE = "result.json"
+MAX_RESULT_BYTES = 64 * 1024
+SERVER_START_TIMEOUT_S = 3600
 
-began = time.time()
-stopping: list[int] = []
-at_work_until = [math.inf]  # when the shard that it is at is expected to end; nothing is gained by a start
+program_started_at = time.time()
+stop_requests: list[int] = []
+shard_expected_until = [math.inf]  # when the shard that it is at is expected to end; nothing is gained by a start
 
 
-class Failed(Exception):
+class TrialError(Exception):
     pass
 
 
-def say(what: dict[str, Any], **values: Any) -> None:
-    line = dict(values, at=round(time.time() - began, 3))
+def log_event(what: dict[str, Any], **values: Any) -> None:
+    line = dict(values, at=round(time.time() - program_started_at, 3))
     print(f"\nacme:{what['nonce']} {json.dumps(line)}", flush=True)
 
 
-def stage(what: dict[str, Any]) -> None:
+def stage_copy(what: dict[str, Any]) -> None:
     """A copy is there under its name when it is whole; until then it has another one."""
     source, target = what["from"], what["to"]
     if not os.path.exists(target):
         if not os.path.exists(source):
-            raise Failed(f"there is no {source}")
-        size = bytes_in(source)
+            raise TrialError(f"there is no {source}")
+        size = path_bytes(source)
         parent = os.path.dirname(target)
         os.makedirs(parent, mode=0o755, exist_ok=True)
         free = shutil.disk_usage(parent).free
         if size > free:
-            raise Failed(f"it takes {size / 1e9:.1f} GB, and {parent} has {free / 1e9:.1f} GB left")
+            raise TrialError(f"it takes {size / 1e9:.1f} GB, and {parent} has {free / 1e9:.1f} GB left")
         unfinished = target + ".part"
-        remove_all(unfinished)
+        remove_path(unfinished)
         if os.path.isdir(source):
             shutil.copytree(source, unfinished)
         else:
             shutil.copy(source, unfinished)
         os.rename(unfinished, target)
-    say(what, staged=target, gb=round(bytes_in(target) / 1e9, 3))
+    log_event(what, staged=target, gb=round(path_bytes(target) / 1e9, 3))
 
 
-def bytes_in(path: str) -> int:
+def path_bytes(path: str) -> int:
     if os.path.isfile(path):
         return os.path.getsize(path)
     found = [os.path.join(place, name) for place, _, names in os.walk(path) for name in names]
     return sum(os.path.getsize(name) for name in found if os.path.isfile(name))
 
 
-def remove(what: dict[str, Any]) -> None:
+def remove_copy(what: dict[str, Any]) -> None:
     for path in (what["to"], what["to"] + ".part"):
-        remove_all(path)
-    say(what, removed=what["to"])
+        remove_path(path)
+    log_event(what, removed=what["to"])
 
 
-def remove_all(path: str) -> None:
+def remove_path(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):
         os.remove(path)
 
 
-def run(what: dict[str, Any]) -> int:
+def run_trial(what: dict[str, Any]) -> int:
     """Shards one after the other; one that fails leaves the others alone. The exit code says whether all went well."""
-    signal.signal(signal.SIGUSR1, lambda *_: give_way(what))
+    signal.signal(signal.SIGUSR1, lambda *_: handle_preemption(what))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what serves the model ends too
     if not os.path.exists(what["model"]):
-        raise Failed(f"there is no {what['model']}")
-    server = serve(what) if what.get("serve") else None
+        raise TrialError(f"there is no {what['model']}")
+    server = start_model_server(what) if what.get("serve") else None
     failed = 0
     try:
-        at_work_until[0] = 0.0
-        say(what, ready=True)
+        shard_expected_until[0] = 0.0
+        log_event(what, ready=True)
         for part in what["parts"]:
-            if stopping:
-                say(what, stopped=True)
+            if stop_requests:
+                log_event(what, stopped=True)
                 break
-            failed += not one(what, part)
+            failed += not run_shard(what, part)
     finally:
         if server:
-            end(server)
+            kill_model_server(server)
     return 1 if failed else 0
 
 
-def give_way(what: dict[str, Any]) -> None:
-    stopping.append(1)
-    if at_work_until[0] > time.time() + what["grace_s"]:
-        say(what, stopped=True)
+def handle_preemption(what: dict[str, Any]) -> None:
+    stop_requests.append(1)
+    if shard_expected_until[0] > time.time() + what["grace_s"]:
+        log_event(what, stopped=True)
         sys.exit(0)  # what it started ends with its job
 
 
-def serve(what: dict[str, Any]) -> subprocess.Popen[bytes]:
+def start_model_server(what: dict[str, Any]) -> subprocess.Popen[bytes]:
     port = free_port()
     os.environ.update(ACME_PORT=str(port), ACME_MODEL=what["model"])
     server = subprocess.Popen(["/bin/sh", "-c", what["serve"]], start_new_session=True)  # noqa: S603
     try:
-        listening(server, port)
+        wait_until_listening(server, port)
     except BaseException:  # a signal too
-        end(server)
+        kill_model_server(server)
         raise
     return server
 
 
-def listening(server: subprocess.Popen[bytes], port: int) -> None:
-    patience = time.time() + SERVER_PATIENCE_S
+def wait_until_listening(server: subprocess.Popen[bytes], port: int) -> None:
+    patience = time.time() + SERVER_START_TIMEOUT_S
     while True:
         if server.poll() is not None:
-            raise Failed(f"what serves the model ended with exit code {server.returncode}")
+            raise TrialError(f"what serves the model ended with exit code {server.returncode}")
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
             return
         except OSError:
             if time.time() > patience:
-                raise Failed("what serves the model does not listen at $ACME_PORT") from None
+                raise TrialError("what serves the model does not listen at $ACME_PORT") from None
             time.sleep(0.2)
 
 
@@ -146,16 +146,16 @@ def free_port() -> int:
             return port
 
 
-def end(server: subprocess.Popen[bytes]) -> None:
+def kill_model_server(server: subprocess.Popen[bytes]) -> None:
     with suppress(OSError):
         os.killpg(server.pid, signal.SIGKILL)
     server.wait()
 
 
-def one(what: dict[str, Any], part: dict[str, Any]) -> bool:
+def run_shard(what: dict[str, Any], part: dict[str, Any]) -> bool:
     since = time.time()
     output = part["output"]
-    result = os.path.join(output, RESULT)
+    result = os.path.join(output, RESULT_FILE)
     values = {
         "ACME_MODEL": what["model"],
         "ACME_DATASET": part["dataset"],
@@ -172,26 +172,26 @@ def one(what: dict[str, Any], part: dict[str, Any]) -> bool:
         if os.path.lexists(result):
             os.remove(result)  # an earlier try's is no result of this one
         command = what["commands"][part["command"]]
-        at_work_until[0] = since + part["expected_s"]
+        shard_expected_until[0] = since + part["expected_s"]
         code = subprocess.run(["/bin/sh", "-c", command], env=dict(os.environ, **values)).returncode  # noqa: S603
-        at_work_until[0] = 0.0
+        shard_expected_until[0] = 0.0
         if code == 0 and part["scores"]:
-            scores = read(result)
-    except (Failed, OSError, ValueError) as error:
+            scores = read_scores(result)
+    except (TrialError, OSError, ValueError) as error:
         code, why = 1, str(error)[:500]
-    say(what, part=part["id"], code=code, took=round(time.time() - since, 3), scores=scores, why=why)
+    log_event(what, part=part["id"], code=code, took=round(time.time() - since, 3), scores=scores, why=why)
     return code == 0
 
 
-def read(path: str) -> dict[str, Any]:
+def read_scores(path: str) -> dict[str, Any]:
     if not os.path.isfile(path):
-        raise Failed("its command wrote no $ACME_RESULT")
-    if os.path.getsize(path) > MOST_RESULT_BYTES:
-        raise Failed(f"its $ACME_RESULT is larger than {MOST_RESULT_BYTES} bytes")
+        raise TrialError("its command wrote no $ACME_RESULT")
+    if os.path.getsize(path) > MAX_RESULT_BYTES:
+        raise TrialError(f"its $ACME_RESULT is larger than {MAX_RESULT_BYTES} bytes")
     with open(path) as file:
         found = json.load(file)
     if not isinstance(found, dict):
-        raise Failed("its $ACME_RESULT is no JSON object")
+        raise TrialError("its $ACME_RESULT is no JSON object")
     return found
 
 
@@ -199,10 +199,10 @@ def main() -> int:
     what = json.loads(os.environ.pop("ACME_EVALUATION"))
     try:
         if what["do"] == "run":
-            return run(what)
-        {"stage": stage, "remove": remove}[what["do"]](what)
-    except (Failed, OSError, shutil.Error) as error:
-        say(what, failed=str(error)[:500])
+            return run_trial(what)
+        {"stage": stage_copy, "remove": remove_copy}[what["do"]](what)
+    except (TrialError, OSError, shutil.Error) as error:
+        log_event(what, failed=str(error)[:500])
         return 1
     return 0
 

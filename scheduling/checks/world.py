@@ -24,22 +24,22 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-MOST_BYTES = 16 << 30
-PIECE = 1 << 20
-GREETING_S = 5  # a stranger who says nothing holds nobody up for longer
-ENOUGH = 0.5  # of the bandwidth that is expected
+MAX_BLOCK_BYTES = 16 << 30
+PIECE_BYTES = 1 << 20
+GREETING_TIMEOUT_S = 5  # a stranger who says nothing holds nobody up for longer
+MIN_BANDWIDTH_RATIO = 0.5  # of the bandwidth that is expected
 
 
-class Failed(Exception):
+class AllGatherFailed(Exception):
     """The message is the `why` of the answer."""
 
 
-class BadStart(Exception):
+class InvalidArguments(Exception):
     """The message names the argument."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class AllGatherGroup:
     rank: int
     size: int
     host: str
@@ -50,8 +50,8 @@ class World:
 
     def mine(self, rank: int) -> Iterator[bytes]:
         """What a rank sends, in pieces that differ, so that a lost or doubled one is seen."""
-        block = random.Random(rank).randbytes(PIECE)
-        for at in range(0, self.block_bytes, PIECE):
+        block = random.Random(rank).randbytes(PIECE_BYTES)
+        for at in range(0, self.block_bytes, PIECE_BYTES):
             piece = at.to_bytes(8, "big") + block[8:]
             yield piece[: self.block_bytes - at]
 
@@ -59,27 +59,29 @@ class World:
 # --- plain TCP
 
 
-def over_tcp(world: World) -> tuple[float, int]:
+def all_gather_over_tcp(world: AllGatherGroup) -> tuple[float, int]:
     """Seconds, and the bytes that went through this process."""
     with ExitStack() as closing:
         if world.rank == 0:
-            return _hub(world, closing)
-        return _spoke(world, closing)
+            return _run_hub(world, closing)
+        return _run_spoke(world, closing)
 
 
-def _hub(world: World, closing: ExitStack) -> tuple[float, int]:
+def _run_hub(world: AllGatherGroup, closing: ExitStack) -> tuple[float, int]:
     """Everybody's block comes here, and everybody gets those of all others."""
     deadline = time.monotonic() + world.patience_s
     server = closing.enter_context(socket.create_server(("", world.port)))
     peers: dict[int, socket.socket] = {}
     while len(peers) < world.size - 1:
-        server.settimeout(_left(deadline, f"{world.size - 1 - len(peers)} of {world.size - 1} peers did not come"))
+        server.settimeout(
+            _remaining_s(deadline, f"{world.size - 1 - len(peers)} of {world.size - 1} peers did not come")
+        )
         try:
             connection, _ = server.accept()
         except TimeoutError:
             continue  # the next look at the clock says who is missing
         closing.enter_context(connection)
-        rank = _greeted(world, connection)
+        rank = _authenticate_peer(world, connection)
         connection.settimeout(world.patience_s)
         if rank is not None and rank not in peers:
             peers[rank] = connection
@@ -87,87 +89,87 @@ def _hub(world: World, closing: ExitStack) -> tuple[float, int]:
         peer.sendall(b"go")
     began = time.monotonic()
     for rank, peer in sorted(peers.items()):
-        _receive(world, peer, rank)
+        _receive_payload(world, peer, rank)
     for rank, peer in sorted(peers.items()):
         for other in range(world.size):
             if other != rank:
-                _send(world, peer, other)
-    return _finished(world, began, [*peers.values()], moved=world.size * (world.size - 1) * world.block_bytes)
+                _send_payload(world, peer, other)
+    return _confirm_delivery(world, began, [*peers.values()], moved=world.size * (world.size - 1) * world.block_bytes)
 
 
-def _spoke(world: World, closing: ExitStack) -> tuple[float, int]:
-    hub = closing.enter_context(_reach(world))
+def _run_spoke(world: AllGatherGroup, closing: ExitStack) -> tuple[float, int]:
+    hub = closing.enter_context(_connect_to_hub(world))
     hub.settimeout(world.patience_s)
-    hub.sendall(_greeting(world, world.rank))
-    if _exactly(hub, 2) != b"go":
-        raise Failed("rank 0 did not answer as a peer of this test")
+    hub.sendall(_peer_greeting(world, world.rank))
+    if _receive_exactly(hub, 2) != b"go":
+        raise AllGatherFailed("rank 0 did not answer as a peer of this test")
     began = time.monotonic()
-    _send(world, hub, world.rank)
+    _send_payload(world, hub, world.rank)
     for other in range(world.size):
         if other != world.rank:
-            _receive(world, hub, other)
+            _receive_payload(world, hub, other)
     hub.sendall(b"ok")
     return time.monotonic() - began, world.size * world.block_bytes
 
 
-def _finished(world: World, began: float, peers: list[socket.socket], moved: int) -> tuple[float, int]:
+def _confirm_delivery(world: AllGatherGroup, began: float, peers: list[socket.socket], moved: int) -> tuple[float, int]:
     """Only what arrived whole at everybody counts."""
-    if any(_exactly(peer, 2) != b"ok" for peer in peers):
-        raise Failed("a peer did not confirm what it got")
+    if any(_receive_exactly(peer, 2) != b"ok" for peer in peers):
+        raise AllGatherFailed("a peer did not confirm what it got")
     return time.monotonic() - began, moved
 
 
-def _reach(world: World) -> socket.socket:
+def _connect_to_hub(world: AllGatherGroup) -> socket.socket:
     """Rank 0 may start later than this one."""
     deadline = time.monotonic() + world.patience_s
     while True:
-        left = _left(deadline, f"rank 0 at {world.host}:{world.port} cannot be reached")
+        left = _remaining_s(deadline, f"rank 0 at {world.host}:{world.port} cannot be reached")
         try:
             return socket.create_connection((world.host, world.port), left)
         except OSError:
             time.sleep(min(0.05, left))
 
 
-def _left(deadline: float, why: str) -> float:
+def _remaining_s(deadline: float, why: str) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise Failed(why)
+        raise AllGatherFailed(why)
     return left
 
 
-def _greeting(world: World, rank: int) -> bytes:
+def _peer_greeting(world: AllGatherGroup, rank: int) -> bytes:
     return hashlib.sha256(world.key + b"|%d|%d" % (rank, world.size)).digest() + rank.to_bytes(4, "big")
 
 
-def _greeted(world: World, connection: socket.socket) -> int | None:
+def _authenticate_peer(world: AllGatherGroup, connection: socket.socket) -> int | None:
     """The peer's rank; None for somebody who has no business here."""
-    connection.settimeout(min(GREETING_S, world.patience_s))
+    connection.settimeout(min(GREETING_TIMEOUT_S, world.patience_s))
     try:
-        said = _exactly(connection, 36)
-    except (Failed, OSError):
+        said = _receive_exactly(connection, 36)
+    except (AllGatherFailed, OSError):
         return None
     rank = int.from_bytes(said[32:], "big")
-    return rank if 0 < rank < world.size and said == _greeting(world, rank) else None
+    return rank if 0 < rank < world.size and said == _peer_greeting(world, rank) else None
 
 
-def _send(world: World, to: socket.socket, rank: int) -> None:
+def _send_payload(world: AllGatherGroup, to: socket.socket, rank: int) -> None:
     for piece in world.mine(rank):
         to.sendall(piece)
 
 
-def _receive(world: World, peer: socket.socket, rank: int) -> None:
+def _receive_payload(world: AllGatherGroup, peer: socket.socket, rank: int) -> None:
     for number, piece in enumerate(world.mine(rank)):
-        if _exactly(peer, len(piece)) != piece:
-            raise Failed(f"what rank {rank} sent arrived changed, in MiB {number}")
+        if _receive_exactly(peer, len(piece)) != piece:
+            raise AllGatherFailed(f"what rank {rank} sent arrived changed, in MiB {number}")
 
 
-def _exactly(peer: socket.socket, size: int) -> bytearray:
+def _receive_exactly(peer: socket.socket, size: int) -> bytearray:
     got = bytearray(size)
     rest = memoryview(got)
     while rest:
         count = peer.recv_into(rest)
         if not count:
-            raise Failed("a peer closed the connection")
+            raise AllGatherFailed("a peer closed the connection")
         rest = rest[count:]
     return got
 
@@ -175,7 +177,7 @@ def _exactly(peer: socket.socket, size: int) -> bytearray:
 # --- torch
 
 
-def over_torch(world: World, torch: Any) -> tuple[float, int]:
+def all_gather_over_torch(world: AllGatherGroup, torch: Any) -> tuple[float, int]:
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0))
@@ -185,30 +187,30 @@ def over_torch(world: World, torch: Any) -> tuple[float, int]:
     group = torch.distributed
     group.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=world.patience_s))
     try:
-        return _gathered(world, torch, "cuda" if cuda else "cpu")
+        return _timed_all_gather(world, torch, "cuda" if cuda else "cpu")
     finally:
         group.destroy_process_group()
 
 
-def _gathered(world: World, torch: Any, device: str) -> tuple[float, int]:
-    def block(rank: int) -> Any:
+def _timed_all_gather(world: AllGatherGroup, torch: Any, device: str) -> tuple[float, int]:
+    def rank_block(rank: int) -> Any:
         return ((torch.arange(world.block_bytes, device=device) + rank) % 251).to(torch.uint8)
 
-    def gather() -> list[Any]:
+    def run_all_gather() -> list[Any]:
         got = [torch.zeros(world.block_bytes, dtype=torch.uint8, device=device) for _ in range(world.size)]
         torch.distributed.all_gather(got, mine)
         if device == "cuda":
             torch.cuda.synchronize()
         return got
 
-    mine = block(world.rank)
-    gather()  # the first one makes the connections
+    mine = rank_block(world.rank)
+    run_all_gather()  # the first one makes the connections
     began = time.monotonic()
-    got = gather()
+    got = run_all_gather()
     took = time.monotonic() - began
     for rank, found in enumerate(got):
-        if not torch.equal(found, block(rank)):
-            raise Failed(f"what rank {rank} sent arrived changed")
+        if not torch.equal(found, rank_block(rank)):
+            raise AllGatherFailed(f"what rank {rank} sent arrived changed")
     return took, (world.size - 1) * world.block_bytes
 
 
@@ -218,92 +220,94 @@ def _gathered(world: World, torch: Any, device: str) -> tuple[float, int]:
 def main(argv: list[str] | None = None) -> int:
     answer: dict[str, Any] = {"host": socket.gethostname(), "passed": False, "why": "", "how": ""}
     try:
-        asked = _asked(argv)
-        code = _run(asked, answer)
-    except BadStart as error:
+        asked = _parse_arguments(argv)
+        code = _run_test(asked, answer)
+    except InvalidArguments as error:
         answer["why"], code = str(error), 2
     print(json.dumps(answer), flush=True)
     return code
 
 
-def _run(asked: argparse.Namespace, answer: dict[str, Any]) -> int:
-    world = _world(asked)
+def _run_test(asked: argparse.Namespace, answer: dict[str, Any]) -> int:
+    world = _group_from_arguments(asked)
     answer |= {"rank": world.rank, "size": world.size, "bytes": world.block_bytes, "expected_gbps": asked.expect_gbps}
-    torch = None if asked.how == "tcp" else _torch(required=asked.how == "torch")
+    torch = None if asked.how == "tcp" else _import_torch(required=asked.how == "torch")
     answer["how"] = "tcp" if torch is None else "nccl" if torch.cuda.is_available() else "gloo"
     try:
-        seconds, moved = over_tcp(world) if torch is None else over_torch(world, torch)
+        seconds, moved = all_gather_over_tcp(world) if torch is None else all_gather_over_torch(world, torch)
         gbps = moved * 8 / max(seconds, 1e-9) / 1e9
         answer |= {"seconds": round(seconds, 6), "gbps": round(gbps, 3)}
-        if gbps < ENOUGH * asked.expect_gbps:
-            raise Failed(f"{gbps:.2f} Gbit/s, less than {ENOUGH:.0%} of the {asked.expect_gbps:g} that are expected")
-    except (Failed, OSError, RuntimeError) as error:  # torch says everything with RuntimeError
+        if gbps < MIN_BANDWIDTH_RATIO * asked.expect_gbps:
+            raise AllGatherFailed(
+                f"{gbps:.2f} Gbit/s, less than {MIN_BANDWIDTH_RATIO:.0%} of the {asked.expect_gbps:g} that are expected"
+            )
+    except (AllGatherFailed, OSError, RuntimeError) as error:  # torch says everything with RuntimeError
         answer["why"] = str(error).partition("\n")[0][:500] or type(error).__name__
         return 1
     answer["passed"] = True
     return 0
 
 
-def _torch(*, required: bool) -> Any:
+def _import_torch(*, required: bool) -> Any:
     """torch where it is installed and whole; a broken installation is no fault of the network."""
     try:
         import torch
         import torch.distributed
     except (ImportError, OSError) as error:
         if required:
-            raise BadStart(f"--how torch: it cannot be imported ({error})") from None
+            raise InvalidArguments(f"--how torch: it cannot be imported ({error})") from None
         return None
     if required and not torch.distributed.is_available():
-        raise BadStart("--how torch: this build has no torch.distributed")
+        raise InvalidArguments("--how torch: this build has no torch.distributed")
     return torch if torch.distributed.is_available() else None
 
 
-class Parser(argparse.ArgumentParser):
+class RaisingArgumentParser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
-        raise BadStart(message)
+        raise InvalidArguments(message)
 
 
-def _asked(argv: list[str] | None) -> argparse.Namespace:
-    parser = Parser(description="An all-gather over all processes of a world, checked and timed.")
-    parser.add_argument("--rank", default=_variable("RANK", "SLURM_PROCID"))
-    parser.add_argument("--size", default=_variable("WORLD_SIZE", "SLURM_NTASKS"))
-    parser.add_argument("--master", default=_variable("MASTER_ADDR"), help="host or host:port of rank 0")
+def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = RaisingArgumentParser(description="An all-gather over all processes of a world, checked and timed.")
+    parser.add_argument("--rank", default=_environment_value("RANK", "SLURM_PROCID"))
+    parser.add_argument("--size", default=_environment_value("WORLD_SIZE", "SLURM_NTASKS"))
+    parser.add_argument("--master", default=_environment_value("MASTER_ADDR"), help="host or host:port of rank 0")
     parser.add_argument("--mib", type=float, default=64, help="how much each process sends")
-    parser.add_argument("--expect-gbps", type=float, default=float(_variable("ACME_EXPECT_GBPS") or 0))
+    parser.add_argument("--expect-gbps", type=float, default=float(_environment_value("ACME_EXPECT_GBPS") or 0))
     parser.add_argument("--patience", type=float, default=60, help="seconds")
     parser.add_argument("--how", choices=["auto", "torch", "tcp"], default="auto")
     return parser.parse_args(argv)
 
 
-def _variable(*names: str) -> str:
+def _environment_value(*names: str) -> str:
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
 
-def _world(asked: argparse.Namespace) -> World:
+def _group_from_arguments(asked: argparse.Namespace) -> AllGatherGroup:
     host, _, port = asked.master.rpartition(":")
     if not host:
-        host, port = asked.master, _variable("MASTER_PORT") or "29517"
+        host, port = asked.master, _environment_value("MASTER_PORT") or "29517"
     if not host:
-        raise BadStart("--master: nobody said where rank 0 is")
-    size = _number("--size", asked.size, 2, 1 << 20)
-    return World(
-        rank=_number("--rank", asked.rank, 0, size - 1),
+        raise InvalidArguments("--master: nobody said where rank 0 is")
+    size = _integer_in_range("--size", asked.size, 2, 1 << 20)
+    return AllGatherGroup(
+        rank=_integer_in_range("--rank", asked.rank, 0, size - 1),
         size=size,
         host=host,
-        port=_number("--master", port, 1, 65535),
-        key=_variable("ACME_TEST_KEY").encode(),
-        block_bytes=_number("--mib", asked.mib * (1 << 20), 1, MOST_BYTES),
-        patience_s=_number("--patience", asked.patience, 1, 3600),
+        port=_integer_in_range("--master", port, 1, 65535),
+        key=_environment_value("ACME_TEST_KEY").encode(),
+        block_bytes=_integer_in_range("--mib", asked.mib * (1 << 20), 1, MAX_BLOCK_BYTES),
+        patience_s=_integer_in_range("--patience", asked.patience, 1, 3600),
     )
 
 
-def _number(name: str, value: str | float, least: int, most: int) -> int:
+def _integer_in_range(name: str, value: str | float, least: int, most: int) -> int:
     try:
         number = int(value)
     except (ValueError, OverflowError):
-        raise BadStart(f"{name}: {value!r} is not a number") from None
+        raise InvalidArguments(f"{name}: {value!r} is not a number") from None
     if not least <= number <= most:
-        raise BadStart(f"{name}: {number} is not between {least} and {most}")
+        raise InvalidArguments(f"{name}: {number} is not between {least} and {most}")
     return number
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-Deed = Callable[[float], None]
+TimedAction = Callable[[float], None]
 
 
-class Agenda:
+class EventQueue:
     def __init__(self) -> None:
-        self._due: list[tuple[float, int, Deed]] = []
+        self._due: list[tuple[float, int, TimedAction]] = []
         self._planned = 0
         self.now = 0.0
 
-    def at(self, when: float, deed: Deed) -> None:
+    def at(self, when: float, deed: TimedAction) -> None:
         self._planned += 1
         heappush(self._due, (max(when, self.now), self._planned, deed))
 

@@ -16,28 +16,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from jobs.lifecycle import Kind
-from scheduling.drill.values import Fault, Flaw, Plan
-from scheduling.simulator.play import HABITS
-from scheduling.simulator.reasons import REASONS, Family, after_s, draw
-from scheduling.simulator.troubles import MIX, OUTAGE_S, REPAIR_S, Breakage
+from jobs.core.lifecycle import JobKind
+from scheduling.drill.values import DrillFault, DrillPlan, JobFlaw
+from scheduling.slurmsim.failure_reasons import REASONS_BY_NAME, FailureFamily, draw_reason, draw_time_to_failure_s
+from scheduling.slurmsim.faults import FAULT_WEIGHTS, OUTAGE_RANGE_S, REPAIR_RANGE_S, FaultKind
+from scheduling.slurmsim.scripts.play import PROFILE_BY_KIND
 
 DAY_S = 86_400.0
 BUG = "bug"  # an error in the gang's program
-PASSING = frozenset({"cuda_error", "nccl_timeout_error", "nccl_remote_error"})  # reasons that strike a running job
+TRANSIENT_REASONS = frozenset(
+    {"cuda_error", "nccl_timeout_error", "nccl_remote_error"}
+)  # reasons that strike a running job
 # What stays broken until somebody mends it, and how often of those that may
-STICKING: Mapping[str, float] = {
-    Breakage.OFF_BUS: 1.0,
-    Breakage.NVLINK: 1.0,
-    Breakage.SLOW: 1.0,
-    Breakage.ECC: 0.3,  # rows that could not be replaced
-    Breakage.HANG: 0.5,  # a network card that is stuck
+PERSISTENCE: Mapping[str, float] = {
+    FaultKind.OFF_BUS: 1.0,
+    FaultKind.NVLINK: 1.0,
+    FaultKind.SLOW: 1.0,
+    FaultKind.ECC: 0.3,  # rows that could not be replaced
+    FaultKind.HANG: 0.5,  # a network card that is stuck
     "nccl_timeout_error": 0.5,
 }
-CURABLE = frozenset(
-    {*Breakage, *PASSING, "connection_error", "s3_storage_error", "network_error", "checkpoint_corrupt"}
+RESTARTABLE_REASONS = frozenset(
+    {*FaultKind, *TRANSIENT_REASONS, "connection_error", "s3_storage_error", "network_error", "checkpoint_corrupt"}
 )
-NOT_DRAWN = frozenset({"loss_nan"})  # of the jobs beside; the gang has losses that go wrong
+EXCLUDED_REASONS = frozenset({"loss_nan"})  # of the jobs beside; the gang has losses that go wrong
 LLAMA3_PER_NODE_DAY = 419 / 54 / 2048
 ACME_PER_NODE_DAY = 134 / 124e6 * 8 * 1440
 
@@ -53,10 +55,10 @@ class Scenario:
         return 24 / (self.per_node_day * nodes)
 
 
-_LLAMA3 = {**{str(kind): float(weight) for kind, weight in MIX.items()}, "cuda_error": 27.0, BUG: 27.0}
+_LLAMA3 = {**{str(kind): float(weight) for kind, weight in FAULT_WEIGHTS.items()}, "cuda_error": 27.0, BUG: 27.0}
 _ACME = {
-    str(Breakage.NVLINK): 54.0, "cuda_error": 21.0, str(Breakage.DEATH): 16.0, str(Breakage.ECC): 12.0,
-    str(Breakage.FABRIC): 12.0, str(Breakage.STORAGE): 10.0, "nccl_timeout_error": 6.0, "nccl_remote_error": 3.0,
+    str(FaultKind.NVLINK): 54.0, "cuda_error": 21.0, str(FaultKind.DEATH): 16.0, str(FaultKind.ECC): 12.0,
+    str(FaultKind.FABRIC): 12.0, str(FaultKind.STORAGE): 10.0, "nccl_timeout_error": 6.0, "nccl_remote_error": 3.0,
 }  # fmt: skip
 SCENARIOS = {
     "llama3": Scenario(name="llama3", per_node_day=LLAMA3_PER_NODE_DAY, mix=_LLAMA3),
@@ -65,42 +67,46 @@ SCENARIOS = {
 }
 
 
-def drawn(scenario: Scenario, plan: Plan) -> tuple[Fault, ...]:
+def draw_faults(scenario: Scenario, plan: DrillPlan) -> tuple[DrillFault, ...]:
     """Each fault by dice of its own number, so that no answer changes what breaks later."""
-    found: list[Fault] = []
+    found: list[DrillFault] = []
     at, dice = 0.0, Random(f"{plan.seed}:{scenario.name}:when")
     while True:
         at += dice.expovariate(scenario.per_node_day * plan.nodes / DAY_S)
         if at >= plan.end_s:
             return tuple(found)
-        found.append(_fault(len(found), at, scenario, plan))
+        found.append(_draw_fault(len(found), at, scenario, plan))
 
 
-def _fault(number: int, at: float, scenario: Scenario, plan: Plan) -> Fault:
+def _draw_fault(number: int, at: float, scenario: Scenario, plan: DrillPlan) -> DrillFault:
     dice = Random(f"{plan.seed}:{scenario.name}:{number}")
     kind = dice.choices(list(scenario.mix), weights=list(scenario.mix.values()))[0]
-    sticks = dice.random() < STICKING.get(kind, 0.0)
-    lasts = dice.uniform(*(OUTAGE_S if kind == Breakage.STORAGE else REPAIR_S))
-    return Fault(
+    sticks = dice.random() < PERSISTENCE.get(kind, 0.0)
+    lasts = dice.uniform(*(OUTAGE_RANGE_S if kind == FaultKind.STORAGE else REPAIR_RANGE_S))
+    return DrillFault(
         number=number, at=at, kind=kind, node=dice.randrange(plan.nodes), gpu=dice.randrange(plan.gpus_per_node),
         lasts_s=float("inf") if sticks else lasts, factor=dice.uniform(1.2, 3.0), sticks=sticks,
     )  # fmt: skip
 
 
-def flaw_of(kind: Kind, gpus: int, key: str) -> Flaw | None:
+def draw_flaw(kind: JobKind, gpus: int, key: str) -> JobFlaw | None:
     """What a job of the mix fails of by itself, if it does."""
     dice = Random(f"flaw:{key}")
-    if dice.random() >= HABITS[kind].fails:
+    if dice.random() >= PROFILE_BY_KIND[kind].fails:
         return None
-    reason = draw(dice, kind, gpus)
-    while reason.breaks or reason.name in NOT_DRAWN:  # what breaks in the machine has its own rate
-        reason = draw(dice, kind, gpus)
-    return Flaw(reason=reason.name, after_s=after_s(dice, reason), passes=reason.name in CURABLE)
+    reason = draw_reason(dice, kind, gpus)
+    while reason.breaks or reason.name in EXCLUDED_REASONS:  # what breaks in the machine has its own rate
+        reason = draw_reason(dice, kind, gpus)
+    return JobFlaw(
+        reason=reason.name, after_s=draw_time_to_failure_s(dice, reason), passes=reason.name in RESTARTABLE_REASONS
+    )
 
 
-def bug_words(number: int) -> str:
+def draw_bug_reason(number: int) -> str:
     """The reason that an error in the gang's program fails with."""
     dice = Random(f"bug:{number}")
-    rows = [row for row in REASONS.values() if row.family is not Family.INFRASTRUCTURE and row.gpus >= 200]
+    rows = [
+        row for row in REASONS_BY_NAME.values() if row.family is not FailureFamily.INFRASTRUCTURE and row.gpus >= 200
+    ]
     rows = [row for row in rows if row.name not in {"loss_nan", "checkpoint_corrupt", "argument_error", "syntax_error"}]
     return dice.choices(rows, weights=[row.count for row in rows])[0].name

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from scheduling.drill import figures
-from scheduling.drill.run import ANSWERS, Drilled
-from scheduling.drill.values import Plan
+from scheduling.drill.run import STRATEGIES, DrillResult
+from scheduling.drill.values import DrillPlan
 
-Runs = Mapping[str, Mapping[str, Drilled]]  # scenario -> answer -> run
-FIRST = "llama3"  # whose ETTR stands at the top
+RunsByScenario = Mapping[str, Mapping[str, DrillResult]]  # scenario -> answer -> run
+HEADLINE_SCENARIO = "llama3"  # whose ETTR stands at the top
 GOALS = (
     ("recovered without a human", ">= 95 %"),
     ("wrong stops of healthy jobs", "0"),
@@ -21,44 +21,44 @@ GOALS = (
 )
 
 
-def document(plan: Plan, runs: Runs) -> dict[str, Any]:
-    first = FIRST if FIRST in runs else next(iter(runs))
-    whole = figures.counts([by["acme"] for by in runs.values()])
+def drill_document(plan: DrillPlan, runs: RunsByScenario) -> dict[str, Any]:
+    first = HEADLINE_SCENARIO if HEADLINE_SCENARIO in runs else next(iter(runs))
+    whole = figures.drill_summary([by["acme"] for by in runs.values()])
     return {
         **whole,
-        "ettr": _ettr(runs[first]),
+        "ettr": _ettr_by_answer(runs[first]),
         "ettr_of": first,
-        "scenarios": {name: _scenario(by) for name, by in runs.items()},
+        "scenarios": {name: _scenario_document(by) for name, by in runs.items()},
         "plan": asdict(plan),
     }
 
 
-def _scenario(by: Mapping[str, Drilled]) -> dict[str, Any]:
+def _scenario_document(by: Mapping[str, DrillResult]) -> dict[str, Any]:
     one = next(iter(by.values()))
     return {
-        **figures.counts([by["acme"]]),
-        "ettr": _ettr(by),
+        **figures.drill_summary([by["acme"]]),
+        "ettr": _ettr_by_answer(by),
         "failures_per_node_day": one.scenario.per_node_day,
         "hours_between_interruptions_of_the_gang": one.scenario.hours_between(one.plan.gang_nodes),
         "checkpoint_every_s": one.save_every_s,
         "jobs": one.tally.jobs,
-        "gpu_hours": {name: _hours(run) for name, run in by.items()},
+        "gpu_hours": {name: _gpu_hours_by_bucket(run) for name, run in by.items()},
         "answers": {
-            name: {key: value for key, value in figures.counts([run]).items() if key != "by_kind"}
+            name: {key: value for key, value in figures.drill_summary([run]).items() if key != "by_kind"}
             for name, run in by.items()
         },
     }
 
 
-def _ettr(by: Mapping[str, Drilled]) -> dict[str, float]:
-    return {name: round(figures.ettr(run), 4) for name, run in by.items()}
+def _ettr_by_answer(by: Mapping[str, DrillResult]) -> dict[str, float]:
+    return {name: round(figures.gang_ettr(run), 4) for name, run in by.items()}
 
 
-def _hours(run: Drilled) -> dict[str, float]:
+def _gpu_hours_by_bucket(run: DrillResult) -> dict[str, float]:
     return {str(bucket): round(us / 3.6e9, 2) for bucket, us in sorted(figures.buckets_us(run).items())}
 
 
-def table(told: Mapping[str, Any]) -> Iterator[str]:
+def report_lines(told: Mapping[str, Any]) -> Iterator[str]:
     plan = told["plan"]
     yield (
         f"{plan['nodes']} nodes of {plan['gpus_per_node']} GPUs, a gang on {plan['gang_nodes']} of them, the mix of "
@@ -66,14 +66,14 @@ def table(told: Mapping[str, Any]) -> Iterator[str]:
     )
     for name, scenario in told["scenarios"].items():
         yield ""
-        yield from _of_scenario(name, scenario)
+        yield from _scenario_lines(name, scenario)
     yield ""
-    yield from _kinds(told["by_kind"])
+    yield from _kind_lines(told["by_kind"])
     yield ""
-    yield from _goals(told)
+    yield from _goal_lines(told)
 
 
-def _of_scenario(name: str, told: Mapping[str, Any]) -> Iterator[str]:
+def _scenario_lines(name: str, told: Mapping[str, Any]) -> Iterator[str]:
     between = told["hours_between_interruptions_of_the_gang"]
     yield (
         f"{name}: the gang is interrupted every {between:.1f} h in the mean; it saves every "
@@ -81,32 +81,32 @@ def _of_scenario(name: str, told: Mapping[str, Any]) -> Iterator[str]:
     )
     yield f"  {'':10}{'ETTR':>8}{'cured':>9}{'wrong':>8}{'wrong':>10}{'false':>9}{'found s':>14}{'to step s':>16}"
     yield f"  {'':10}{'':>8}{'alone':>9}{'stops':>8}{'restarts':>10}{'cordons':>9}{'p50 / p95':>14}{'p50 / p95':>16}"
-    for answer in ANSWERS:
+    for answer in STRATEGIES:
         if answer in told["answers"]:
-            yield _of_answer(answer, told["ettr"][answer], told["answers"][answer])
+            yield _answer_line(answer, told["ettr"][answer], told["answers"][answer])
 
 
-def _of_answer(name: str, ettr: float, told: Mapping[str, Any]) -> str:
+def _answer_line(name: str, ettr: float, told: Mapping[str, Any]) -> str:
     cured = f"{told['recovered_without_human']}/{told['recoverable']}"
     return (
         f"  {name:10}{ettr:>8.4f}{cured:>9}{told['wrong_stops']:>8}{told['wrong_restarts']:>10}"
-        f"{told['false_cordons']:>9}{_pair(told['detection_s']):>14}{_pair(told['fault_to_first_step_s']):>16}"
+        f"{told['false_cordons']:>9}{_percentile_pair(told['detection_s']):>14}{_percentile_pair(told['fault_to_first_step_s']):>16}"
     )
 
 
-def _kinds(by_kind: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def _kind_lines(by_kind: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     heads = ("injected", "nobody", "found", "right", "curable", "cured", "found s", "to step s")
     widths = (9, 8, 7, 7, 9, 7, 14, 16)
     yield f"{'what broke, all scenarios':28}" + "".join(f"{head:>{w}}" for head, w in zip(heads, widths, strict=True))
     for kind, told in by_kind.items():
         yield (
             f"{kind:28}{told['injected']:>9}{told['hit_nobody']:>8}{told['detected']:>7}{told['diagnosed_right']:>7}"
-            f"{told['recoverable']:>9}{told['recovered_without_human']:>7}{_pair(told['detection_s']):>14}"
-            f"{_pair(told['fault_to_first_step_s']):>16}"
+            f"{told['recoverable']:>9}{told['recovered_without_human']:>7}{_percentile_pair(told['detection_s']):>14}"
+            f"{_percentile_pair(told['fault_to_first_step_s']):>16}"
         )
 
 
-def _goals(told: Mapping[str, Any]) -> Iterator[str]:
+def _goal_lines(told: Mapping[str, Any]) -> Iterator[str]:
     part = f"{told['recovered_without_human'] / told['recoverable']:.1%}" if told["recoverable"] else "no fault"
     beyond = told["beyond_restart_s"]["p50"]
     reached = (
@@ -120,5 +120,5 @@ def _goals(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"{what:50}{value:>10}   goal {goal}"
 
 
-def _pair(told: Mapping[str, float | None]) -> str:
+def _percentile_pair(told: Mapping[str, float | None]) -> str:
     return "-" if told["p50"] is None else f"{told['p50']:.0f} / {told['p95']:.0f}"

@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from failures.checkpoints import Listing
-from failures.circumstances import NodeNews
-from jobs.lifecycle import Kind
+from failures.incidents.circumstances import NodeStateChange
+from failures.recovery.checkpoints import DirectoryListing
+from jobs.core.lifecycle import JobKind
 
-BEGAN = datetime(2026, 1, 1, tzinfo=UTC)  # of every drill; logs and decisions need a date
+DRILL_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)  # of every drill; logs and decisions need a date
 
 
-def moment(at: float) -> datetime:
-    return BEGAN + timedelta(seconds=at)
+def virtual_time(at: float) -> datetime:
+    return DRILL_EPOCH + timedelta(seconds=at)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class DrillPlan:
     """The datacenter of the drill. Where no source is named the figure is ours, and each can be set."""
 
     hours: float = 24.0
@@ -47,12 +47,12 @@ class Plan:
         return self.hours * 3600
 
     @property
-    def name_of(self) -> tuple[str, ...]:
+    def node_names(self) -> tuple[str, ...]:
         return tuple(f"seren-{number:03}" for number in range(self.nodes))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class DrillFault:
     """The truth of something that breaks. `place` and `gpu` choose whom, `lasts_s` is how long it stays if nobody
     mends it, and `sticks` whether it hits whoever comes next."""
 
@@ -67,7 +67,7 @@ class Fault:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flaw:
+class JobFlaw:
     """What a job brings along: it fails so `after_s` of work, and again and again unless it `passes`."""
 
     reason: str
@@ -76,7 +76,7 @@ class Flaw:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beat:
+class StepReport:
     """A step that a trainer reports."""
 
     at: float
@@ -89,12 +89,12 @@ class Beat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class FailedAttempt:
     """An attempt that failed, as the record has it."""
 
     job: str
     team: str
-    kind: Kind
+    kind: JobKind
     at: datetime
     state: str
     log: str
@@ -102,7 +102,7 @@ class Ended:
     nodes: frozenset[str]
     step: int | None
     started_from: int | None
-    shelf: Listing
+    shelf: DirectoryListing
     ran: timedelta  # all of its attempts together
-    news: tuple[NodeNews, ...] = ()
+    news: tuple[NodeStateChange, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.engine.engine import Job
-from scheduling.engine.predicting import Predictor, Rolling
-from scheduling.engine.settings import Missing
+from scheduling.engine.engine import EngineJob
+from scheduling.engine.predicting import Predictor, RollingPredictor
+from scheduling.engine.settings import MissingLibrary
 
-MODEL_PART = 0.9
-FIRST_LESSON = 1_000  # jobs that must have ended
-MOST_ROWS = 100_000
-TREES = {
+MODEL_WEIGHT = 0.9
+MIN_TRAINING_JOBS = 1_000  # jobs that must have ended
+MAX_TRAINING_JOBS = 100_000
+TREE_PARAMETERS = {
     "objective": "regression_l1",  # the median: one job of a month among a hundred of a minute is not the rule
     "num_leaves": 31,
     "learning_rate": 0.1,
@@ -33,51 +33,51 @@ TREES = {
     "force_row_wise": True,
     "verbosity": -1,
 }
-ROUNDS = 100
-Row = tuple[int, int, int, int, int]
+BOOSTING_ROUNDS = 100
+FeatureRow = tuple[int, int, int, int, int]
 
 
-class Blended(Predictor):
+class BlendedPredictor(Predictor):
     def __init__(self) -> None:
         if find_spec("lightgbm") is None:
-            raise Missing("The policy qssf-ml needs LightGBM: install acme[prediction].")
-        self._rolling = Rolling()
+            raise MissingLibrary("The policy qssf-ml needs LightGBM: install acme[prediction].")
+        self._rolling = RollingPredictor()
         self._trees: Any = None
-        self._known: dict[Row, float] = {}  # what the trees say of it
-        self._rows: list[Row] = []
+        self._known: dict[FeatureRow, float] = {}  # what the trees say of it
+        self._rows: list[FeatureRow] = []
         self._ran: list[float] = []
-        self._seen, self._learn_at = 0, FIRST_LESSON
+        self._seen, self._learn_at = 0, MIN_TRAINING_JOBS
 
-    def predict(self, job: Job) -> float:
+    def predict(self, job: EngineJob) -> float:
         rolling = self._rolling.predict(job)
         if self._trees is None:
             return rolling
-        row = _row(job)
+        row = _feature_row(job)
         if (said := self._known.get(row)) is None:
             # Asking costs much, asking for a whole day little more; one thread, or threads that wait eat the machine
             day = [(*row[:4], hour) for hour in range(24)]
             logs = self._trees.predict(np.array(day, dtype=float), num_threads=1)
             self._known.update(zip(day, np.expm1(logs).tolist(), strict=True))
             said = self._known[row]
-        return (1 - MODEL_PART) * rolling + MODEL_PART * said if said > 0 else rolling
+        return (1 - MODEL_WEIGHT) * rolling + MODEL_WEIGHT * said if said > 0 else rolling
 
-    def learn(self, job: Job, ran_s: float) -> None:
+    def learn(self, job: EngineJob, ran_s: float) -> None:
         self._rolling.learn(job, ran_s)
-        self._rows.append(_row(job))
+        self._rows.append(_feature_row(job))
         self._ran.append(ran_s)
         self._seen += 1
         if self._seen >= self._learn_at:
-            del self._rows[:-MOST_ROWS], self._ran[:-MOST_ROWS]
-            self._learn_at = self._seen + min(self._seen, MOST_ROWS)
-            self._trees, self._known = _trained(self._rows, self._ran), {}
+            del self._rows[:-MAX_TRAINING_JOBS], self._ran[:-MAX_TRAINING_JOBS]
+            self._learn_at = self._seen + min(self._seen, MAX_TRAINING_JOBS)
+            self._trees, self._known = _train_trees(self._rows, self._ran), {}
 
 
-def _row(job: Job) -> Row:
+def _feature_row(job: EngineJob) -> FeatureRow:
     hours = int(job.submitted // 3600)
     return job.user, job.name, job.ask.gpus, hours // 24 % 7, hours % 24
 
 
-def _trained(rows: list[Row], ran_s: list[float]) -> Any:
+def _train_trees(rows: list[FeatureRow], ran_s: list[float]) -> Any:
     import lightgbm
 
     lesson = lightgbm.Dataset(
@@ -87,4 +87,4 @@ def _trained(rows: list[Row], ran_s: list[float]) -> Any:
         categorical_feature=["user", "name"],
         params={"verbosity": -1},
     )
-    return lightgbm.train(TREES, lesson, num_boost_round=ROUNDS)
+    return lightgbm.train(TREE_PARAMETERS, lesson, num_boost_round=BOOSTING_ROUNDS)

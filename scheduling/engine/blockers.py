@@ -12,12 +12,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from jobs.lifecycle import RECOVERING
+from jobs.core.lifecycle import RECOVERING
 
 if TYPE_CHECKING:
     from scheduling.engine.cluster import WaitingJob
 
-Sees = Callable[[str], bool]
+CanSeeTeam = Callable[[str], bool]
 
 
 class BlockerKind(StrEnum):
@@ -58,12 +58,12 @@ class Blocker:
     holders: tuple[Holder, ...] = ()
 
 
-def gated(job: WaitingJob, now: datetime) -> bool:
+def has_gate(job: WaitingJob, now: datetime) -> bool:
     """Whether `gates` names anything."""
     return bool(job.hold or job.waits_for or (job.begin_at and job.begin_at > now))
 
 
-def gates(job: WaitingJob, now: datetime) -> Iterator[Blocker]:
+def gate_blockers(job: WaitingJob, now: datetime) -> Iterator[Blocker]:
     """What keeps it back whatever is free."""
     if job.hold == "admin":
         yield Blocker(kind=BlockerKind.HOLD, reason="JobHeldAdmin", why=job.why or "An operator holds it.")
@@ -79,9 +79,9 @@ def gates(job: WaitingJob, now: datetime) -> Iterator[Blocker]:
         yield Blocker(kind=BlockerKind.DEPENDENCY, reason="Dependency", why=why, jobs=len(job.waits_for))
 
 
-def named(job: str, team: str, sees: Sees) -> str:
+def job_label(job: str, team: str, sees: CanSeeTeam) -> str:
     return job if sees(team) else "a job of another team"
 
 
-def capital(sentence: str) -> str:
+def capitalize_first(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]

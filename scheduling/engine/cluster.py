@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple
 
-from jobs.lifecycle import Kind
+from jobs.core.lifecycle import JobKind
 from scheduling.engine.blockers import Blocker
-from scheduling.engine.windows import Window
+from scheduling.engine.windows import NodeWindow
 
 MAINTENANCE = "maintenance"
 
@@ -37,7 +37,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
+class ResourceRequest:
     """What a job asks of each of its nodes, and of how many; `rest` is for one more node that it does not fill."""
 
     nodes: int = 1
@@ -63,7 +63,7 @@ class Need:
         return self.nodes > 1 or self.rest > 0
 
     @cached_property
-    def bare(self) -> bool:
+    def needs_only_gpus(self) -> bool:
         """Whether nothing but GPUs is asked for."""
         return not (self.cpus or self.memory_mb)
 
@@ -73,8 +73,8 @@ class WaitingJob:
     id: int
     name: str
     team: str
-    kind: Kind
-    need: Need
+    kind: JobKind
+    need: ResourceRequest
     priority: int
     submitted_at: datetime
     preemptible: bool = False
@@ -96,7 +96,7 @@ class RunningJob:
     id: int
     name: str
     team: str
-    kind: Kind
+    kind: JobKind
     gpus: int
     priority: int
     preemptible: bool = False
@@ -117,7 +117,7 @@ class QuotaView:
     """`kind` None: for all work of the team."""
 
     team: str
-    kind: Kind | None
+    kind: JobKind | None
     gpus: int
 
 
@@ -131,7 +131,7 @@ class ClosedNode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class ClusterSnapshot:
     now: datetime
     nodes: tuple[NodeView, ...] = ()
     waiting: tuple[WaitingJob, ...] = ()
@@ -139,24 +139,24 @@ class Picture:
     quotas: tuple[QuotaView, ...] = ()
     closed: tuple[ClosedNode, ...] = ()
     placement: str = "consolidate"
-    windows: tuple[Window, ...] = ()
+    windows: tuple[NodeWindow, ...] = ()
 
     @property
-    def shut(self) -> tuple[NodeView, ...]:
+    def nodes_in_maintenance(self) -> tuple[NodeView, ...]:
         """What comes back by itself, when a maintenance is over."""
         within = {node for window in self.windows if window.start <= self.now < window.end for node in window.nodes}
         return tuple(one.node for one in self.closed if one.back == MAINTENANCE and one.node.id in within)
 
     @property
-    def wishes(self) -> Counter[Need]:
+    def typical_requests(self) -> Counter[ResourceRequest]:
         """What is usually asked for here, a share each: by those who wait and those who run."""
-        usual = Counter(Need(gpus=max(job.places.values(), default=0)) for job in self.running)
+        usual = Counter(ResourceRequest(gpus=max(job.places.values(), default=0)) for job in self.running)
         for need, times in Counter(job.need for job in self.waiting).items():
             usual[replace(need, nodes=1, rest=0)] += times
         return usual
 
     @property
-    def guarantees(self) -> dict[str, int]:
+    def guaranteed_nodes(self) -> dict[str, int]:
         """Team -> whole nodes that its quota for all work amounts to."""
         gpus = max((node.gpus for node in self.nodes), default=0)
         owned = {quota.team: quota.gpus // gpus for quota in self.quotas if quota.kind is None and gpus}
@@ -164,14 +164,14 @@ class Picture:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class StartDecision:
     job_id: int
     places: Mapping[int, tuple[int, ...]]  # node id -> GPU indices
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop:
+class StopDecision:
     """`for_job` is the waiting job that it makes room for; 0 where it is for nobody in particular."""
 
     job_id: int
@@ -179,7 +179,7 @@ class Stop:
     for_job: int = 0
 
 
-class Wait(NamedTuple):
+class WaitDecision(NamedTuple):
     """`reason` is Slurm's word, `why` the sentence a page shows: those of the first of its blockers. Made ten thousand
     times a turn, which a tuple makes cheap."""
 
@@ -190,7 +190,7 @@ class Wait(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decisions:
-    starts: tuple[Start, ...] = ()
-    stops: tuple[Stop, ...] = ()
-    waits: tuple[Wait, ...] = field(default=())
+class TurnDecisions:
+    starts: tuple[StartDecision, ...] = ()
+    stops: tuple[StopDecision, ...] = ()
+    waits: tuple[WaitDecision, ...] = field(default=())

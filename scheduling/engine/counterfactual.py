@@ -12,29 +12,29 @@ from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import islice
 
-from jobs.lifecycle import OUTCOME_UNKNOWN
-from scheduling.engine.blockers import BlockerKind, Sees, gates
-from scheduling.engine.changes import Change, Who, change, job_of, with_job
-from scheduling.engine.cluster import Picture, WaitingJob
-from scheduling.engine.guesses import Guesses
-from scheduling.engine.live import decided
-from scheduling.engine.rules import Rules
+from jobs.core.lifecycle import OUTCOME_UNKNOWN
+from scheduling.engine.blockers import BlockerKind, CanSeeTeam, gate_blockers
+from scheduling.engine.changes import ChangeActor, SuggestedChange, find_waiting_job, make_change, with_job_fields
+from scheduling.engine.cluster import ClusterSnapshot, WaitingJob
+from scheduling.engine.guesses import ChangeGuesses
+from scheduling.engine.live import engine_after_turn
+from scheduling.engine.rules import PolicyRules
 
-TRIES = 16
-FIRST_STEPS = ("preemptible", "quota", "priority")  # where one change is not enough, these may get a second one
-SECOND_STEPS = 4
+MAX_TRIES = 16
+FIRST_STEP_KINDS = ("preemptible", "quota", "priority")  # where one change is not enough, these may get a second one
+MAX_SECOND_STEPS = 4
 
-NewRules = Callable[[], Rules]
+RulesFactory = Callable[[], PolicyRules]
 
 
 def smallest_changes(
-    picture: Picture, rules: NewRules, job_id: int, *, sees: Sees = lambda team: True, most: int = 3
-) -> tuple[Change, ...]:
+    picture: ClusterSnapshot, rules: RulesFactory, job_id: int, *, sees: CanSeeTeam = lambda team: True, most: int = 3
+) -> tuple[SuggestedChange, ...]:
     """The cheapest first; empty if nothing that is tried would do, or if it starts anyway."""
-    search = _Search(rules, job_id, sees)
-    if not gates_of(picture, job_id) and search.starts(picture):
+    search = _ChangeSearch(rules, job_id, sees)
+    if not gate_kinds(picture, job_id) and search.starts(picture):
         return ()
-    first = _lifted(picture, job_id)
+    first = _lift_gates(picture, job_id)
     if first and search.starts(first.apply(picture)):
         return (first,)
     base = first.apply(picture) if first else picture
@@ -42,57 +42,59 @@ def smallest_changes(
     return tuple(first.then(one) if first else one for one in found)
 
 
-def starts(picture: Picture, rules: Rules, job_id: int) -> bool:
-    opened = decided(picture, rules)
+def job_starts(picture: ClusterSnapshot, rules: PolicyRules, job_id: int) -> bool:
+    opened = engine_after_turn(picture, rules)
     stays = {job.number for job in opened.engine.started if job.places is not None}
     return any(job.number in stays for job, asked in opened.jobs if asked.id == job_id)
 
 
-def gates_of(picture: Picture, job_id: int) -> list[BlockerKind]:
-    return [gate.kind for gate in gates(job_of(picture, job_id), picture.now)]
+def gate_kinds(picture: ClusterSnapshot, job_id: int) -> list[BlockerKind]:
+    return [gate.kind for gate in gate_blockers(find_waiting_job(picture, job_id), picture.now)]
 
 
-def _lifted(picture: Picture, job_id: int) -> Change | None:
+def _lift_gates(picture: ClusterSnapshot, job_id: int) -> SuggestedChange | None:
     """Nothing else matters while a hold, a dependency or its own begin time keep it out."""
-    job = job_of(picture, job_id)
-    lifts = [_lift(job, kind) for kind in gates_of(picture, job_id)]
-    return reduce(Change.then, lifts) if lifts else None
+    job = find_waiting_job(picture, job_id)
+    lifts = [_lift_gate(job, kind) for kind in gate_kinds(picture, job_id)]
+    return reduce(SuggestedChange.then, lifts) if lifts else None
 
 
-def _lift(job: WaitingJob, kind: BlockerKind) -> Change:
+def _lift_gate(job: WaitingJob, kind: BlockerKind) -> SuggestedChange:
     if kind == BlockerKind.HOLD:
-        by = Who.OPERATOR if job.hold == "admin" else Who.OWNER
+        by = ChangeActor.OPERATOR if job.hold == "admin" else ChangeActor.OWNER
         if job.reason == OUTCOME_UNKNOWN:
-            return change("run-again", by, 0.0, "somebody let it run again", with_job(job.id, hold=""))
-        return change("release", by, 0.0, "it were released", with_job(job.id, hold=""))
+            return make_change("run-again", by, 0.0, "somebody let it run again", with_job_fields(job.id, hold=""))
+        return make_change("release", by, 0.0, "it were released", with_job_fields(job.id, hold=""))
     if kind == BlockerKind.BEGIN:
-        return change("begin", Who.OWNER, 0.0, "it might begin at once", with_job(job.id, begin_at=None))
+        return make_change(
+            "begin", ChangeActor.OWNER, 0.0, "it might begin at once", with_job_fields(job.id, begin_at=None)
+        )
     names = job.waits_for[0] if len(job.waits_for) == 1 else f"the {len(job.waits_for)} jobs it waits for"
-    return change("dependency", Who.TIME, 0.0, f"{names} had ended", with_job(job.id, waits_for=()))
+    return make_change("dependency", ChangeActor.TIME, 0.0, f"{names} had ended", with_job_fields(job.id, waits_for=()))
 
 
-class _Search:
-    def __init__(self, rules: NewRules, job_id: int, sees: Sees) -> None:
+class _ChangeSearch:
+    def __init__(self, rules: RulesFactory, job_id: int, sees: CanSeeTeam) -> None:
         self._rules = rules
         self._job_id = job_id
         self._sees = sees
-        self._left = TRIES
+        self._left = MAX_TRIES
 
-    def starts(self, picture: Picture) -> bool:
+    def starts(self, picture: ClusterSnapshot) -> bool:
         self._left -= 1
-        return self._left >= 0 and starts(picture, self._rules(), self._job_id)
+        return self._left >= 0 and job_starts(picture, self._rules(), self._job_id)
 
-    def guesses(self, picture: Picture) -> list[Change]:
-        guesses = Guesses(picture, self._rules(), self._job_id, self._sees)
+    def sorted_guesses(self, picture: ClusterSnapshot) -> list[SuggestedChange]:
+        guesses = ChangeGuesses(picture, self._rules(), self._job_id, self._sees)
         return sorted(guesses.all(), key=lambda guess: (guess.cost, guess.phrase))
 
-    def one(self, picture: Picture) -> Iterator[Change]:
-        return (guess for guess in self.guesses(picture) if self.starts(guess.apply(picture)))
+    def one(self, picture: ClusterSnapshot) -> Iterator[SuggestedChange]:
+        return (guess for guess in self.sorted_guesses(picture) if self.starts(guess.apply(picture)))
 
-    def two(self, picture: Picture) -> Iterator[Change]:
-        steps = [guess for guess in self.guesses(picture) if guess.kind in FIRST_STEPS]
+    def two(self, picture: ClusterSnapshot) -> Iterator[SuggestedChange]:
+        steps = [guess for guess in self.sorted_guesses(picture) if guess.kind in FIRST_STEP_KINDS]
         for step in steps:
             after = step.apply(picture)
-            second = (guess for guess in self.guesses(after)[:SECOND_STEPS] if guess.kind != step.kind)
+            second = (guess for guess in self.sorted_guesses(after)[:MAX_SECOND_STEPS] if guess.kind != step.kind)
             if found := next((guess for guess in second if self.starts(guess.apply(after))), None):
                 yield step.then(found)

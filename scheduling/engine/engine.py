@@ -13,20 +13,20 @@ from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
-from scheduling.engine.books import Books, Refusal
-from scheduling.engine.cluster import Need
-from scheduling.engine.line import Line
-from scheduling.engine.placement import BY_SHARE, Placement, consolidate
-from scheduling.engine.room import Nodes, Places, Room, members
-from scheduling.engine.windows import Bar, barred
+from scheduling.engine.cluster import ResourceRequest
+from scheduling.engine.gpu_accounts import QuotaRefusal, QuotaUsage
+from scheduling.engine.line import OrderedJobQueue
+from scheduling.engine.placement import PER_NODE_PLACEMENTS, PlacementFunction, consolidate
+from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
+from scheduling.engine.windows import MaintenanceBar, blocked_nodes
 
 if TYPE_CHECKING:
-    from scheduling.engine.rules import Rules
+    from scheduling.engine.rules import PolicyRules
 
-Entry = tuple[int, float, int, "Job"]  # band, key or rank, number: the whole order, then who
+QueueEntry = tuple[int, float, int, "EngineJob"]  # band, key or rank, number: the whole order, then who
 
 
-class Ask:
+class RequestGroup:
     """All waiting jobs that ask for the same and are admitted alike. If its first does not fit, none of them does."""
 
     __slots__ = (
@@ -43,7 +43,7 @@ class Ask:
         "share",
     )
 
-    def __init__(self, need: Need, able: Nodes, owner: Any, account: object, shape: int) -> None:
+    def __init__(self, need: ResourceRequest, able: NodeSet, owner: Any, account: object, shape: int) -> None:
         self.need = need
         self.gpus = need.total_gpus
         self.share = min(need.gpus, need.rest) if need.rest else need.gpus  # the least that a node must have
@@ -57,7 +57,7 @@ class Ask:
         self.nobody_short: object = None  # the promise under which nobody in this line is short enough to pass
 
 
-class Job:
+class EngineJob:
     __slots__ = (
         "ask",
         "asked_band",
@@ -84,7 +84,7 @@ class Job:
     def __init__(
         self,
         number: int,
-        ask: Ask,
+        ask: RequestGroup,
         submitted: float,
         runtime_s: float,
         expected_s: float,
@@ -107,17 +107,17 @@ class Job:
         self.began = 0.0  # the present run
         self.ran_s = 0.0  # the runs before; a turn may halt a job and begin it again elsewhere in the same moment
         self.runs = 0
-        self.places: Places | None = None  # while it runs
+        self.places: GpuPlacement | None = None  # while it runs
         self.saved = 0.0  # when its last checkpoint was written, if anybody knows
         self.stopping = False  # somebody has asked for its end already; its GPUs come free by themselves
-        self.gave_way_to: Job | None = None
+        self.gave_way_to: EngineJob | None = None
 
     @property
     def gpus(self) -> int:
         return self.ask.gpus
 
     @property
-    def yields(self) -> bool:
+    def is_reclaimable(self) -> bool:
         """Whether its GPUs count as free for owners."""
         return self.ask.borrows or self.stopping
 
@@ -125,12 +125,12 @@ class Job:
 class Engine:
     def __init__(
         self,
-        room: Room,
-        rules: Rules,
+        room: NodeResources,
+        rules: PolicyRules,
         *,
-        placement: Placement = consolidate,
-        books: Books | None = None,
-        preemption_cost_s: Callable[[Job], float] | None = None,
+        placement: PlacementFunction = consolidate,
+        books: QuotaUsage | None = None,
+        preemption_cost_s: Callable[[EngineJob], float] | None = None,
         checkpoint_s: float | None = 0.0,
         requeues: bool = True,
     ) -> None:
@@ -144,61 +144,61 @@ class Engine:
         self.saves: Sequence[bool] | None = None  # who writes checkpoints at all, by number; None: everybody
         self._requeues = requeues  # whether who stops waits again at once; a cluster takes its time
         # Asked at every event
-        self._claims, self._plans, self._by_account = rules.claims, rules.plans, rules.by_account
+        self._claims, self._plans, self._by_account = rules.claims, rules.plans, rules.queues_by_account
         self._ranks, self._one_line = rules.preempts, rules.one_line
-        self.line: list[Entry] = []  # for rules with one line for all
-        self.asks: dict[object, Ask] = {}
-        self._shapes: dict[Need, int] = {}
-        self.hungry: dict[Ask, None] = {}  # asks with somebody waiting
-        self.fresh: dict[Ask, None] = {}  # asks somebody joined since the last turn
-        self.arrived: list[Entry] = []
+        self.line: list[QueueEntry] = []  # for rules with one line for all
+        self.asks: dict[object, RequestGroup] = {}
+        self._shapes: dict[ResourceRequest, int] = {}
+        self.hungry: dict[RequestGroup, None] = {}  # asks with somebody waiting
+        self.fresh: dict[RequestGroup, None] = {}  # asks somebody joined since the last turn
+        self.arrived: list[QueueEntry] = []
         self.freed = True  # whether more than arrivals happened since the last turn
         # Where something came free since then, the most GPUs that a node has now: who did not fit then and needs more
         # on each node does not fit now
         self.opened = room.most
-        self._by_share = placement in BY_SHARE and books is None
-        self.ranked: list[Entry] = []  # who runs, safest first; for rules that preempt
-        self.ending: list[tuple[float, int, Job]] = []  # who runs, by expected end; for rules that promise
-        self.ended: list[Job] = []  # since the last turn; for these too
+        self._by_share = placement in PER_NODE_PLACEMENTS and books is None
+        self.ranked: list[QueueEntry] = []  # who runs, safest first; for rules that preempt
+        self.ending: list[tuple[float, int, EngineJob]] = []  # who runs, by expected end; for rules that promise
+        self.ended: list[EngineJob] = []  # since the last turn; for these too
         self.promise: Any = None
         self._early = 0
-        self.running: dict[int, Job] = {}
-        self.borrowers: dict[int, Job] = {}  # of these, who gives way; for rules that claim
+        self.running: dict[int, EngineJob] = {}
+        self.borrowers: dict[int, EngineJob] = {}  # of these, who gives way; for rules that claim
         self.market: Any = None  # what each of them would lose, worked out once a turn
         # The lowest and the highest priority class that have been seen
         self._lowest_band, self._highest_band = sys.maxsize, -sys.maxsize
-        self.blocked: Job | None = None
-        self.started: list[Job] = []
-        self.stopped: list[Job] = []
-        self.bars: tuple[Bar, ...] = ()
+        self.blocked: EngineJob | None = None
+        self.started: list[EngineJob] = []
+        self.stopped: list[EngineJob] = []
+        self.bars: tuple[MaintenanceBar, ...] = ()
         self._bars_stand_until = math.inf
         if not rules.plans:  # a promise names nodes, so there nobody moves behind its back
             room.unsettled = self.started
 
     # Events
 
-    def ask(self, need: Need, owner: Any = None, account: object = None) -> Ask:
+    def ask(self, need: ResourceRequest, owner: Any = None, account: object = None) -> RequestGroup:
         """The one Ask of this wish, on this account."""
         key = (need, owner, account)
         if (known := self.asks.get(key)) is None:
-            known = self.asks[key] = Ask(
+            known = self.asks[key] = RequestGroup(
                 need, self.room.able(need), owner, account, self._shapes.setdefault(need, len(self._shapes))
             )
             if self.rules.plans:
-                known.line = Line()
+                known.line = OrderedJobQueue()
             if self.bars:
                 self._bars_stand_until = -math.inf
         return known
 
-    def submit(self, job: Job, now: float) -> None:
+    def submit(self, job: EngineJob, now: float) -> None:
         rules = self.rules
         if self._claims:
-            self._see(job.asked_band)
+            self._record_band(job.asked_band)
             job.band = rules.band(job)
         job.key = rules.key(job, now)
         self.arrived.append((job.band, job.key, job.number, job))
 
-    def line_up(self) -> None:
+    def enqueue_arrivals(self) -> None:
         """Whoever has arrived joins his line. Turns that promise see to that themselves, as some start at once."""
         for entry in self.arrived:
             if self._one_line:
@@ -211,35 +211,35 @@ class Engine:
         self.arrived.clear()
 
     @property
-    def classes_differ(self) -> bool:
+    def priority_classes_differ(self) -> bool:
         """Whether there is anybody of a lower priority class than somebody else."""
         return self._lowest_band < self._highest_band
 
-    def _see(self, band: int) -> None:
+    def _record_band(self, band: int) -> None:
         if band < self._lowest_band:
             self._lowest_band = band
         if band > self._highest_band:
             self._highest_band = band
 
-    def adopt(self, jobs: Sequence[tuple[Job, Places]]) -> None:
+    def adopt(self, jobs: Sequence[tuple[EngineJob, GpuPlacement]]) -> None:
         """They run already since they were submitted, and the room was made without what they hold."""
         for job, places in jobs:
-            self._adopt(job, places, job.submitted)
+            self._adopt_job(job, places, job.submitted)
         self.ending.sort()
 
-    def _adopt(self, job: Job, places: Places, began: float) -> None:
+    def _adopt_job(self, job: EngineJob, places: GpuPlacement, began: float) -> None:
         job.places, job.since, job.began, job.runs = places, began, began, 1
         self.running[job.number] = job
         if self._plans:
             self.ending.append((began + job.expected_s, job.number, job))
         if self._by_account:
             self.rules.began(job, began)
-        if self._claims and job.yields:
+        if self._claims and job.is_reclaimable:
             self.borrowers[job.number] = job
-            self._see(job.asked_band)
+            self._record_band(job.asked_band)
             self.firm.give(places, job.ask.need)
 
-    def end(self, job: Job, now: float) -> None:
+    def end(self, job: EngineJob, now: float) -> None:
         """It left its GPUs by itself, or somebody took it off."""
         if job.places is not None:
             if self._plans and now < job.since + job.expected_s:
@@ -250,78 +250,80 @@ class Engine:
                     self._early, self.promise = 0, None
             if self._plans:
                 self.ended.append(job)
-            self._release(job, now)
+            self._release_gpus(job, now)
             self.rules.ended(job, now)
 
-    def node_down(self, number: int, now: float, cost_s: Callable[[Job], float] | None = None) -> None:
+    def node_down(self, number: int, now: float, cost_s: Callable[[EngineJob], float] | None = None) -> None:
         """Whoever runs there goes back to the queue; the caller says so before the next turn, and reads `stopped`."""
         self.drain(number, now)
         for job in [job for job in self.running.values() if any(node == number for node, _ in job.places or ())]:
-            self.halt(job, now, cost_s)
+            self.stop_job(job, now, cost_s)
 
     def drain(self, number: int, now: float) -> None:
         """No new work there; what runs may end."""
         self.room.close(number)
         if self.firm is not self.room:
             self.firm.close(number)
-        self._all_open()
+        self._invalidate_turn_state()
 
     def node_up(self, number: int, now: float) -> None:
         self.room.open(number)
         if self.firm is not self.room:
             self.firm.open(number)
-        self._all_open()
+        self._invalidate_turn_state()
 
-    def bar(self, bars: tuple[Bar, ...], now: float) -> None:
+    def bar(self, bars: tuple[MaintenanceBar, ...], now: float) -> None:
         """Maintenance is ahead or going on."""
         self.bars, self._bars_stand_until = bars, -math.inf
-        for number in members(self._shut(now)):
+        for number in members(self._nodes_in_maintenance(now)):
             self.drain(number, now)
 
-    def able(self, ask: Ask, at: float) -> Nodes:
+    def able(self, ask: RequestGroup, at: float) -> NodeSet:
         """On which nodes it might start then, whatever is free on them."""
         if not self.bars:
             return ask.able
-        return ask.made & ((1 << len(self.room.nodes)) - 1) & ~barred(self.bars, ask.need.runs_s, at)
+        return ask.made & ((1 << len(self.room.nodes)) - 1) & ~blocked_nodes(self.bars, ask.need.runs_s, at)
 
-    def reopen(self, room: Room, at: float) -> None:
+    def reopen_nodes(self, room: NodeResources, at: float) -> None:
         """In a room of the future: what is shut for a maintenance that is over by then."""
-        for number in members(self._shut(-math.inf) & ~self._shut(at)):
+        for number in members(self._nodes_in_maintenance(-math.inf) & ~self._nodes_in_maintenance(at)):
             room.open(number)
 
-    def _shut(self, at: float) -> Nodes:
+    def _nodes_in_maintenance(self, at: float) -> NodeSet:
         nodes = 0
         for bar in self.bars:
             if at < bar.end:
                 nodes |= bar.shut
         return nodes
 
-    def _mind_bars(self, now: float) -> None:
+    def _apply_maintenances(self, now: float) -> None:
         """Who may start where, when that may have changed: only then is anybody asked."""
         if now < self._bars_stand_until:
             return
-        for number in members(self._shut(-math.inf) & ~self._shut(now) & ~self.room.usable):
+        for number in members(
+            self._nodes_in_maintenance(-math.inf) & ~self._nodes_in_maintenance(now) & ~self.room.usable
+        ):
             self.node_up(number, now)
         self.bars = tuple(bar for bar in self.bars if now < bar.end)
         for ask in self.asks.values():
             able = self.able(ask, now) if self.bars else ask.made
             if able != ask.able:
                 ask.able = able
-                self._all_open()
+                self._invalidate_turn_state()
         runs = {ask.need.runs_s for ask in self.asks.values()}
-        moves = (at for bar in self.bars for one in runs for at in bar.moves(one, now))
+        moves = (at for bar in self.bars for one in runs for at in bar.change_times(one, now))
         self._bars_stand_until = min(moves, default=math.inf)
 
     def quotas_changed(self) -> None:
         self.freed, self.opened = True, self.room.most
 
-    def _all_open(self) -> None:
+    def _invalidate_turn_state(self) -> None:
         """Nothing that was found out about the room need hold any more."""
         self.freed, self.opened, self.promise = True, self.room.most, None
 
-    def level_changed(self, job: Job, now: float) -> None:
+    def level_changed(self, job: EngineJob, now: float) -> None:
         """Its rank moved by itself while it runs, as when its attained service passes a threshold."""
-        at = self._rank_of(job)
+        at = self._rank_index(job)
         del self.ranked[at]
         job.attained += job.ask.gpus * (now - job.since)
         job.remaining_s -= now - job.since
@@ -335,37 +337,37 @@ class Engine:
         """Who starts and who stops now. Whoever calls empties `started` and `stopped` when it has acted on them."""
         self.market = None
         if self.bars:
-            self._mind_bars(now)
+            self._apply_maintenances(now)
         arrived = self.arrived
         if self.hungry or self.line or len(arrived) > 1:
-            self._turn(now)
+            self._run_policy_turn(now)
         else:
             self.promise = None
             if arrived:
                 # Who comes alone where nobody waits starts under every policy if he fits
                 job = arrived[0][3]
                 ask = job.ask
-                places = None if self.refuses(ask) else self.place(self.room, ask.need, ask.able)
+                places = None if self.is_over_quota(ask) else self.place(self.room, ask.need, ask.able)
                 if places is not None:
                     arrived.clear()
                     self.begin(job, places, now)
                 else:
-                    self._turn(now)
+                    self._run_policy_turn(now)
         self.freed, self.opened = False, 0
         if self.ended:
             self.ended.clear()
 
-    def _turn(self, now: float) -> None:
+    def _run_policy_turn(self, now: float) -> None:
         if not self._plans:
-            self.line_up()
+            self.enqueue_arrivals()
         self.rules.turn(self, now)
         if not self._plans:
-            self.line_up()  # who had to stop is looked at in the next turn
+            self.enqueue_arrivals()  # who had to stop is looked at in the next turn
         self.fresh.clear()
 
     # What turns do
 
-    def begin(self, job: Job, places: Places, now: float) -> None:
+    def begin(self, job: EngineJob, places: GpuPlacement, now: float) -> None:
         self.room.move(places, job.ask.need, -1)
         job.places = places
         job.since = job.began = now
@@ -381,7 +383,7 @@ class Engine:
         if self._by_account:
             self.rules.began(job, now)
         if self._claims:
-            if job.yields:
+            if job.is_reclaimable:
                 self.borrowers[job.number] = job
             else:
                 self.firm.move(places, job.ask.need, -1)
@@ -389,21 +391,21 @@ class Engine:
                 self.market.moved(places)
         self.started.append(job)
 
-    def halt(self, job: Job, now: float, cost_s: Callable[[Job], float] | None = None) -> None:
+    def stop_job(self, job: EngineJob, now: float, cost_s: Callable[[EngineJob], float] | None = None) -> None:
         """It gives its GPUs back with work left, and waits again; stopping has its price."""
         job.attained += job.ask.gpus * (now - job.since)
         job.ran_s += now - job.began
         job.remaining_s -= now - job.since
         if cost_s is None and self.checkpoint_s:  # whoever names a price has counted what is lost
-            job.remaining_s += self.unsaved_s(job, now)
+            job.remaining_s += self.unsaved_work_s(job, now)
         if cost_s := cost_s or self.cost_s:
             job.remaining_s += cost_s(job)
-        self._release(job, now)
+        self._release_gpus(job, now)
         self.stopped.append(job)
         if self._requeues:
             self.submit(job, now)
 
-    def unsaved_s(self, job: Job, now: float) -> float:
+    def unsaved_work_s(self, job: EngineJob, now: float) -> float:
         """The work that would be lost if it stopped now."""
         if self.checkpoint_s is None:
             return now - max(job.began, job.saved)
@@ -412,32 +414,32 @@ class Engine:
         ran = now - job.began
         return ran % self.checkpoint_s if self.saves is None or self.saves[job.number] else ran
 
-    def refuses(self, ask: Ask) -> bool:
+    def is_over_quota(self, ask: RequestGroup) -> bool:
         """Whether a quota keeps back all who ask for it."""
-        return self.books is not None and self.refusal(ask) is not None
+        return self.books is not None and self.quota_refusal(ask) is not None
 
-    def refusal(self, ask: Ask) -> Refusal | None:
+    def quota_refusal(self, ask: RequestGroup) -> QuotaRefusal | None:
         return self.books.refuse(ask.owner, ask.gpus, obtainable=self.firm.free_gpus) if self.books else None
 
-    def to_ask(self) -> list[Ask]:
+    def groups_to_try(self) -> list[RequestGroup]:
         """Whose first may fit although it did not in the last turn, for turns that look at the first of each line."""
         if not self.freed:
             return list(self.fresh)
         fresh, opened = self.fresh, self.opened
         return [ask for ask in self.hungry if ask.share <= opened or ask in fresh]
 
-    def tidy(self, ask: Ask) -> None:
+    def tidy(self, ask: RequestGroup) -> None:
         """A line of nobody is forgotten."""
         if not ask.line:
             self.hungry.pop(ask, None)
 
-    def _release(self, job: Job, now: float) -> None:
+    def _release_gpus(self, job: EngineJob, now: float) -> None:
         assert job.places is not None
         del self.running[job.number]
         if self.books:
             self.books.add(job.ask.owner, job.ask.gpus, -1)
         if self._ranks:
-            del self.ranked[self._rank_of(job)]
+            del self.ranked[self._rank_index(job)]
         elif self._plans:
             # Who ends as expected is the first of them
             first = self.ending[0][2] is job
@@ -445,7 +447,7 @@ class Engine:
         if self._by_account:
             self.rules.left(job, now)
         if self._claims:
-            if job.yields:
+            if job.is_reclaimable:
                 del self.borrowers[job.number]
             else:
                 self.firm.move(job.places, job.ask.need, 1)
@@ -462,5 +464,5 @@ class Engine:
         job.places = None
         self.freed = True
 
-    def _rank_of(self, job: Job) -> int:
+    def _rank_index(self, job: EngineJob) -> int:
         return bisect_left(self.ranked, (job.band, job.key, job.number))

@@ -11,181 +11,183 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 
-from jobs.notation import count, format_duration, format_memory
-from scheduling.engine.blockers import Sees, named
-from scheduling.engine.books import Owner
+from jobs.core.slurm_notation import format_count, format_duration, format_memory
+from scheduling.engine.blockers import CanSeeTeam, job_label
 from scheduling.engine.changes import (
-    OPERATOR,
-    OTHER_MAKE,
-    PREEMPTIBLE,
-    PRIORITY,
-    SHORTER_LIMIT,
-    Change,
-    Who,
-    change,
-    job_of,
-    with_job,
-    with_open,
+    HARDWARE_COST,
+    OPERATOR_COST,
+    PREEMPTIBLE_COST,
+    PRIORITY_COST,
+    SHORTER_LIMIT_COST,
+    ChangeActor,
+    SuggestedChange,
+    find_waiting_job,
+    make_change,
+    with_job_fields,
+    with_open_nodes,
     with_quotas,
-    without,
+    without_running_jobs,
 )
-from scheduling.engine.cluster import ClosedNode, Need, Picture, QuotaView, RunningJob
-from scheduling.engine.live import Opened, decided
-from scheduling.engine.room import Places
-from scheduling.engine.rules import Rules
+from scheduling.engine.cluster import ClosedNode, ClusterSnapshot, QuotaView, ResourceRequest, RunningJob
+from scheduling.engine.gpu_accounts import QuotaOwner
+from scheduling.engine.live import SnapshotEngine, engine_after_turn
+from scheduling.engine.room import GpuPlacement
+from scheduling.engine.rules import PolicyRules
 
-ENDS_TRIED = 3
+MAX_SINGLE_ENDS = 3
 
 
-class Guesses:
+class ChangeGuesses:
     """What might start it, by the room and the books after a turn."""
 
-    def __init__(self, picture: Picture, rules: Rules, job_id: int, sees: Sees) -> None:
+    def __init__(self, picture: ClusterSnapshot, rules: PolicyRules, job_id: int, sees: CanSeeTeam) -> None:
         self._picture = picture
         self._sees = sees
-        self._job = job_of(picture, job_id)
+        self._job = find_waiting_job(picture, job_id)
         self._need = self._job.need
-        self._opened: Opened = decided(picture, rules)
+        self._opened: SnapshotEngine = engine_after_turn(picture, rules)
         self._engine = self._opened.engine
         self._room = self._engine.room
         self._number = {node.id: number for number, node in enumerate(self._room.nodes)}
 
-    def all(self) -> Iterator[Change]:
-        yield from self._asks_less()
-        yield from self._asks_other()
-        yield from self._goes_on_other_terms()
-        yield from self._quota_raised()
-        yield from self._nodes_open()
-        yield from self._somebody_ends()
+    def all(self) -> Iterator[SuggestedChange]:
+        yield from self._smaller_requests()
+        yield from self._other_hardware()
+        yield from self._other_terms()
+        yield from self._higher_quotas()
+        yield from self._node_openings()
+        yield from self._job_ends()
 
-    def _fits(self, need: Need) -> bool:
+    def _has_placement(self, need: ResourceRequest) -> bool:
         return self._engine.place(self._room, need, self._room.able(need)) is not None
 
-    def _admitted(self, gpus: int) -> bool:
+    def _quota_admits(self, gpus: int) -> bool:
         books, obtainable = self._engine.books, self._engine.firm.free_gpus
-        return books is None or books.refuse(Owner.of(self._job), gpus, obtainable=obtainable) is None
+        return books is None or books.refuse(QuotaOwner.of(self._job), gpus, obtainable=obtainable) is None
 
-    def _alone(self, kind: str, cost: float, phrase: str, **fields: object) -> Change:
-        return change(kind, Who.OWNER, cost, phrase, with_job(self._job.id, **fields))
+    def _owner_change(self, kind: str, cost: float, phrase: str, **fields: object) -> SuggestedChange:
+        return make_change(kind, ChangeActor.OWNER, cost, phrase, with_job_fields(self._job.id, **fields))
 
     # What its owner can change
 
-    def _asks_less(self) -> Iterator[Change]:
+    def _smaller_requests(self) -> Iterator[SuggestedChange]:
         need = self._need
         fewer_gpus = (replace(need, gpus=gpus) for gpus in range(need.gpus - 1, 0, -1))
-        if less := next((one for one in fewer_gpus if self._would_do(one)), None):
+        if less := next((one for one in fewer_gpus if self._would_start(one)), None):
             part = 1 - less.total_gpus / need.total_gpus
             a_node = " a node" if need.nodes > 1 else ""
-            phrase = f"it asked for {count(less.gpus, 'GPU')}{a_node} instead of {need.gpus}"
-            yield self._alone("gpus", part, phrase, need=less)
+            phrase = f"it asked for {format_count(less.gpus, 'GPU')}{a_node} instead of {need.gpus}"
+            yield self._owner_change("gpus", part, phrase, need=less)
         fewer_nodes = (replace(need, nodes=nodes) for nodes in range(need.nodes - 1, 0, -1))
-        if less := next((one for one in fewer_nodes if self._would_do(one)), None):
-            phrase = f"it asked for {count(less.nodes, 'node')} instead of {need.nodes}"
-            yield self._alone("nodes", 1 - less.nodes / need.nodes, phrase, need=less)
-        yield from self._asks_less_beside()
+        if less := next((one for one in fewer_nodes if self._would_start(one)), None):
+            phrase = f"it asked for {format_count(less.nodes, 'node')} instead of {need.nodes}"
+            yield self._owner_change("nodes", 1 - less.nodes / need.nodes, phrase, need=less)
+        yield from self._less_cpu_memory()
 
-    def _would_do(self, need: Need) -> bool:
-        return self._admitted(need.total_gpus) and self._fits(need)
+    def _would_start(self, need: ResourceRequest) -> bool:
+        return self._quota_admits(need.total_gpus) and self._has_placement(need)
 
-    def _asks_less_beside(self) -> Iterator[Change]:
+    def _less_cpu_memory(self) -> Iterator[SuggestedChange]:
         """Fewer CPUs or less memory, where the GPUs are there."""
         need = self._need
-        if self._fits(need) or not self._fits(replace(need, cpus=min(1, need.cpus), memory_mb=0)):
+        if self._has_placement(need) or not self._has_placement(replace(need, cpus=min(1, need.cpus), memory_mb=0)):
             return
-        if (cpus := self._most("cpus", replace(need, memory_mb=0))) < need.cpus:
-            phrase = f"it asked for {count(cpus, 'CPU')} a node instead of {need.cpus}"
-            yield self._alone("cpus", 0.5 * (1 - cpus / need.cpus), phrase, need=replace(need, cpus=cpus))
-        if (memory := self._most("memory_mb", replace(need, cpus=min(1, need.cpus)))) < need.memory_mb:
+        if (cpus := self._largest_fitting("cpus", replace(need, memory_mb=0))) < need.cpus:
+            phrase = f"it asked for {format_count(cpus, 'CPU')} a node instead of {need.cpus}"
+            yield self._owner_change("cpus", 0.5 * (1 - cpus / need.cpus), phrase, need=replace(need, cpus=cpus))
+        if (memory := self._largest_fitting("memory_mb", replace(need, cpus=min(1, need.cpus)))) < need.memory_mb:
             phrase = f"it asked for {format_memory(memory)} a node instead of {format_memory(need.memory_mb)}"
             less = replace(need, memory_mb=memory)
-            yield self._alone("memory", 0.5 * (1 - memory / need.memory_mb), phrase, need=less)
+            yield self._owner_change("memory", 0.5 * (1 - memory / need.memory_mb), phrase, need=less)
 
-    def _most(self, field: str, need: Need) -> int:
+    def _largest_fitting(self, field: str, need: ResourceRequest) -> int:
         """The largest value that fits, by halving."""
         low, high = 0, getattr(need, field)
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._fits(replace(need, **{field: middle})) else (low, middle - 1)
+            low, high = (middle, high) if self._has_placement(replace(need, **{field: middle})) else (low, middle - 1)
         return int(low)
 
-    def _asks_other(self) -> Iterator[Change]:
+    def _other_hardware(self) -> Iterator[SuggestedChange]:
         need = self._need
         if need.gpu_model:
             for model in sorted({node.gpu_model for node in self._room.nodes} - {need.gpu_model, ""}):
                 other = replace(need, gpu_model=model)
-                if self._fits(other):
+                if self._has_placement(other):
                     phrase = f"it took {model} GPUs instead of {need.gpu_model}"
-                    yield self._alone("model", OTHER_MAKE, phrase, need=other)
-        if need.nic_type and self._fits(replace(need, nic_type="")):
+                    yield self._owner_change("model", HARDWARE_COST, phrase, need=other)
+        if need.nic_type and self._has_placement(replace(need, nic_type="")):
             other = replace(need, nic_type="")
-            yield self._alone("nic", OTHER_MAKE, f"it did not ask for {need.nic_type} NICs", need=other)
+            yield self._owner_change("nic", HARDWARE_COST, f"it did not ask for {need.nic_type} NICs", need=other)
 
-    def _goes_on_other_terms(self) -> Iterator[Change]:
+    def _other_terms(self) -> Iterator[SuggestedChange]:
         job = self._job
         if not job.preemptible:
-            yield self._alone("preemptible", PREEMPTIBLE, "it might be preempted", preemptible=True)
+            yield self._owner_change("preemptible", PREEMPTIBLE_COST, "it might be preempted", preemptible=True)
         ahead = [other.priority for other in self._picture.waiting if other.id != job.id and not other.hold]
         if ahead and (highest := max(ahead) + 1) > job.priority:
-            raised = with_job(job.id, priority=highest)
-            yield change("priority", Who.OPERATOR, PRIORITY, f"its priority were {highest}", raised)
-        if self._would_do(self._need):
-            yield from self._shorter()
-            yield from self._over_before_a_maintenance()
+            raised = with_job_fields(job.id, priority=highest)
+            yield make_change("priority", ChangeActor.OPERATOR, PRIORITY_COST, f"its priority were {highest}", raised)
+        if self._would_start(self._need):
+            yield from self._limit_before_reservation()
+            yield from self._limit_before_maintenance()
 
-    def _shorter(self) -> Iterator[Change]:
+    def _limit_before_reservation(self) -> Iterator[SuggestedChange]:
         """Short enough to be over before the first in the queue is to start."""
         promise = self._engine.promise
         slack = promise.at - self._picture.now.timestamp() if promise else math.inf
-        yield from self._within(slack)
+        yield from self._limit_within(slack)
 
-    def _over_before_a_maintenance(self) -> Iterator[Change]:
+    def _limit_before_maintenance(self) -> Iterator[SuggestedChange]:
         now = self._picture.now
-        yield from self._within(
+        yield from self._limit_within(
             min(
                 ((one.start - now).total_seconds() for one in self._picture.windows if one.start > now),
                 default=math.inf,
             )
         )
 
-    def _within(self, slack: float) -> Iterator[Change]:
+    def _limit_within(self, slack: float) -> Iterator[SuggestedChange]:
         limit = self._job.time_limit
         if slack == math.inf or slack < 60 or (limit and limit.total_seconds() <= slack):
             return
         short = timedelta(minutes=int(slack // 60))
-        cost = SHORTER_LIMIT * (1 - short / limit) if limit else SHORTER_LIMIT
+        cost = SHORTER_LIMIT_COST * (1 - short / limit) if limit else SHORTER_LIMIT_COST
         phrase = f"its time limit were {format_duration(short)} instead of {format_duration(limit)}"
-        yield self._alone("limit", cost, phrase, time_limit=short)
+        yield self._owner_change("limit", cost, phrase, time_limit=short)
 
     # What operators can change
 
-    def _quota_raised(self) -> Iterator[Change]:
-        short = [(quota, more) for quota in self._picture.quotas if (more := self._over(quota)) > 0]
+    def _higher_quotas(self) -> Iterator[SuggestedChange]:
+        short = [(quota, more) for quota in self._picture.quotas if (more := self._quota_excess(quota)) > 0]
         if not short or self._job.preemptible:
             return
         raised = [replace(quota, gpus=quota.gpus + more) for quota, more in short]
-        cost = OPERATOR + 0.5 * max(more / (more + quota.gpus) for quota, more in short)
+        cost = OPERATOR_COST + 0.5 * max(more / (more + quota.gpus) for quota, more in short)
         phrases = [
             f"the quota of team {quota.team}{f' for {quota.kind}' if quota.kind else ''} were {more} GPUs higher"
             f" ({quota.gpus + more} instead of {quota.gpus})"
             for quota, more in short
         ]
-        yield change("quota", Who.OPERATOR, cost, " and ".join(phrases), with_quotas(raised))
+        yield make_change("quota", ChangeActor.OPERATOR, cost, " and ".join(phrases), with_quotas(raised))
 
-    def _over(self, quota: QuotaView) -> int:
+    def _quota_excess(self, quota: QuotaView) -> int:
         if quota.team != self._job.team or quota.kind not in (None, self._job.kind):
             return 0
-        return self._held_under(quota) + self._need.total_gpus - quota.gpus
+        return self._gpus_under_quota(quota) + self._need.total_gpus - quota.gpus
 
-    def _held_under(self, quota: QuotaView) -> int:
+    def _gpus_under_quota(self, quota: QuotaView) -> int:
         """By who runs, and by who was started in this turn."""
-        held = [(Owner.of(asked), job.gpus) for job, asked in self._opened.jobs if job.places is not None]
-        held += [(owner_of(job), job.gpus) for job in self._picture.running]
+        held = [(QuotaOwner.of(asked), job.gpus) for job, asked in self._opened.jobs if job.places is not None]
+        held += [(running_job_owner(job), job.gpus) for job in self._picture.running]
         theirs = [(owner, gpus) for owner, gpus in held if owner.team == quota.team and not owner.preemptible]
         return sum(gpus for owner, gpus in theirs if quota.kind in (None, owner.kind))
 
-    def _nodes_open(self) -> Iterator[Change]:
-        lacking = max(1, self._need.nodes - self._room.fitting(self._need, self._room.able(self._need)).bit_count())
-        useful = [one for one in self._picture.closed if self._useful(one)]
+    def _node_openings(self) -> Iterator[SuggestedChange]:
+        lacking = max(
+            1, self._need.nodes - self._room.fitting_nodes(self._need, self._room.able(self._need)).bit_count()
+        )
+        useful = [one for one in self._picture.closed if self._is_useful_node(one)]
         useful.sort(key=lambda one: (one.back != "resumed", one.node.name))
         if len(useful) < lacking:
             return
@@ -194,9 +196,11 @@ class Guesses:
         many = "node" if lacking == 1 else "nodes"
         back = "resumed" if all(one.back == "resumed" for one in chosen) else "back"
         phrase = f"{many} {names} were {back}"
-        yield change("nodes-open", Who.OPERATOR, OPERATOR + 0.1 * lacking, phrase, with_open(chosen))
+        yield make_change(
+            "nodes-open", ChangeActor.OPERATOR, OPERATOR_COST + 0.1 * lacking, phrase, with_open_nodes(chosen)
+        )
 
-    def _useful(self, one: ClosedNode) -> bool:
+    def _is_useful_node(self, one: ClosedNode) -> bool:
         node, need = one.node, self._need
         return (
             len(node.free_gpus) >= need.gpus
@@ -209,74 +213,74 @@ class Guesses:
 
     # What time will bring
 
-    def _somebody_ends(self) -> Iterator[Change]:
-        by_end = sorted(self._picture.running, key=self._left)
-        alone = islice((job for job in by_end if self._ended_would_do([job])), ENDS_TRIED)
+    def _job_ends(self) -> Iterator[SuggestedChange]:
+        by_end = sorted(self._picture.running, key=self._seconds_left)
+        alone = islice((job for job in by_end if self._would_start_after([job])), MAX_SINGLE_ENDS)
         found = False
         for job in alone:
             found = True
-            who = named(job.name, job.team, self._sees)
-            yield self._ends([job], f"{who} ({count(job.gpus, 'GPU')}{self._when(job)}) ended")
-        if not found and (first := self._first_to_end(by_end)):
-            last = self._when(first[-1]).replace(", at", ", the last at")
-            yield self._ends(first, f"the {len(first)} jobs that end first had ended{last}")
+            who = job_label(job.name, job.team, self._sees)
+            yield self._end_change([job], f"{who} ({format_count(job.gpus, 'GPU')}{self._time_left_text(job)}) ended")
+        if not found and (first := self._earliest_ends(by_end)):
+            last = self._time_left_text(first[-1]).replace(", at", ", the last at")
+            yield self._end_change(first, f"the {len(first)} jobs that end first had ended{last}")
 
-    def _ends(self, jobs: list[RunningJob], phrase: str) -> Change:
-        hours = max(self._left(job) for job in jobs) / 3600
+    def _end_change(self, jobs: list[RunningJob], phrase: str) -> SuggestedChange:
+        hours = max(self._seconds_left(job) for job in jobs) / 3600
         cost = 1.0 if hours == math.inf else hours / (1 + hours)
-        return change("end", Who.TIME, cost, phrase, without(jobs))
+        return make_change("end", ChangeActor.TIME, cost, phrase, without_running_jobs(jobs))
 
-    def _left(self, job: RunningJob) -> float:
+    def _seconds_left(self, job: RunningJob) -> float:
         if not job.time_limit or not job.started_at:
             return math.inf
         return max(0.0, (job.started_at + job.time_limit - self._picture.now).total_seconds())
 
-    def _when(self, job: RunningJob) -> str:
-        left = self._left(job)
-        return ", no limit" if left == math.inf else f", at its limit in {about(left)}"
+    def _time_left_text(self, job: RunningJob) -> str:
+        left = self._seconds_left(job)
+        return ", no limit" if left == math.inf else f", at its limit in {approximate_duration(left)}"
 
-    def _first_to_end(self, by_end: list[RunningJob]) -> list[RunningJob]:
+    def _earliest_ends(self, by_end: list[RunningJob]) -> list[RunningJob]:
         """The fewest, in the order of their limits, after whom it would fit."""
-        low, high = 2, len([job for job in by_end if self._left(job) < math.inf])
-        if high < low or not self._ended_would_do(by_end[:high]):
+        low, high = 2, len([job for job in by_end if self._seconds_left(job) < math.inf])
+        if high < low or not self._would_start_after(by_end[:high]):
             return []
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._ended_would_do(by_end[:middle]) else (middle + 1, high)
+            low, high = (low, middle) if self._would_start_after(by_end[:middle]) else (middle + 1, high)
         return by_end[:low]
 
-    def _ended_would_do(self, jobs: list[RunningJob]) -> bool:
+    def _would_start_after(self, jobs: list[RunningJob]) -> bool:
         """Give back in the room and the books, look, take again."""
-        if len(jobs) == 1 and not self._admitted(self._need.total_gpus) and jobs[0].team != self._job.team:
+        if len(jobs) == 1 and not self._quota_admits(self._need.total_gpus) and jobs[0].team != self._job.team:
             return False
-        given = [self._give_back(job) for job in jobs]
-        enough = self._would_do(self._need)
+        given = [self._release_job(job) for job in jobs]
+        enough = self._would_start(self._need)
         for job, places in zip(jobs, given, strict=True):
-            self._room.take(places, _held_by(job))
+            self._room.take(places, _held_resources(job))
             if self._engine.books:
-                self._engine.books.add(owner_of(job), job.gpus, 1)
+                self._engine.books.add(running_job_owner(job), job.gpus, 1)
         return enough
 
-    def _give_back(self, job: RunningJob) -> Places:
+    def _release_job(self, job: RunningJob) -> GpuPlacement:
         """No more comes back to a node than is missing there, whatever the record says."""
         room, number = self._room, self._number
         held = [(number[node], gpus) for node, gpus in job.places.items() if node in number]
         places = tuple((node, min(gpus, room.nodes[node].gpus - room.free[node])) for node, gpus in held)
-        room.give(places, _held_by(job))
+        room.give(places, _held_resources(job))
         if self._engine.books:
-            self._engine.books.add(owner_of(job), job.gpus, -1)
+            self._engine.books.add(running_job_owner(job), job.gpus, -1)
         return places
 
 
-def owner_of(job: RunningJob) -> Owner:
-    return Owner(team=job.team, kind=job.kind, preemptible=job.preemptible, array=job.array)
+def running_job_owner(job: RunningJob) -> QuotaOwner:
+    return QuotaOwner(team=job.team, kind=job.kind, preemptible=job.preemptible, array=job.array)
 
 
-def _held_by(job: RunningJob) -> Need:
-    return Need(gpus=job.gpus, cpus=job.cpus, memory_mb=job.memory_mb)
+def _held_resources(job: RunningJob) -> ResourceRequest:
+    return ResourceRequest(gpus=job.gpus, cpus=job.cpus, memory_mb=job.memory_mb)
 
 
-def about(seconds: float) -> str:
+def approximate_duration(seconds: float) -> str:
     """`about 2 h`."""
     for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size or (size < 86_400 and seconds >= size):

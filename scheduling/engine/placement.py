@@ -15,90 +15,92 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from scheduling.engine.cluster import Need
-from scheduling.engine.room import EVERYWHERE, Nodes, Places, Room, listed, members
+from scheduling.engine.cluster import ResourceRequest
+from scheduling.engine.room import ALL_NODES, GpuPlacement, NodeResources, NodeSet, members, node_list
 
-Placement = Callable[[Room, Need, Nodes], Places | None]
-Choose = Callable[[Room, Nodes, Need, int], list[int]]
+PlacementFunction = Callable[[NodeResources, ResourceRequest, NodeSet], GpuPlacement | None]
+NodeChooser = Callable[[NodeResources, NodeSet, ResourceRequest, int], list[int]]
 
 
-def consolidate(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | None:
+def consolidate(room: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
     if need.gang:
-        return gang(room, need, among)
+        return place_gang(room, need, among)
     gpus = need.gpus
     levels = room.levels >> gpus
     if not levels:
         return None
-    if among == EVERYWHERE and need.bare:
+    if among == ALL_NODES and need.needs_only_gpus:
         nodes = room.by_free[gpus + (levels & -levels).bit_length() - 1]
         return (((nodes & -nodes).bit_length() - 1, gpus),)
     while levels:
         lowest = levels & -levels
-        node = room.lowest(need, room.by_free[gpus + lowest.bit_length() - 1] & among)
+        node = room.first_fitting_node(need, room.by_free[gpus + lowest.bit_length() - 1] & among)
         if node is not None:
             return ((node, gpus),)
         levels ^= lowest
     return None
 
 
-def spread(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | None:
+def spread(room: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
     if need.gang:
-        return gang(room, need, among)
+        return place_gang(room, need, among)
     for free in range(room.most, need.gpus - 1, -1):
-        if (node := room.lowest(need, room.by_free[free] & among)) is not None:
+        if (node := room.first_fitting_node(need, room.by_free[free] & among)) is not None:
             return ((node, need.gpus),)
     return None
 
 
-def pack(room: Room, need: Need, among: Nodes = EVERYWHERE) -> Places | None:
+def pack(room: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES) -> GpuPlacement | None:
     """Whole if it fits whole; else the emptiest nodes until the remainder fits one, and then the fullest that fits."""
     whole = consolidate(room, need, among)
     if whole or need.total_gpus > room.free_gpus:
         return whole
     left, places = need.total_gpus, []
     for free in range(room.most, 0, -1):
-        for number in members(room.spacious(need, room.by_free[free] & among)):
+        for number in members(room.with_cpu_memory(need, room.by_free[free] & among)):
             among &= ~(1 << number)
             places.append((number, min(free, left)))
             left -= min(free, left)
             if not left:
                 return tuple(places)
-            if last := consolidate(room, Need(gpus=left, cpus=need.cpus, memory_mb=need.memory_mb), among):
+            if last := consolidate(room, ResourceRequest(gpus=left, cpus=need.cpus, memory_mb=need.memory_mb), among):
                 return (*places, *last)
     return None
 
 
 # What these answer depends on the nodes that have room for a share, and on nothing else. Where CPUs and memory are not
 # asked for they look at the sets of the room only
-BY_SHARE: tuple[Placement, ...] = (consolidate, spread)
+PER_NODE_PLACEMENTS: tuple[PlacementFunction, ...] = (consolidate, spread)
 
 
-def gang(room: Room, need: Need, among: Nodes = EVERYWHERE, choose: Choose | None = None) -> Places | None:
+def place_gang(
+    room: NodeResources, need: ResourceRequest, among: NodeSet = ALL_NODES, choose: NodeChooser | None = None
+) -> GpuPlacement | None:
     """`choose` says which of a group of nodes that are equally close."""
     if need.total_gpus > room.free_gpus:
         return None
-    fitting = room.fitting(need, among)
+    fitting = room.fitting_nodes(need, among)
     if fitting.bit_count() < need.nodes:
         return None
-    chosen = _close_together(room, fitting, need, choose or tightest)
-    places: Places = tuple((number, need.gpus) for number in chosen)
+    chosen = _nearest_nodes(room, fitting, need, choose or fullest_nodes)
+    places: GpuPlacement = tuple((number, need.gpus) for number in chosen)
     if not need.rest:
         return places
-    last = _beside(room, need, among & ~sum(1 << number for number in chosen), chosen[-1])
+    last = _remainder_node(room, need, among & ~sum(1 << number for number in chosen), chosen[-1])
     return None if last is None else (*places, (last, need.rest))
 
 
-def _beside(room: Room, need: Need, among: Nodes, neighbour: int) -> int | None:
+def _remainder_node(room: NodeResources, need: ResourceRequest, among: NodeSet, neighbour: int) -> int | None:
     """The emptiest node for the remainder: near the others if one fits there."""
-    for groups in (*room.nearness, (EVERYWHERE,)):
+    for groups in (*room.nearness, (ALL_NODES,)):
         near = next(group for group in groups if group >> neighbour & 1)
         for free in range(room.most, need.rest - 1, -1):
-            if (node := room.lowest(need, room.by_free[free] & among & near)) is not None:
+            if (node := room.first_fitting_node(need, room.by_free[free] & among & near)) is not None:
                 return node
     return None
 
 
-def _close_together(room: Room, fitting: Nodes, need: Need, choose: Choose) -> list[int]:
+def _nearest_nodes(room: NodeResources, fitting: NodeSet, need: ResourceRequest, choose: NodeChooser) -> list[int]:
     """Within the smallest leaf switch that holds all, else pod, else network; else over those that hold most of it."""
     if len(room.leaves) == 1:
         return choose(room, fitting, need, need.nodes)
@@ -107,14 +109,14 @@ def _close_together(room: Room, fitting: Nodes, need: Need, choose: Choose) -> l
             continue
         holding = [nodes for group in groups if (nodes := fitting & group).bit_count() >= need.nodes]
         if holding:
-            return _by_leaf(room, min(holding, key=int.bit_count), need, choose)
-    return _by_leaf(room, fitting, need, choose)
+            return _fill_leaves(room, min(holding, key=int.bit_count), need, choose)
+    return _fill_leaves(room, fitting, need, choose)
 
 
-def _by_leaf(room: Room, fitting: Nodes, need: Need, choose: Choose) -> list[int]:
+def _fill_leaves(room: NodeResources, fitting: NodeSet, need: ResourceRequest, choose: NodeChooser) -> list[int]:
     """Those first of which most fit."""
     sizes = [0] * len(room.leaves)
-    for number in listed(fitting):
+    for number in node_list(fitting):
         sizes[room.leaf_of[number]] += 1
     chosen: list[int] = []
     for leaf in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
@@ -124,7 +126,7 @@ def _by_leaf(room: Room, fitting: Nodes, need: Need, choose: Choose) -> list[int
     return chosen
 
 
-def tightest(room: Room, fitting: Nodes, need: Need, count: int) -> list[int]:
+def fullest_nodes(room: NodeResources, fitting: NodeSet, need: ResourceRequest, count: int) -> list[int]:
     chosen: list[int] = []
     for nodes in room.by_free[need.gpus :]:
         for number in members(nodes & fitting):

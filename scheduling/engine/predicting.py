@@ -10,39 +10,39 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
-from scheduling.engine.engine import Job
+from scheduling.engine.engine import EngineJob
 
-NEWEST = 0.5
-Mean = list[float | None]  # one number, that many share
+NEWEST_WEIGHT = 0.5
+SharedMean = list[float | None]  # one number, that many share
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Predictor:
-    def predict(self, job: Job) -> float:
+    def predict(self, job: EngineJob) -> float:
         """Seconds, from what is known when it is submitted."""
         raise NotImplementedError
 
-    def learn(self, job: Job, ran_s: float) -> None:
+    def learn(self, job: EngineJob, ran_s: float) -> None:
         """It has ended."""
 
 
-class Rolling(Predictor):
+class RollingPredictor(Predictor):
     def __init__(self) -> None:
-        self._means: dict[tuple[object, ...], Mean] = {}
-        self._wider: dict[tuple[int, int, int], tuple[Mean, ...]] = {}
+        self._means: dict[tuple[object, ...], SharedMean] = {}
+        self._wider: dict[tuple[int, int, int], tuple[SharedMean, ...]] = {}
 
-    def predict(self, job: Job) -> float:
-        for (mean,) in self._scopes(job):
+    def predict(self, job: EngineJob) -> float:
+        for (mean,) in self._scope_means(job):
             if mean is not None:
                 return mean
         return 0.0
 
-    def learn(self, job: Job, ran_s: float) -> None:
-        for scope in self._scopes(job):
+    def learn(self, job: EngineJob, ran_s: float) -> None:
+        for scope in self._scope_means(job):
             mean = scope[0]
-            scope[0] = ran_s if mean is None else mean + NEWEST * (ran_s - mean)
+            scope[0] = ran_s if mean is None else mean + NEWEST_WEIGHT * (ran_s - mean)
 
-    def _scopes(self, job: Job) -> tuple[Mean, ...]:
+    def _scope_means(self, job: EngineJob) -> tuple[SharedMean, ...]:
         """From the narrowest to the widest; looked up once for all who are alike."""
         alike = job.user, job.name, job.ask.gpus
         if (known := self._wider.get(alike)) is None:

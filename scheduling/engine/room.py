@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from scheduling.engine.cluster import Need, NodeView
+from scheduling.engine.cluster import NodeView, ResourceRequest
 
-Nodes = int  # a set of nodes
-Places = tuple[tuple[int, int], ...]  # (node, GPUs on it)
-Groups = dict[tuple[str, ...], Nodes]
-EVERYWHERE: Nodes = -1
-BITS: Final = [[bit for bit in range(8) if byte >> bit & 1] for byte in range(256)]
-LEAF = attrgetter("pod", "leaf", "nic_type")
-MOST_AMPLE = 16
+NodeSet = int  # a set of nodes
+GpuPlacement = tuple[tuple[int, int], ...]  # (node, GPUs on it)
+NodeGroups = dict[tuple[str, ...], NodeSet]
+ALL_NODES: NodeSet = -1
+BITS_OF_BYTE: Final = [[bit for bit in range(8) if byte >> bit & 1] for byte in range(256)]
+LEAF_KEY = attrgetter("pod", "leaf", "nic_type")
+MAX_CACHED_SHAPES = 16
 
 
-class Room:
+class NodeResources:
     def __init__(self, nodes: Iterable[NodeView]) -> None:
         self.nodes = tuple(nodes)
         self.free = [len(node.free_gpus) for node in self.nodes]
@@ -30,49 +30,49 @@ class Room:
         self.memory_mb = [node.free_memory_mb for node in self.nodes]
         self.most = max((max(node.gpus, len(node.free_gpus)) for node in self.nodes), default=0)
         self.whole = sum(node.gpus for node in self.nodes), sum(self.cpus), sum(self.memory_mb)
-        self.by_free: list[Nodes] = [0] * (self.most + 1)
+        self.by_free: list[NodeSet] = [0] * (self.most + 1)
         self.levels = 0
-        self.usable: Nodes = (1 << len(self.nodes)) - 1
+        self.usable: NodeSet = (1 << len(self.nodes)) - 1
         self.free_gpus = 0
-        self._open_all()
-        leaves = self._leaves()
-        self.leaves = _by_name(leaves)
+        self._index_free_nodes()
+        leaves = self._nodes_by_leaf()
+        self.leaves = _sorted_groups(leaves)
         self.leaf_of = [0] * len(self.nodes)
         for leaf, together in enumerate(self.leaves):
-            for number in listed(together):
+            for number in node_list(together):
                 self.leaf_of[number] = leaf
-        pods, kinds = (_merged(leaves, keep) for keep in ((0, 2), (2,)))
-        self.nearness = self.leaves, _by_name(pods), _by_name(kinds)  # the nearest first
+        pods, kinds = (_merge_groups(leaves, keep) for keep in ((0, 2), (2,)))
+        self.nearness = self.leaves, _sorted_groups(pods), _sorted_groups(kinds)  # the nearest first
         self.widest = tuple(max(map(int.bit_count, groups), default=0) for groups in self.nearness)  # nodes in one
-        self.bound: dict[str, Nodes] = {}  # virtual cluster -> the nodes on which its jobs run
+        self.bound: dict[str, NodeSet] = {}  # virtual cluster -> the nodes on which its jobs run
         self._jobs_of: dict[str, list[int]] = {}  # how many of them, by node
         # CPUs and memory asked of a node -> the nodes that have them; for the first so many that somebody asked for
-        self._ample: dict[tuple[int, int], Nodes] = {}
+        self._ample: dict[tuple[int, int], NodeSet] = {}
         self.unsettled: Sequence[Any] = ()  # jobs of this turn, that nobody has been told of: they may still be moved
 
-    def _open_all(self) -> None:
+    def _index_free_nodes(self) -> None:
         with_free: list[list[int]] = [[] for _ in self.by_free]
         for number, free in enumerate(self.free):
             with_free[free].append(number)
         for free, numbers in enumerate(with_free):
             if numbers:
-                self.by_free[free] = gathered(numbers)
+                self.by_free[free] = node_set_of(numbers)
                 self.levels |= 1 << free
                 self.free_gpus += free * len(numbers)
 
-    def _leaves(self) -> Groups:
+    def _nodes_by_leaf(self) -> NodeGroups:
         groups: dict[tuple[str, ...], list[int]] = {}
         for number, node in enumerate(self.nodes):
-            name = LEAF(node)
+            name = LEAF_KEY(node)
             if (together := groups.get(name)) is None:
                 groups[name] = [number]
             else:
                 together.append(number)
-        return {name: gathered(numbers) for name, numbers in groups.items()}
+        return {name: node_set_of(numbers) for name, numbers in groups.items()}
 
-    def _twin(self) -> Room:
+    def _copy_topology(self) -> NodeResources:
         """The same nodes; what is free on them is to be said yet."""
-        other = Room(())
+        other = NodeResources(())
         other.nodes, other.most, other.whole = self.nodes, self.most, self.whole
         other.leaves, other.nearness, other.widest = self.leaves, self.nearness, self.widest
         other.leaf_of = self.leaf_of
@@ -80,9 +80,9 @@ class Room:
         other.bound, other._jobs_of, other._ample = self.bound, self._jobs_of, self._ample
         return other
 
-    def copy(self) -> Room:
+    def copy(self) -> NodeResources:
         """Another room to try things in."""
-        other = self._twin()
+        other = self._copy_topology()
         other.free, other.cpus, other.memory_mb = list(self.free), list(self.cpus), list(self.memory_mb)
         other.by_free = list(self.by_free)
         other._ample = dict(self._ample)
@@ -91,7 +91,7 @@ class Room:
         other._jobs_of = {pool: list(jobs) for pool, jobs in self._jobs_of.items()}
         return other
 
-    def at_least(self) -> list[Nodes]:
+    def nodes_with_at_least(self) -> list[NodeSet]:
         """For each number of GPUs, the usable nodes that have as many free or more."""
         found, sets = 0, []
         for nodes in reversed(self.by_free):
@@ -99,15 +99,15 @@ class Room:
             sets.append(found)
         return sets[::-1]
 
-    def outlined(self, at_least: Sequence[Nodes]) -> Room:
+    def with_free_sets(self, at_least: Sequence[NodeSet]) -> NodeResources:
         """The same nodes with other GPUs free, given as sets, for placements that look at nothing else."""
-        other = self._twin()
+        other = self._copy_topology()
         other.free, other.cpus, other.memory_mb, other._ample = [], [], [], {}
         other.unsettled = ()
-        other.draw(at_least)
+        other.set_free_sets(at_least)
         return other
 
-    def draw(self, at_least: Sequence[Nodes]) -> None:
+    def set_free_sets(self, at_least: Sequence[NodeSet]) -> None:
         """From now on these are free; for rooms of which nobody asks more than placements do."""
         self.by_free, self.levels, self.free_gpus = [], 0, 0
         self.usable = at_least[0]
@@ -118,12 +118,12 @@ class Room:
                 self.levels |= 1 << free
                 self.free_gpus += free * exactly.bit_count()
 
-    def held_before(self, places: Places, need: Need) -> None:
+    def add_existing_job(self, places: GpuPlacement, need: ResourceRequest) -> None:
         """Somebody held this already when the room was made of what was free."""
         gpus, cpus, memory_mb = self.whole
         self.whole = gpus, cpus + len(places) * need.cpus, memory_mb + len(places) * need.memory_mb
         if need.pool:
-            self.bind(places, need.pool, 1)
+            self.count_cluster_jobs(places, need.pool, 1)
 
     # Nodes that come and go
 
@@ -148,15 +148,15 @@ class Room:
 
     # Taking and giving back
 
-    def take(self, places: Places, need: Need) -> None:
+    def take(self, places: GpuPlacement, need: ResourceRequest) -> None:
         self.move(places, need, -1)
 
-    def give(self, places: Places, need: Need) -> None:
+    def give(self, places: GpuPlacement, need: ResourceRequest) -> None:
         self.move(places, need, 1)
 
-    def move(self, places: Places, need: Need, sign: int) -> None:
+    def move(self, places: GpuPlacement, need: ResourceRequest, sign: int) -> None:
         """Take (-1) or give back (1)."""
-        if not need.bare:
+        if not need.needs_only_gpus:
             for number, _ in places:
                 self.cpus[number] = cpus = self.cpus[number] + sign * need.cpus
                 self.memory_mb[number] = memory_mb = self.memory_mb[number] + sign * need.memory_mb
@@ -164,7 +164,7 @@ class Room:
                     if nodes >> number & 1 != (cpus >= asked[0] and memory_mb >= asked[1]):
                         self._ample[asked] = nodes ^ 1 << number
         if need.pool:
-            self.bind(places, need.pool, -sign)
+            self.count_cluster_jobs(places, need.pool, -sign)
         by_free, free_of, usable = self.by_free, self.free, self.usable
         for number, gpus in places:
             bit = 1 << number
@@ -179,7 +179,7 @@ class Room:
                 self.levels |= 1 << after
                 self.free_gpus += gpus
 
-    def bind(self, places: Places, pool: str, more: int) -> None:
+    def count_cluster_jobs(self, places: GpuPlacement, pool: str, more: int) -> None:
         """More (1) or fewer (-1) jobs of a virtual cluster run there."""
         jobs = self._jobs_of.setdefault(pool, [0] * len(self.nodes))
         nodes = self.bound.get(pool, 0)
@@ -190,10 +190,10 @@ class Room:
 
     # Questions
 
-    def able(self, need: Need) -> Nodes:
+    def able(self, need: ResourceRequest) -> NodeSet:
         """The nodes whose make is the one that is asked for, whatever is free on them."""
         if not need.gpu_model and not need.nic_type and not need.node:
-            return EVERYWHERE
+            return ALL_NODES
         return sum(
             1 << number
             for number, node in enumerate(self.nodes)
@@ -202,61 +202,61 @@ class Room:
             and need.node in ("", node.name)
         )
 
-    def spacious(self, need: Need, nodes: Nodes) -> Nodes:
+    def with_cpu_memory(self, need: ResourceRequest, nodes: NodeSet) -> NodeSet:
         """Those of the nodes whose free CPUs and memory suffice."""
-        if need.bare:
+        if need.needs_only_gpus:
             return nodes
         asked = need.cpus, need.memory_mb
         if (ample := self._ample.get(asked)) is not None:
             return nodes & ample
-        if len(self._ample) < MOST_AMPLE:
-            self._ample[asked] = ample = self._with_beside(need, (1 << len(self.nodes)) - 1)
+        if len(self._ample) < MAX_CACHED_SHAPES:
+            self._ample[asked] = ample = self._scan_cpu_memory(need, (1 << len(self.nodes)) - 1)
             return nodes & ample
-        return self._with_beside(need, nodes)
+        return self._scan_cpu_memory(need, nodes)
 
-    def _with_beside(self, need: Need, nodes: Nodes) -> Nodes:
+    def _scan_cpu_memory(self, need: ResourceRequest, nodes: NodeSet) -> NodeSet:
         cpus, memory_mb = need.cpus, need.memory_mb
         there = zip(reversed(self.cpus), reversed(self.memory_mb), strict=True)
         enough = ["1" if free >= cpus and free_mb >= memory_mb else "0" for free, free_mb in there]
         return nodes & int("".join(enough) or "0", 2)
 
-    def lowest(self, need: Need, nodes: Nodes) -> int | None:
+    def first_fitting_node(self, need: ResourceRequest, nodes: NodeSet) -> int | None:
         """The first of the nodes whose free CPUs and memory suffice."""
-        nodes = self.spacious(need, nodes)
+        nodes = self.with_cpu_memory(need, nodes)
         return (nodes & -nodes).bit_length() - 1 if nodes else None
 
-    def fitting(self, need: Need, among: Nodes = EVERYWHERE) -> Nodes:
+    def fitting_nodes(self, need: ResourceRequest, among: NodeSet = ALL_NODES) -> NodeSet:
         """The nodes on which one share of it fits now."""
         found = 0
         for more in members(self.levels >> need.gpus):
             found |= self.by_free[need.gpus + more]
-        return self.spacious(need, found & among)
+        return self.with_cpu_memory(need, found & among)
 
-    def free_gpus_among(self, among: Nodes) -> int:
+    def free_gpus_among(self, among: NodeSet) -> int:
         return sum(free * (nodes & among).bit_count() for free, nodes in enumerate(self.by_free))
 
 
-def _by_name(groups: Groups) -> tuple[Nodes, ...]:
+def _sorted_groups(groups: NodeGroups) -> tuple[NodeSet, ...]:
     return tuple(groups[name] for name in sorted(groups))
 
 
-def _merged(leaves: Groups, keep: tuple[int, ...]) -> Groups:
+def _merge_groups(leaves: NodeGroups, keep: tuple[int, ...]) -> NodeGroups:
     """With so much of their names."""
-    groups: Groups = {}
+    groups: NodeGroups = {}
     for leaf, nodes in leaves.items():
         name = tuple(leaf[part] for part in keep)
         groups[name] = groups.get(name, 0) | nodes
     return groups
 
 
-def members(nodes: Nodes) -> Iterator[int]:
+def members(nodes: NodeSet) -> Iterator[int]:
     while nodes:
         low = nodes & -nodes
         yield low.bit_length() - 1
         nodes ^= low
 
 
-def gathered(numbers: list[int]) -> Nodes:
+def node_set_of(numbers: list[int]) -> NodeSet:
     """The set of them, in order as they come: at once, for many small steps with large sets take longer."""
     bits = bytearray(numbers[-1] // 8 + 1)
     for number in numbers:
@@ -264,17 +264,19 @@ def gathered(numbers: list[int]) -> Nodes:
     return int.from_bytes(bits, "little")
 
 
-def listed(nodes: Nodes) -> list[int]:
+def node_list(nodes: NodeSet) -> list[int]:
     """The same at once, which is quicker where there are many."""
     found: list[int] = []
     for at, byte in enumerate(nodes.to_bytes((nodes.bit_length() + 7) // 8, "little")):
         if byte:
-            for bit in BITS[byte]:
+            for bit in BITS_OF_BYTE[byte]:
                 found.append(8 * at + bit)
     return found
 
 
-def numbered(room: Room, places: Places, free: Mapping[int, list[int]]) -> dict[int, tuple[int, ...]]:
+def assign_gpu_indices(
+    room: NodeResources, places: GpuPlacement, free: Mapping[int, list[int]]
+) -> dict[int, tuple[int, ...]]:
     """Node id -> GPU indices, the lowest free ones; `free` (by node number) is used up."""
     chosen = {}
     for number, gpus in places:

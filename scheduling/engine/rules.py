@@ -10,13 +10,13 @@ from typing import ClassVar
 
 from mypy_extensions import mypyc_attr
 
-from jobs.lifecycle import Kind
-from scheduling.engine.engine import Ask, Engine, Job
-from scheduling.engine.settings import only
+from jobs.core.lifecycle import JobKind
+from scheduling.engine.engine import Engine, EngineJob, RequestGroup
+from scheduling.engine.settings import reject_unknown
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Rules:
+class PolicyRules:
     """An order, the way the line is walked, and what is learned on the way. One object serves one engine.
 
     one_line   everybody stands in one line, because the first that does not fit holds back all behind it.
@@ -34,18 +34,18 @@ class Rules:
     depth: ClassVar[int] = 1_000
 
     @classmethod
-    def of(cls, settings: Mapping[str, object]) -> Rules:
+    def of(cls, settings: Mapping[str, object]) -> PolicyRules:
         """As an operator set it; most policies leave nothing to choose."""
-        only(settings)
+        reject_unknown(settings)
         return cls()
 
     @property
-    def by_account(self) -> bool:
+    def queues_by_account(self) -> bool:
         """Whether accounts stand in lines of their own, because what they hold or have had decides."""
         return False
 
     @property
-    def reserves(self) -> frozenset[Kind]:
+    def reserves(self) -> frozenset[JobKind]:
         """Quotas for these kinds are kept free for their owners."""
         return frozenset()
 
@@ -53,40 +53,40 @@ class Rules:
         """How the line is walked: mostly just one of the functions in `turns`."""
         raise NotImplementedError
 
-    def key(self, job: Job, now: float) -> float:
+    def key(self, job: EngineJob, now: float) -> float:
         """Its place among those who wait: the smallest first, equal ones by submission."""
         return 0.0
 
-    def band(self, job: Job) -> int:
+    def band(self, job: EngineJob) -> int:
         """Lower goes first whatever the key (rules that claim only)."""
         return job.asked_band
 
-    def cost(self, job: Job, now: float) -> float:
+    def cost(self, job: EngineJob, now: float) -> float:
         """The key without what only breaks ties, for a policy that takes its order from here: 0 or more."""
         return self.key(job, now)
 
-    def rank(self, job: Job, now: float) -> float:
+    def rank(self, job: EngineJob, now: float) -> float:
         """Its place among those who run if it started now. Must not change while it runs, except at `next_change`."""
         return self.key(job, now)
 
-    def next_change(self, job: Job, now: float) -> float | None:
+    def next_rank_change(self, job: EngineJob, now: float) -> float | None:
         """When its rank changes by itself if it goes on running."""
         return None
 
-    def changed(self, job: Job, now: float) -> None:
+    def changed(self, job: EngineJob, now: float) -> None:
         """That moment has come."""
 
-    def share(self, ask: Ask, engine: Engine, now: float) -> float:
+    def share(self, ask: RequestGroup, engine: Engine, now: float) -> float:
         """What the account of these jobs has had or holds; the smallest goes first. It may only grow during a turn."""
         return 0.0
 
-    def began(self, job: Job, now: float) -> None:
+    def began(self, job: EngineJob, now: float) -> None:
         """A job of an account holds GPUs from now on (rules by account only)."""
 
-    def left(self, job: Job, now: float) -> None:
+    def left(self, job: EngineJob, now: float) -> None:
         """It gave them back."""
 
-    def ended(self, job: Job, now: float) -> None:
+    def ended(self, job: EngineJob, now: float) -> None:
         """What can be learned from a job that has ended by itself; `since` is when its last run began."""
 
     def mean_error_s(self) -> float | None:

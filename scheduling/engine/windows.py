@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-UNKNOWN_S = math.inf
-FINEST_S = 900.0
+UNKNOWN_RUN_S = math.inf
+MIN_ROUNDING_S = 900.0
 DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class NodeWindow:
     """Ids of nodes, whether they take work now or not."""
 
     name: str
@@ -32,10 +32,10 @@ class Window:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bar:
+class MaintenanceBar:
     """`shut` are those of the nodes that take no work already and will again when it is over."""
 
-    window: Window
+    window: NodeWindow
     start: float
     end: float
     lead_s: float
@@ -43,11 +43,11 @@ class Bar:
     shut: int
 
     @staticmethod
-    def of(window: Window, numbers: Mapping[int, int], shut: Collection[int], now: datetime) -> Bar:
+    def of(window: NodeWindow, numbers: Mapping[int, int], shut: Collection[int], now: datetime) -> MaintenanceBar:
         """`numbers`: id of a node -> its number in the room; `shut` are ids."""
         held = [node for node in window.nodes if node in numbers]
         goes_on = window.start <= now
-        return Bar(
+        return MaintenanceBar(
             window=window,
             start=window.start.timestamp(),
             end=window.end.timestamp(),
@@ -56,19 +56,19 @@ class Bar:
             shut=sum(1 << numbers[node] for node in held if goes_on and node in shut),
         )
 
-    def _takes(self, runs_s: float) -> float:
-        return self.lead_s if runs_s == UNKNOWN_S else runs_s
+    def _assumed_run_s(self, runs_s: float) -> float:
+        return self.lead_s if runs_s == UNKNOWN_RUN_S else runs_s
 
     def stops(self, runs_s: float, at: float) -> bool:
         """Whether one who starts then and holds his nodes so long would be there during the maintenance."""
-        return at < self.end and (at >= self.start or at + self._takes(runs_s) > self.start)
+        return at < self.end and (at >= self.start or at + self._assumed_run_s(runs_s) > self.start)
 
-    def moves(self, runs_s: float, after: float) -> Iterator[float]:
+    def change_times(self, runs_s: float, after: float) -> Iterator[float]:
         """When that answer will be another one."""
-        yield from (at for at in (self.start - self._takes(runs_s), self.start, self.end) if at > after)
+        yield from (at for at in (self.start - self._assumed_run_s(runs_s), self.start, self.end) if at > after)
 
 
-def barred(bars: Iterable[Bar], runs_s: float, at: float) -> int:
+def blocked_nodes(bars: Iterable[MaintenanceBar], runs_s: float, at: float) -> int:
     """The nodes on which he may not start."""
     nodes = 0
     for bar in bars:
@@ -77,15 +77,15 @@ def barred(bars: Iterable[Bar], runs_s: float, at: float) -> int:
     return nodes
 
 
-def rounded(bars: Collection[Bar], runs_s: float, now: float) -> float:
+def round_up_run_time(bars: Collection[MaintenanceBar], runs_s: float, now: float) -> float:
     """A little longer, but what it may start on now stays the same."""
-    if runs_s == UNKNOWN_S:
+    if runs_s == UNKNOWN_RUN_S:
         return runs_s
-    step = FINEST_S if runs_s < DAY_S else 2.0 ** (math.floor(math.log2(runs_s)) - 4)
+    step = MIN_ROUNDING_S if runs_s < DAY_S else 2.0 ** (math.floor(math.log2(runs_s)) - 4)
     until = [bar.start - now for bar in bars if bar.start - now >= runs_s]
     return min(math.ceil(runs_s / step) * step, *until) if until else math.ceil(runs_s / step) * step
 
 
-def seconds(limit: timedelta | None, usual: timedelta | None) -> float:
+def run_time_seconds(limit: timedelta | None, usual: timedelta | None) -> float:
     known = limit or usual
-    return known.total_seconds() if known else UNKNOWN_S
+    return known.total_seconds() if known else UNKNOWN_RUN_S

@@ -14,16 +14,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scheduling.evaluation.line import Line, Slice, Task
-from scheduling.evaluation.work import Cost, Site
+from scheduling.evaluation.dispatch import DatasetSlice, DatasetTask, WorkQueue
+from scheduling.evaluation.work import EvaluationSite, SliceCost
 
-WORTH = 8.0  # times what starting and loading take, a trial should at least last
-MOST_PARTS = 48  # of a trial: they go through the environment of a process
-SCORE_S = 60.0  # metrics are gathered into one CPU job up to this
+MIN_TRIAL_FACTOR = 8.0  # times what starting and loading take, a trial should at least last
+MAX_TRIAL_PARTS = 48  # of a trial: they go through the environment of a process
+SCORING_BATCH_S = 60.0  # metrics are gathered into one CPU job up to this
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class UnassignedSamples:
     """What is not in a shard yet of one dataset of one checkpoint."""
 
     evaluation: int
@@ -31,14 +31,14 @@ class Wanted:
     dataset: str
     start: int
     samples: int
-    cost: Cost  # of these samples
+    cost: SliceCost  # of these samples
     parts: int  # in how many it may still be cut
-    measured: bool = True  # by any trial so far
+    is_measured: bool = True  # by any trial so far
     begun: bool = False  # some of it is in a shard
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loose:
+class RetryShard:
     """A shard that came to nothing and is to be tried again, whole."""
 
     shard: int
@@ -47,28 +47,28 @@ class Loose:
     dataset: str
     start: int
     samples: int
-    cost: Cost
+    cost: SliceCost
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeRoom:
+class NodeSlots:
     name: str
     slots: int  # trials that would fit now
     ours: int = 0  # trials of this campaign that are there or on their way
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inferred:
+class InferredShard:
     shard: int
     checkpoint: str
     score_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Board:
-    wanted: Sequence[Wanted] = ()
-    loose: Sequence[Loose] = ()
-    nodes: Sequence[NodeRoom] = ()
+class CampaignSnapshot:
+    wanted: Sequence[UnassignedSamples] = ()
+    loose: Sequence[RetryShard] = ()
+    nodes: Sequence[NodeSlots] = ()
     staged: Mapping[str, frozenset[str]] = field(default_factory=dict)  # node -> checkpoints that are there
     coming: Mapping[str, frozenset[str]] = field(default_factory=dict)  # node -> checkpoints on their way
     at_work: Mapping[str, str] = field(default_factory=dict)  # node -> the checkpoint of its newest trial
@@ -76,13 +76,13 @@ class Board:
     slots_per_node: int = 8
     stages: bool = True  # whether copies are kept on nodes at all
     ready_s: float = 30.0  # until a trial infers
-    inferred: Sequence[Inferred] = ()
+    inferred: Sequence[InferredShard] = ()
     scoring: int = 0
     most_scoring: int = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class TrialSlice:
     """Samples for a trial; `shard` where they had one before."""
 
     evaluation: int
@@ -96,7 +96,7 @@ class Cut:
 class NewTrial:
     node: str
     checkpoint: str
-    cuts: tuple[Cut, ...]
+    cuts: tuple[TrialSlice, ...]
 
     @property
     def expected_s(self) -> float:
@@ -111,7 +111,7 @@ class NewScoring:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moves:
+class CampaignActions:
     stage: tuple[tuple[str, str], ...] = ()  # node, checkpoint
     trials: tuple[NewTrial, ...] = ()
     scorings: tuple[NewScoring, ...] = ()
@@ -121,23 +121,23 @@ class Moves:
         return not (self.stage or self.trials or self.scorings)
 
 
-def decide(board: Board) -> Moves:
-    stage, trials = _gpus(board) if board.wanted or board.loose else ((), ())
-    return Moves(stage=tuple(stage), trials=tuple(trials), scorings=tuple(_scorings(board)))
+def decide(board: CampaignSnapshot) -> CampaignActions:
+    stage, trials = _stagings_and_trials(board) if board.wanted or board.loose else ((), ())
+    return CampaignActions(stage=tuple(stage), trials=tuple(trials), scorings=tuple(_new_scorings(board)))
 
 
-def _gpus(board: Board) -> tuple[list[tuple[str, str]], list[NewTrial]]:
-    rooms = dict(enumerate(_chosen(board)))
+def _stagings_and_trials(board: CampaignSnapshot) -> tuple[list[tuple[str, str]], list[NewTrial]]:
+    rooms = dict(enumerate(_eligible_nodes(board)))
     if not rooms:
         return [], []
-    work: list[Loose | Wanted] = [*board.loose, *board.wanted]
+    work: list[RetryShard | UnassignedSamples] = [*board.loose, *board.wanted]
     names = sorted({one.checkpoint for one in work})
-    line = _line(board, work, names, rooms)
-    share_s = line.left_s / _slots(board)
-    probes = math.ceil(_unprobed(board) / _slots(board))
+    line = _work_queue(board, work, names, rooms)
+    share_s = line.remaining_s / _total_slots(board)
+    probes = math.ceil(_unprobed_datasets(board) / _total_slots(board))
     stage: list[tuple[str, str]] = []
     trials: list[NewTrial] = []
-    for number in _round(rooms):
+    for number in _slot_order(rooms):
         checkpoint = line.checkpoint_for(number)
         if checkpoint is None:
             continue
@@ -145,35 +145,42 @@ def _gpus(board: Board) -> tuple[list[tuple[str, str]], list[NewTrial]]:
         if board.stages and name not in board.staged.get(node, ()):
             if name not in board.coming.get(node, ()) and (node, name) not in stage:
                 stage.append((node, name))
-        elif cuts := tuple(_packed(line, work, checkpoint, board, share_s, probes)):
+        elif cuts := tuple(_trial_slices(line, work, checkpoint, board, share_s, probes)):
             trials.append(NewTrial(node=node, checkpoint=name, cuts=cuts))
     return stage, trials
 
 
-def _line(board: Board, work: Sequence[Loose | Wanted], names: Sequence[str], rooms: Mapping[int, NodeRoom]) -> Line:
+def _work_queue(
+    board: CampaignSnapshot,
+    work: Sequence[RetryShard | UnassignedSamples],
+    names: Sequence[str],
+    rooms: Mapping[int, NodeSlots],
+) -> WorkQueue:
     """What nobody has taken, with the nodes going on with the checkpoints that they have."""
     numbers = {name: number for number, name in enumerate(names)}
-    site = Site(nodes=max(1, board.most_nodes), gpus_per_node=max(1, board.slots_per_node))
+    site = EvaluationSite(nodes=max(1, board.most_nodes), gpus_per_node=max(1, board.slots_per_node))
     datasets = {name: number for number, name in enumerate(sorted({one.dataset for one in work}))}
-    line = Line([_task(one, numbers[one.checkpoint], datasets[one.dataset]) for one in work], site)
+    line = WorkQueue([_dispatch_task(one, numbers[one.checkpoint], datasets[one.dataset]) for one in work], site)
     for node, room in rooms.items():
-        for checkpoint in _prefers(board, room.name):
+        for checkpoint in _preferred_checkpoints(board, room.name):
             if checkpoint in numbers and line.hold(node, numbers[checkpoint]):
                 break
     return line
 
 
-def _chosen(board: Board) -> list[NodeRoom]:
+def _eligible_nodes(board: CampaignSnapshot) -> list[NodeSlots]:
     """The nodes that may be used now: those that we are on already, then those that hold a copy, then the emptiest."""
-    ranked = sorted(board.nodes, key=lambda room: (-room.ours, -len(_here(board, room.name)), -room.slots, room.name))
+    ranked = sorted(
+        board.nodes, key=lambda room: (-room.ours, -len(_present_or_arriving(board, room.name)), -room.slots, room.name)
+    )
     return [room for room in ranked[: board.most_nodes] if room.slots]
 
 
-def _here(board: Board, node: str) -> frozenset[str]:
+def _present_or_arriving(board: CampaignSnapshot, node: str) -> frozenset[str]:
     return board.staged.get(node, frozenset()) | board.coming.get(node, frozenset())
 
 
-def _prefers(board: Board, node: str) -> Iterator[str]:
+def _preferred_checkpoints(board: CampaignSnapshot, node: str) -> Iterator[str]:
     """What it is at, then what it has, then what it is getting."""
     if node in board.at_work:
         yield board.at_work[node]
@@ -181,66 +188,75 @@ def _prefers(board: Board, node: str) -> Iterator[str]:
     yield from sorted(board.coming.get(node, ()))
 
 
-def _task(one: Loose | Wanted, checkpoint: int, dataset: int) -> Task:
-    wanted = one if isinstance(one, Wanted) else None
-    return Task(
+def _dispatch_task(one: RetryShard | UnassignedSamples, checkpoint: int, dataset: int) -> DatasetTask:
+    wanted = one if isinstance(one, UnassignedSamples) else None
+    return DatasetTask(
         checkpoint=checkpoint,
         dataset=dataset,
         samples=one.samples,
         prior=one.cost,
         parts=wanted.parts if wanted else 1,
         offset=one.start,
-        measured=wanted.measured if wanted else True,
+        is_measured=wanted.is_measured if wanted else True,
         begun=wanted.begun if wanted else True,
     )
 
 
-def _round(rooms: Mapping[int, NodeRoom]) -> Iterator[int]:
+def _slot_order(rooms: Mapping[int, NodeSlots]) -> Iterator[int]:
     """One slot of each node, then the second of each: work spreads over nodes before it fills one."""
     for turn in range(max(room.slots for room in rooms.values())):
         yield from (number for number, room in rooms.items() if turn < room.slots)
 
 
-def _slots(board: Board) -> int:
+def _total_slots(board: CampaignSnapshot) -> int:
     return max(1, board.most_nodes * board.slots_per_node)
 
 
-def _unprobed(board: Board) -> int:
-    return len({one.dataset for one in board.wanted if not one.measured} - {o.dataset for o in board.wanted if o.begun})
+def _unprobed_datasets(board: CampaignSnapshot) -> int:
+    return len(
+        {one.dataset for one in board.wanted if not one.is_measured} - {o.dataset for o in board.wanted if o.begun}
+    )
 
 
-def _packed(
-    line: Line, work: Sequence[Loose | Wanted], checkpoint: int, board: Board, share_s: float, probes: int
-) -> Iterator[Cut]:
+def _trial_slices(
+    line: WorkQueue,
+    work: Sequence[RetryShard | UnassignedSamples],
+    checkpoint: int,
+    board: CampaignSnapshot,
+    share_s: float,
+    probes: int,
+) -> Iterator[TrialSlice]:
     """`share_s` and `probes` are what each GPU would get, if all that is left were dealt out evenly now."""
-    if line.wants_probe(checkpoint):
-        for _ in range(min(probes, MOST_PARTS)):
-            if line.wants_probe(checkpoint) and (taken := line.take(checkpoint)):
-                yield _cut(taken, work[taken.task])
+    if line.next_needs_probe(checkpoint):
+        for _ in range(min(probes, MAX_TRIAL_PARTS)):
+            if line.next_needs_probe(checkpoint) and (taken := line.take(checkpoint)):
+                yield _trial_slice(taken, work[taken.task])
         return
-    target_s = max(line.left_s / (2 * _slots(board)), min(share_s, WORTH * board.ready_s))
+    target_s = max(line.remaining_s / (2 * _total_slots(board)), min(share_s, MIN_TRIAL_FACTOR * board.ready_s))
     filled_s = 0.0
-    for _ in range(MOST_PARTS):
+    for _ in range(MAX_TRIAL_PARTS):
         taken = line.take(checkpoint)
         if taken is None:
             return
-        cut = _cut(taken, work[taken.task])
+        cut = _trial_slice(taken, work[taken.task])
         yield cut
         filled_s += cut.expected_s
         if filled_s >= target_s:
             return
 
 
-def _cut(taken: Slice, one: Loose | Wanted) -> Cut:
-    expected_s = one.cost.on_gpu * taken.samples / one.samples
-    shard = one.shard if isinstance(one, Loose) else None
-    return Cut(evaluation=one.evaluation, start=taken.start, samples=taken.samples, expected_s=expected_s, shard=shard)
+def _trial_slice(taken: DatasetSlice, one: RetryShard | UnassignedSamples) -> TrialSlice:
+    expected_s = one.cost.gpu_s * taken.samples / one.samples
+    shard = one.shard if isinstance(one, RetryShard) else None
+    return TrialSlice(
+        evaluation=one.evaluation, start=taken.start, samples=taken.samples, expected_s=expected_s, shard=shard
+    )
 
 
-def _scorings(board: Board) -> Iterator[NewScoring]:
+def _new_scorings(board: CampaignSnapshot) -> Iterator[NewScoring]:
     """Long metrics first and alone, short ones together; never more jobs at once than the suite allows."""
     room = board.most_scoring - board.scoring
-    for batch in _batches(sorted(board.inferred, key=lambda one: (-one.score_s, one.shard))):
+    for batch in _scoring_batches(sorted(board.inferred, key=lambda one: (-one.score_s, one.shard))):
         if room <= 0:
             return
         room -= 1
@@ -248,12 +264,12 @@ def _scorings(board: Board) -> Iterator[NewScoring]:
         yield NewScoring(checkpoint=batch[0].checkpoint, shards=shards, expected_s=sum(one.score_s for one in batch))
 
 
-def _batches(inferred: Iterable[Inferred]) -> Iterator[list[Inferred]]:
-    open_: dict[str, list[Inferred]] = defaultdict(list)
+def _scoring_batches(inferred: Iterable[InferredShard]) -> Iterator[list[InferredShard]]:
+    open_: dict[str, list[InferredShard]] = defaultdict(list)
     filled_s: dict[str, float] = defaultdict(float)
     for one in inferred:
         batch = open_[one.checkpoint]
-        if batch and (filled_s[one.checkpoint] + one.score_s > SCORE_S or len(batch) >= MOST_PARTS):
+        if batch and (filled_s[one.checkpoint] + one.score_s > SCORING_BATCH_S or len(batch) >= MAX_TRIAL_PARTS):
             yield batch
             batch = open_[one.checkpoint] = []
             filled_s[one.checkpoint] = 0.0

@@ -7,59 +7,59 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from scheduling.evaluation import priors
-from scheduling.evaluation.bound import lower_bound_s
-from scheduling.evaluation.line import Task
-from scheduling.evaluation.plan import foresee
-from scheduling.evaluation.play import Outcome
-from scheduling.evaluation.work import Cost, Phases, Site
+from scheduling.evaluation.dispatch import DatasetTask
+from scheduling.evaluation.lower_bound import lower_bound_s
+from scheduling.evaluation.plan import simulate_campaign
+from scheduling.evaluation.simulate import SimulationOutcome
+from scheduling.evaluation.work import EvaluationSite, PhaseCosts, SliceCost
 
-MOST_BARS = 1500
-USUAL_NODES = 4  # where nobody says how many
-CROWD = 3000  # evaluations, from which on a chart shows nothing
+MAX_CHART_BARS = 1500
+DEFAULT_NODES = 4  # where nobody says how many
+MAX_CHARTED_EVALUATIONS = 3000  # evaluations, from which on a chart shows nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ahead:
+class CampaignWorkload:
     """What is to be evaluated: (checkpoint, dataset, samples, parts) each, and what a dataset costs."""
 
     work: Sequence[tuple[str, str, int, int]]
-    costs: Mapping[str, Cost]
+    costs: Mapping[str, SliceCost]
     weights_gb: float
     most_nodes: int
     slots_per_node: int
     metric_jobs: int
 
     @property
-    def phases(self) -> Phases:
-        return Phases(start=priors.phases().start, weights_gb=self.weights_gb)
+    def phases(self) -> PhaseCosts:
+        return PhaseCosts(start=priors.phases().start, weights_gb=self.weights_gb)
 
-    def site(self, nodes: int) -> Site:
+    def site(self, nodes: int) -> EvaluationSite:
         scorers = max(1, self.metric_jobs // nodes)
-        return Site(nodes=nodes, gpus_per_node=self.slots_per_node, scorers_per_node=scorers)
+        return EvaluationSite(nodes=nodes, gpus_per_node=self.slots_per_node, scorers_per_node=scorers)
 
 
-def plan(ahead: Ahead, nodes: int | None, within_s: float | None) -> dict[str, Any]:
+def plan(ahead: CampaignWorkload, nodes: int | None, within_s: float | None) -> dict[str, Any]:
     """With so many nodes; or the fewest that meet the deadline; or a few."""
     most = max(1, ahead.most_nodes)
     if nodes is not None or within_s is None:
-        chosen = min(nodes or USUAL_NODES, most)
-        return _told(ahead, chosen, _outcome(ahead, chosen))
+        chosen = min(nodes or DEFAULT_NODES, most)
+        return _plan_document(ahead, chosen, _simulate_campaign(ahead, chosen))
     low, high = 1, most
     while low < high:
         middle = (low + high) // 2
-        if _outcome(ahead, middle).makespan_s <= within_s:
+        if _simulate_campaign(ahead, middle).makespan_s <= within_s:
             high = middle
         else:
             low = middle + 1
-    return _told(ahead, low, _outcome(ahead, low), within_s)
+    return _plan_document(ahead, low, _simulate_campaign(ahead, low), within_s)
 
 
-def _outcome(ahead: Ahead, nodes: int) -> Outcome:
+def _simulate_campaign(ahead: CampaignWorkload, nodes: int) -> SimulationOutcome:
     checkpoints = {name: number for number, name in enumerate(dict.fromkeys(one[0] for one in ahead.work))}
     names = list(dict.fromkeys(one[1] for one in ahead.work))
     numbers = {name: number for number, name in enumerate(names)}
     tasks = [
-        Task(
+        DatasetTask(
             checkpoint=checkpoints[checkpoint],
             dataset=numbers[dataset],
             samples=samples,
@@ -68,10 +68,12 @@ def _outcome(ahead: Ahead, nodes: int) -> Outcome:
         )
         for checkpoint, dataset, samples, parts in ahead.work
     ]
-    return foresee(tasks, names, ahead.site(nodes), ahead.phases, chart=len(tasks) <= CROWD)
+    return simulate_campaign(tasks, names, ahead.site(nodes), ahead.phases, chart=len(tasks) <= MAX_CHARTED_EVALUATIONS)
 
 
-def _told(ahead: Ahead, nodes: int, outcome: Outcome, within_s: float | None = None) -> dict[str, Any]:
+def _plan_document(
+    ahead: CampaignWorkload, nodes: int, outcome: SimulationOutcome, within_s: float | None = None
+) -> dict[str, Any]:
     costs = [(min(samples, parts), ahead.costs[dataset]) for _, dataset, samples, parts in ahead.work]
     checkpoints = len({one[0] for one in ahead.work})
     bound_s = lower_bound_s(ahead.site(nodes), ahead.phases, costs, checkpoints=checkpoints)
@@ -83,5 +85,5 @@ def _told(ahead: Ahead, nodes: int, outcome: Outcome, within_s: float | None = N
         "gpu_hours": round(outcome.gpu_held_s / 3600, 3),
         "trials": outcome.trials,
         "meets_deadline": None if within_s is None else outcome.makespan_s <= within_s,
-        "bars": [asdict(bar) for bar in outcome.bars[:MOST_BARS]],
+        "bars": [asdict(bar) for bar in outcome.bars[:MAX_CHART_BARS]],
     }

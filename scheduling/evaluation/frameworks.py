@@ -66,14 +66,14 @@ END
 
 
 @dataclass(frozen=True, kw_only=True)
-class Template:
+class FrameworkTemplate:
     infer: str = ""
     metric: str = ""
     splits: bool = True  # whether it can be told to answer some samples only
 
 
 TEMPLATES = {
-    "plain": Template(),
-    "lm-eval": Template(infer=LM_EVAL, metric=LM_EVAL_RESULT),
-    "opencompass": Template(infer=OPENCOMPASS, metric=OPENCOMPASS_RESULT, splits=False),
+    "plain": FrameworkTemplate(),
+    "lm-eval": FrameworkTemplate(infer=LM_EVAL, metric=LM_EVAL_RESULT),
+    "opencompass": FrameworkTemplate(infer=OPENCOMPASS, metric=OPENCOMPASS_RESULT, splits=False),
 }

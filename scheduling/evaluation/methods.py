@@ -18,88 +18,94 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from scheduling.evaluation.line import Slice, Task
-from scheduling.evaluation.plan import Pulled
-from scheduling.evaluation.play import Outcome, Piece, Play, Source, Trial
-from scheduling.evaluation.work import Cost, Dataset, Phases, Site, Style
+from scheduling.evaluation.dispatch import DatasetSlice, DatasetTask
+from scheduling.evaluation.plan import WorkQueueSource
+from scheduling.evaluation.simulate import (
+    EvaluationSimulator,
+    SimulatedTrial,
+    SimulationOutcome,
+    TrialPiece,
+    TrialSource,
+)
+from scheduling.evaluation.work import AnswerStyle, BenchmarkDataset, EvaluationSite, PhaseCosts, SliceCost
 
-Part = tuple[int, int]  # a dataset, and how many of its samples
+DatasetPart = tuple[int, int]  # a dataset, and how many of its samples
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    site: Site
-    phases: Phases
-    datasets: Sequence[Dataset]
-    priors: Sequence[Cost]  # what the planner believes of each dataset
+class StudySetting:
+    site: EvaluationSite
+    phases: PhaseCosts
+    datasets: Sequence[BenchmarkDataset]
+    priors: Sequence[SliceCost]  # what the planner believes of each dataset
 
-    def cost(self, dataset: int, samples: int) -> Cost:
+    def cost(self, dataset: int, samples: int) -> SliceCost:
         return self.phases.cost(self.datasets[dataset], samples)
 
-    def piece(self, part: Part) -> Piece:
+    def piece(self, part: DatasetPart) -> TrialPiece:
         dataset, samples = part
-        return Piece(name=self.datasets[dataset].name, cost=self.cost(dataset, samples))
+        return TrialPiece(name=self.datasets[dataset].name, cost=self.cost(dataset, samples))
 
 
-class Batches:
+class FixedBatches:
     """Trials whose pieces are known beforehand; each goes to the first GPU that is free."""
 
-    def __init__(self, setting: Setting, batches: Sequence[Sequence[Part]]) -> None:
+    def __init__(self, setting: StudySetting, batches: Sequence[Sequence[DatasetPart]]) -> None:
         self._setting = setting
         self._queue = deque(batches)
 
-    def trial(self, node: int) -> Trial | None:
+    def trial(self, node: int) -> SimulatedTrial | None:
         if not self._queue:
             return None
         pieces = iter([self._setting.piece(part) for part in self._queue.popleft()])
-        return Trial(checkpoint=0, more=lambda: next(pieces, None))
+        return SimulatedTrial(checkpoint=0, more=lambda: next(pieces, None))
 
-    def learn(self, piece: Piece) -> None:
+    def record_piece(self, piece: TrialPiece) -> None:
         pass
 
 
-def pulled(setting: Setting) -> Pulled:
+def work_queue_source(setting: StudySetting) -> WorkQueueSource:
     tasks = [
-        Task(checkpoint=0, dataset=number, samples=dataset.samples, prior=prior, measured=False)
+        DatasetTask(checkpoint=0, dataset=number, samples=dataset.samples, prior=prior, is_measured=False)
         for number, (dataset, prior) in enumerate(zip(setting.datasets, setting.priors, strict=True))
     ]
 
-    def piece(taken: Slice, task: Task) -> Piece:
+    def slice_piece(taken: DatasetSlice, task: DatasetTask) -> TrialPiece:
         name = setting.datasets[task.dataset].name
-        return Piece(name=name, cost=setting.cost(task.dataset, taken.samples), handle=taken)
+        return TrialPiece(name=name, cost=setting.cost(task.dataset, taken.samples), handle=taken)
 
-    return Pulled(tasks, setting.site, piece)
+    return WorkQueueSource(tasks, setting.site, slice_piece)
 
 
-def one_each(setting: Setting) -> list[list[Part]]:
+def one_trial_per_dataset(setting: StudySetting) -> list[list[DatasetPart]]:
     return [[(number, dataset.samples)] for number, dataset in enumerate(setting.datasets)]
 
 
 SIZE_CAP = 40_000
-GENERATED = 20
+GENERATION_FACTOR = 20
 LONG_ANSWERS = ("bbh", "gsm8k", "math", "strategyqa", "agieval")
 
 
-def by_size(setting: Setting) -> list[list[Part]]:
+def partition_by_size(setting: StudySetting) -> list[list[DatasetPart]]:
     """Largest first; above the cap a dataset is split evenly, below it neighbours share a trial."""
-    sized = sorted(((_size(dataset), number) for number, dataset in enumerate(setting.datasets)), reverse=True)
-    return [*_split(setting, sized), *_merged(setting, [entry for entry in sized if entry[0] <= SIZE_CAP])]
+    sized = sorted(((_dataset_size(dataset), number) for number, dataset in enumerate(setting.datasets)), reverse=True)
+    return [*_split_large(setting, sized), *_merge_small(setting, [entry for entry in sized if entry[0] <= SIZE_CAP])]
 
 
-def _size(dataset: Dataset) -> int:
-    factor = GENERATED if dataset.style == Style.GENERATE else dataset.answer
+def _dataset_size(dataset: BenchmarkDataset) -> int:
+    factor = GENERATION_FACTOR if dataset.style == AnswerStyle.GENERATE else dataset.answer
     return dataset.samples * factor * (10 if dataset.name in LONG_ANSWERS else 1)
 
 
-def _split(setting: Setting, sized: Sequence[tuple[int, int]]) -> Iterator[list[Part]]:
+def _split_large(setting: StudySetting, sized: Sequence[tuple[int, int]]) -> Iterator[list[DatasetPart]]:
     for size, number in sized:
         if size > SIZE_CAP:
             parts = math.ceil(size / SIZE_CAP)
-            yield from ([part] for part in _even(number, setting.datasets[number].samples, parts))
+            yield from ([part] for part in _even_parts(number, setting.datasets[number].samples, parts))
 
 
-def _merged(setting: Setting, sized: Sequence[tuple[int, int]]) -> Iterator[list[Part]]:
-    batch: list[Part] = []
+def _merge_small(setting: StudySetting, sized: Sequence[tuple[int, int]]) -> Iterator[list[DatasetPart]]:
+    batch: list[DatasetPart] = []
     total = 0
     for size, number in sized:
         if batch and total + size > SIZE_CAP:
@@ -111,43 +117,49 @@ def _merged(setting: Setting, sized: Sequence[tuple[int, int]]) -> Iterator[list
         yield batch
 
 
-FEWEST = 16
+MIN_PART_SAMPLES = 16
 
 
-def by_worker(setting: Setting) -> list[list[Part]]:
+def partition_by_worker(setting: StudySetting) -> list[list[DatasetPart]]:
     """As many trials as GPUs, each with its share of every dataset of at least 16 samples."""
     workers = setting.site.gpus
-    buckets: list[list[Part]] = [[] for _ in range(workers)]
+    buckets: list[list[DatasetPart]] = [[] for _ in range(workers)]
     dealt = 0
     for number, dataset in enumerate(setting.datasets):
-        for part in _even(number, dataset.samples, min(workers, max(1, dataset.samples // FEWEST))):
+        for part in _even_parts(number, dataset.samples, min(workers, max(1, dataset.samples // MIN_PART_SAMPLES))):
             buckets[dealt % workers].append(part)
             dealt += 1
     return [bucket for bucket in buckets if bucket]
 
 
-def _even(number: int, samples: int, parts: int) -> list[Part]:
+def _even_parts(number: int, samples: int, parts: int) -> list[DatasetPart]:
     return [(number, samples * (part + 1) // parts - samples * part // parts) for part in range(parts)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
-    source: Callable[[Setting], Source]
+class EvaluationMethod:
+    source: Callable[[StudySetting], TrialSource]
     staged: bool = False
     off_gpu: bool = False
 
-    def run(self, setting: Setting, *, chart: bool = False) -> Outcome:
+    def run(self, setting: StudySetting, *, chart: bool = False) -> SimulationOutcome:
         source = self.source(setting)
-        play = Play(setting.site, setting.phases, source, staged=self.staged, off_gpu=self.off_gpu, chart=chart)
+        play = EvaluationSimulator(
+            setting.site, setting.phases, source, staged=self.staged, off_gpu=self.off_gpu, chart=chart
+        )
         return play.run()
 
 
-METHODS: dict[str, Method] = {
-    "baseline": Method(source=lambda setting: Batches(setting, one_each(setting))),
-    "size": Method(source=lambda setting: Batches(setting, by_size(setting))),
-    "num_worker": Method(source=lambda setting: Batches(setting, by_worker(setting))),
-    "staging": Method(source=lambda setting: Batches(setting, one_each(setting)), staged=True),
-    "metrics_off_gpu": Method(source=lambda setting: Batches(setting, one_each(setting)), off_gpu=True),
-    "priors": Method(source=pulled),
-    "acme": Method(source=pulled, staged=True, off_gpu=True),
+METHODS: dict[str, EvaluationMethod] = {
+    "baseline": EvaluationMethod(source=lambda setting: FixedBatches(setting, one_trial_per_dataset(setting))),
+    "size": EvaluationMethod(source=lambda setting: FixedBatches(setting, partition_by_size(setting))),
+    "num_worker": EvaluationMethod(source=lambda setting: FixedBatches(setting, partition_by_worker(setting))),
+    "staging": EvaluationMethod(
+        source=lambda setting: FixedBatches(setting, one_trial_per_dataset(setting)), staged=True
+    ),
+    "metrics_off_gpu": EvaluationMethod(
+        source=lambda setting: FixedBatches(setting, one_trial_per_dataset(setting)), off_gpu=True
+    ),
+    "priors": EvaluationMethod(source=work_queue_source),
+    "acme": EvaluationMethod(source=work_queue_source, staged=True, off_gpu=True),
 }

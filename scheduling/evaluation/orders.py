@@ -17,24 +17,24 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jobs.lifecycle import Kind
-from jobs.spec import JobSpec
+from jobs.core.lifecycle import JobKind
+from jobs.core.spec import JobSpec
 
-PROGRAM = Path(__file__).parents[1] / "checks" / "evaluate.py"
-VARIABLE = "ACME_EVALUATION"
-MOST_BYTES = 60_000  # of that variable
+PROGRAM_PATH = Path(__file__).parents[1] / "checks" / "evaluate.py"
+INSTRUCTIONS_VARIABLE = "ACME_EVALUATION"
+MAX_INSTRUCTIONS_BYTES = 60_000  # of that variable
 GRACE_S = 10
-GRACE = f"B:USR1@{GRACE_S}"
-SHORTEST_LIMIT = timedelta(minutes=10)
-LONGEST_LIMIT = timedelta(days=7)
+CHECKPOINT_SIGNAL = f"B:USR1@{GRACE_S}"
+MIN_TIME_LIMIT = timedelta(minutes=10)
+MAX_TIME_LIMIT = timedelta(days=7)
 LIMIT_FACTOR = 4  # times what is expected, and again with each try
-COPY = re.compile(r".*/acme-[0-9a-f]{20}", re.ASCII | re.DOTALL)
+COPY_PATH_PATTERN = re.compile(r".*/acme-[0-9a-f]{20}", re.ASCII | re.DOTALL)
 COPY_LIMIT = timedelta(hours=4)
 REMOVAL_LIMIT = timedelta(minutes=30)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class TrialPart:
     """A shard, as its job is told of it."""
 
     shard: int
@@ -52,7 +52,7 @@ class Part:
 @cache
 def script() -> str:
     """The program itself: the node need not have anything of ours."""
-    return f"#!/usr/bin/env python3\n{PROGRAM.read_text(encoding='utf-8')}"
+    return f"#!/usr/bin/env python3\n{PROGRAM_PATH.read_text(encoding='utf-8')}"
 
 
 def copy_path(stage_root: str, team: str, checkpoint: str) -> str:
@@ -62,25 +62,25 @@ def copy_path(stage_root: str, team: str, checkpoint: str) -> str:
 
 
 def is_copy(path: str) -> bool:
-    return COPY.fullmatch(path) is not None
+    return COPY_PATH_PATTERN.fullmatch(path) is not None
 
 
-def fitting(parts: Iterable[Part], model: str, serve: str) -> list[Part]:
+def parts_that_fit(parts: Iterable[TrialPart], model: str, serve: str) -> list[TrialPart]:
     """As many of the first as a job can be told of; always one."""
-    kept: list[Part] = []
+    kept: list[TrialPart] = []
     size = len(model) + len(serve) + 500
     commands: set[str] = set()
     for part in parts:
         size += len(json.dumps(part.output)) + len(part.dataset) + 200
         size += 0 if part.command in commands else len(json.dumps(part.command))
-        if kept and size > MOST_BYTES:
+        if kept and size > MAX_INSTRUCTIONS_BYTES:
             break
         commands.add(part.command)
         kept.append(part)
     return kept
 
 
-def told(parts: Sequence[Part], *, model: str, serve: str, nonce: str) -> str:
+def trial_instructions(parts: Sequence[TrialPart], *, model: str, serve: str, nonce: str) -> str:
     commands = list(dict.fromkeys(part.command for part in parts))
     return json.dumps(
         {
@@ -108,39 +108,47 @@ def told(parts: Sequence[Part], *, model: str, serve: str, nonce: str) -> str:
     )
 
 
-def limit(parts: Sequence[Part]) -> timedelta:
+def trial_time_limit(parts: Sequence[TrialPart]) -> timedelta:
     """Generous, for a prior may be far off: and four times as long for whoever ran into it before."""
     expected_s = sum(part.expected_s for part in parts)
     tries = max((part.tries for part in parts), default=0)
-    wide = SHORTEST_LIMIT.total_seconds() + LIMIT_FACTOR * expected_s
-    return min(LONGEST_LIMIT, timedelta(seconds=wide * LIMIT_FACTOR ** min(tries, 8)))
+    wide = MIN_TIME_LIMIT.total_seconds() + LIMIT_FACTOR * expected_s
+    return min(MAX_TIME_LIMIT, timedelta(seconds=wide * LIMIT_FACTOR ** min(tries, 8)))
 
 
-def inference(
-    name: str, campaign: str, node: str, parts: Sequence[Part], environment: Mapping[str, str], **asked: Any
+def inference_job(
+    name: str, campaign: str, node: str, parts: Sequence[TrialPart], environment: Mapping[str, str], **asked: Any
 ) -> JobSpec:
-    return _spec(name, campaign, environment, on_node=node, time_limit=limit(parts), checkpoint_signal=GRACE, **asked)
+    return _job_spec(
+        name,
+        campaign,
+        environment,
+        on_node=node,
+        time_limit=trial_time_limit(parts),
+        checkpoint_signal=CHECKPOINT_SIGNAL,
+        **asked,
+    )
 
 
-def scoring(name: str, campaign: str, parts: Sequence[Part], environment: Mapping[str, str]) -> JobSpec:
-    return _spec(name, campaign, environment, time_limit=limit(parts))
+def scoring_job(name: str, campaign: str, parts: Sequence[TrialPart], environment: Mapping[str, str]) -> JobSpec:
+    return _job_spec(name, campaign, environment, time_limit=trial_time_limit(parts))
 
 
-def copying(name: str, node: str, nonce: str, source: str, target: str) -> JobSpec:
+def staging_job(name: str, node: str, nonce: str, source: str, target: str) -> JobSpec:
     what = {"do": "stage", "nonce": nonce, "from": source, "to": target}
-    return _spec(name, "", {VARIABLE: json.dumps(what)}, on_node=node, time_limit=COPY_LIMIT)
+    return _job_spec(name, "", {INSTRUCTIONS_VARIABLE: json.dumps(what)}, on_node=node, time_limit=COPY_LIMIT)
 
 
-def removing(name: str, node: str, nonce: str, target: str) -> JobSpec:
+def removal_job(name: str, node: str, nonce: str, target: str) -> JobSpec:
     what = {"do": "remove", "nonce": nonce, "to": target}
-    return _spec(name, "", {VARIABLE: json.dumps(what)}, on_node=node, time_limit=REMOVAL_LIMIT)
+    return _job_spec(name, "", {INSTRUCTIONS_VARIABLE: json.dumps(what)}, on_node=node, time_limit=REMOVAL_LIMIT)
 
 
-def _spec(name: str, campaign: str, environment: Mapping[str, str], **asked: Any) -> JobSpec:
+def _job_spec(name: str, campaign: str, environment: Mapping[str, str], **asked: Any) -> JobSpec:
     return JobSpec(
         name=name,
         command=script(),
-        kind=Kind.EVALUATION,
+        kind=JobKind.EVALUATION,
         environment=dict(environment),
         preemptible=True,
         requeue_limit=0,

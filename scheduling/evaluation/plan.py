@@ -9,41 +9,45 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from scheduling.evaluation.line import Line, Slice, Task
-from scheduling.evaluation.play import Outcome, Piece, Play, Trial
-from scheduling.evaluation.work import Phases, Site
+from scheduling.evaluation.dispatch import DatasetSlice, DatasetTask, WorkQueue
+from scheduling.evaluation.simulate import EvaluationSimulator, SimulatedTrial, SimulationOutcome, TrialPiece
+from scheduling.evaluation.work import EvaluationSite, PhaseCosts
 
-PieceOf = Callable[[Slice, Task], Piece]
+PieceOf = Callable[[DatasetSlice, DatasetTask], TrialPiece]
 
 
-class Pulled:
+class WorkQueueSource:
     """Trials that take from the line until nothing is left of their checkpoint."""
 
-    def __init__(self, tasks: Sequence[Task], site: Site, piece_of: PieceOf) -> None:
+    def __init__(self, tasks: Sequence[DatasetTask], site: EvaluationSite, piece_of: PieceOf) -> None:
         self._tasks = tasks
-        self._line = Line(tasks, site)
+        self._line = WorkQueue(tasks, site)
         self._piece_of = piece_of
 
-    def trial(self, node: int) -> Trial | None:
+    def trial(self, node: int) -> SimulatedTrial | None:
         checkpoint = self._line.checkpoint_for(node)
         if checkpoint is None:
             return None
-        return Trial(checkpoint=checkpoint, more=partial(self._more, checkpoint))
+        return SimulatedTrial(checkpoint=checkpoint, more=partial(self._next_piece, checkpoint))
 
-    def learn(self, piece: Piece) -> None:
-        assert isinstance(piece.handle, Slice)
-        self._line.learn(piece.handle, piece.cost)
+    def record_piece(self, piece: TrialPiece) -> None:
+        assert isinstance(piece.handle, DatasetSlice)
+        self._line.record_cost(piece.handle, piece.cost)
 
-    def _more(self, checkpoint: int) -> Piece | None:
+    def _next_piece(self, checkpoint: int) -> TrialPiece | None:
         taken = self._line.take(checkpoint)
         return self._piece_of(taken, self._tasks[taken.task]) if taken else None
 
 
-def foresee(tasks: Sequence[Task], names: Sequence[str], site: Site, phases: Phases, *, chart: bool = False) -> Outcome:
+def simulate_campaign(
+    tasks: Sequence[DatasetTask], names: Sequence[str], site: EvaluationSite, phases: PhaseCosts, *, chart: bool = False
+) -> SimulationOutcome:
     """`names` are those of the datasets. 500 checkpoints of 63 datasets take a few seconds."""
 
-    def as_expected(taken: Slice, task: Task) -> Piece:
+    def expected_piece(taken: DatasetSlice, task: DatasetTask) -> TrialPiece:
         cost = task.prior.times(taken.samples / task.samples)
-        return Piece(name=names[task.dataset], cost=cost, handle=taken)
+        return TrialPiece(name=names[task.dataset], cost=cost, handle=taken)
 
-    return Play(site, phases, Pulled(tasks, site, as_expected), staged=True, off_gpu=True, chart=chart).run()
+    return EvaluationSimulator(
+        site, phases, WorkQueueSource(tasks, site, expected_piece), staged=True, off_gpu=True, chart=chart
+    ).run()

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
-from scheduling.evaluation.work import Cost, Phases, datasets
+from scheduling.evaluation.work import PhaseCosts, SliceCost, datasets
 
-NEWEST = 20
-UPPER = 2 / 3
-ENOUGH = 3  # guesses that were measured, before they say something of the others
-SAMPLE_S = 0.2  # of a dataset that nobody knows anything of
-SCORE_S = 0.002
+MAX_MEASUREMENTS = 20
+UPPER_QUANTILE = 2 / 3
+MIN_CORRECTED_GUESSES = 3  # guesses that were measured, before they say something of the others
+DEFAULT_SAMPLE_S = 0.2  # of a dataset that nobody knows anything of
+DEFAULT_SCORE_S = 0.002
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class DatasetDescription:
     """A dataset as its suite describes it."""
 
     name: str
@@ -34,7 +34,7 @@ class Known:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class ShardMeasurement:
     """One shard that was run. The newest come first."""
 
     dataset: str
@@ -46,64 +46,70 @@ class Measured:
 
 
 @cache
-def phases() -> Phases:
-    return Phases.anchored()
+def phases() -> PhaseCosts:
+    return PhaseCosts.calibrate()
 
 
-def costs(known: Iterable[Known], seen: Iterable[Measured], gpu_model: str, weights_gb: float) -> dict[str, Cost]:
+def expected_costs(
+    known: Iterable[DatasetDescription], seen: Iterable[ShardMeasurement], gpu_model: str, weights_gb: float
+) -> dict[str, SliceCost]:
     """By the dataset's name, each for all its samples."""
     found = list(known)
-    rates = _rates(seen, gpu_model, weights_gb)
+    rates = _measured_rates(seen, gpu_model, weights_gb)
     guesses = {one.name: guess(one, weights_gb) for one in found}
-    off_infer = _off(
+    off_infer = _guess_correction(
         [(rates[one.name][0], guesses[one.name].infer / one.samples) for one in found if one.name in rates]
     )
-    return {one.name: _cost(one, rates.get(one.name, (None, None)), guesses[one.name], off_infer) for one in found}
+    return {
+        one.name: _expected_cost(one, rates.get(one.name, (None, None)), guesses[one.name], off_infer) for one in found
+    }
 
 
-def _cost(one: Known, rates: tuple[float | None, float | None], guessed: Cost, off: float) -> Cost:
+def _expected_cost(
+    one: DatasetDescription, rates: tuple[float | None, float | None], guessed: SliceCost, off: float
+) -> SliceCost:
     infer, score = rates
-    return Cost(
+    return SliceCost(
         prepare=0.0,
         infer=infer * one.samples if infer is not None else guessed.infer * off,
         score=score * one.samples if score is not None else guessed.score,
     )
 
 
-def guess(one: Known, weights_gb: float) -> Cost:
+def guess(one: DatasetDescription, weights_gb: float) -> SliceCost:
     """Before anything was measured: what the suite says, the table of well-known datasets, or next to nothing."""
     table = {dataset.name: dataset for dataset in datasets()}
     size = weights_gb / phases().weights_gb
     if one.name in table:
         cost = phases().cost(table[one.name], one.samples)
-        plain = Cost(prepare=0.0, infer=cost.on_gpu * size, score=cost.score)
+        plain = SliceCost(prepare=0.0, infer=cost.gpu_s * size, score=cost.score)
     else:
-        plain = Cost(prepare=0.0, infer=one.samples * SAMPLE_S * size, score=one.samples * SCORE_S)
-    return Cost(
+        plain = SliceCost(prepare=0.0, infer=one.samples * DEFAULT_SAMPLE_S * size, score=one.samples * DEFAULT_SCORE_S)
+    return SliceCost(
         prepare=0.0,
         infer=plain.infer if one.infer_s is None else one.infer_s,
         score=plain.score if one.score_s is None else one.score_s,
     )
 
 
-def _rates(
-    seen: Iterable[Measured], gpu_model: str, weights_gb: float
+def _measured_rates(
+    seen: Iterable[ShardMeasurement], gpu_model: str, weights_gb: float
 ) -> Mapping[str, tuple[float | None, float | None]]:
     """Seconds a sample, by dataset: of inference and of the metric, which no GPU and no model changes."""
     infer: dict[str, list[float]] = defaultdict(list)
     score: dict[str, list[float]] = defaultdict(list)
     for one in seen:
-        if one.infer_s is not None and one.gpu_model == gpu_model and len(infer[one.dataset]) < NEWEST:
+        if one.infer_s is not None and one.gpu_model == gpu_model and len(infer[one.dataset]) < MAX_MEASUREMENTS:
             infer[one.dataset].append(one.infer_s / one.samples * weights_gb / one.weights_gb)
-        if one.score_s is not None and len(score[one.dataset]) < NEWEST:
+        if one.score_s is not None and len(score[one.dataset]) < MAX_MEASUREMENTS:
             score[one.dataset].append(one.score_s / one.samples)
-    return {name: (_upper(infer[name]), _upper(score[name])) for name in {*infer, *score}}
+    return {name: (_upper_value(infer[name]), _upper_value(score[name])) for name in {*infer, *score}}
 
 
-def _upper(values: list[float]) -> float | None:
-    return sorted(values)[int(UPPER * (len(values) - 1) + 0.5)] if values else None
+def _upper_value(values: list[float]) -> float | None:
+    return sorted(values)[int(UPPER_QUANTILE * (len(values) - 1) + 0.5)] if values else None
 
 
-def _off(pairs: Iterable[tuple[float | None, float]]) -> float:
+def _guess_correction(pairs: Iterable[tuple[float | None, float]]) -> float:
     ratios = [seen / guessed for seen, guessed in pairs if seen is not None and guessed > 0]
-    return median(ratios) if len(ratios) >= ENOUGH else 1.0
+    return median(ratios) if len(ratios) >= MIN_CORRECTED_GUESSES else 1.0

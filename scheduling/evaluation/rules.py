@@ -14,17 +14,17 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from jobs import readers
-from jobs.readers import BadSpec
-from scheduling.evaluation.asked import directory, gigabytes
+from jobs.core import parsing
+from jobs.core.parsing import InvalidField
+from scheduling.evaluation.campaign_requests import read_directory, read_gigabytes
 
-DAY = timedelta(days=1)
-MOST_AT_ONCE = 50  # checkpoints of one campaign
-LONGEST_INTERVAL = timedelta(days=30)
-MOST_A_DAY = 1000
+ONE_DAY = timedelta(days=1)
+MAX_CHECKPOINTS_PER_CAMPAIGN = 50  # checkpoints of one campaign
+MAX_RULE_INTERVAL = timedelta(days=30)
+MAX_CAMPAIGNS_PER_DAY = 1000
 
 
-class Which(StrEnum):
+class CheckpointSelection(StrEnum):
     NEWEST = "newest"
     EVERY = "every"
 
@@ -36,7 +36,7 @@ class RuleSpec:
     directory: str
     suite: str
     pattern: str = ""
-    which: str = Which.NEWEST
+    which: str = CheckpointSelection.NEWEST
     interval: timedelta = timedelta(0)
     per_day: int = 24
     nodes: int | None = None
@@ -45,7 +45,7 @@ class RuleSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Appeared:
+class FoundCheckpoint:
     """A complete checkpoint, as its job reported it or as it lies in the directory."""
 
     path: str
@@ -54,7 +54,7 @@ class Appeared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RuleHistory:
     """What a rule has asked for so far."""
 
     seen: Collection[str]  # paths that are dealt with
@@ -63,86 +63,92 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Due:
+class DueCheckpoints:
     start: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()  # a newer one is evaluated instead
     why: str = ""  # nothing starts although there is something new
 
 
-def due(rule: RuleSpec, there: Sequence[Appeared], asked: Asked, now: datetime) -> Due:
-    new = sorted((one for one in _named(rule, there) if one.path not in asked.seen), key=_age)
+def due_checkpoints(
+    rule: RuleSpec, there: Sequence[FoundCheckpoint], asked: RuleHistory, now: datetime
+) -> DueCheckpoints:
+    new = sorted((one for one in _matching_checkpoints(rule, there) if one.path not in asked.seen), key=_age_key)
     if not new:
-        return Due()
+        return DueCheckpoints()
     if asked.last_at and (until := asked.last_at + rule.interval) > now:
-        return Due(why=f"{_count(new)} until {until:%H:%M} UTC: it evaluates at most every {rule.interval}.")
+        return DueCheckpoints(
+            why=f"{_waiting_text(new)} until {until:%H:%M} UTC: it evaluates at most every {rule.interval}."
+        )
     if asked.today >= rule.per_day:
-        return Due(why=f"{_count(new)}: {asked.today} campaigns of the last 24 hours are its limit.")
-    if rule.which == Which.NEWEST:
-        return Due(start=(new[-1].path,), skip=tuple(one.path for one in new[:-1]))
-    return Due(start=tuple(one.path for one in new[:MOST_AT_ONCE]))
+        return DueCheckpoints(why=f"{_waiting_text(new)}: {asked.today} campaigns of the last 24 hours are its limit.")
+    if rule.which == CheckpointSelection.NEWEST:
+        return DueCheckpoints(start=(new[-1].path,), skip=tuple(one.path for one in new[:-1]))
+    return DueCheckpoints(start=tuple(one.path for one in new[:MAX_CHECKPOINTS_PER_CAMPAIGN]))
 
 
-def _named(rule: RuleSpec, there: Sequence[Appeared]) -> list[Appeared]:
+def _matching_checkpoints(rule: RuleSpec, there: Sequence[FoundCheckpoint]) -> list[FoundCheckpoint]:
     """Beneath its directory, and with a name of the pattern; each path once."""
     root = rule.directory.rstrip("/") + "/"
     beneath = {one.path: one for one in there if one.path.startswith(root)}
-    return [one for path, one in beneath.items() if matches(rule.pattern, path.removeprefix(root))]
+    return [one for path, one in beneath.items() if matches_pattern(rule.pattern, path.removeprefix(root))]
 
 
-def matches(pattern: str, name: str) -> bool:
+def matches_pattern(pattern: str, name: str) -> bool:
     """`*` stands for anything, `/` too; an empty pattern is any name."""
     return not pattern or fnmatch.fnmatchcase(name, pattern)
 
 
-def _age(one: Appeared) -> tuple[datetime, int, str]:
+def _age_key(one: FoundCheckpoint) -> tuple[datetime, int, str]:
     return one.at, one.step, one.path
 
 
-def _count(new: Sequence[Appeared]) -> str:
+def _waiting_text(new: Sequence[FoundCheckpoint]) -> str:
     return "1 new checkpoint waits" if len(new) == 1 else f"{len(new)} new checkpoints wait"
 
 
-def _interval(name: str, value: Any) -> timedelta:
+def _read_interval(name: str, value: Any) -> timedelta:
     """None and 0 are: whenever one appears."""
     if value is None or value == 0:
         return timedelta(0)
-    found = readers.duration(name, value)
-    if found is None or found > LONGEST_INTERVAL:
-        readers.bad(name, f"is no time up to {LONGEST_INTERVAL.days} days")
+    found = parsing.read_duration(name, value)
+    if found is None or found > MAX_RULE_INTERVAL:
+        parsing.raise_invalid_field(name, f"is no time up to {MAX_RULE_INTERVAL.days} days")
     return found
 
 
-READERS: dict[str, readers.Reader] = {
-    "directory": readers.needed(directory),
-    "suite": readers.needed(readers.text(60)),
-    "pattern": readers.text(100),
-    "which": readers.one_of([str(one) for one in Which]),
-    "interval": _interval,
-    "per_day": readers.whole(1, MOST_A_DAY),
-    "nodes": readers.whole(1, 100_000),
-    "weights_gb": gigabytes,
-    "is_on": readers.truth,
+RULE_READERS: dict[str, parsing.FieldReader] = {
+    "directory": parsing.nonempty_reader(read_directory),
+    "suite": parsing.nonempty_reader(parsing.text_reader(60)),
+    "pattern": parsing.text_reader(100),
+    "which": parsing.choice_reader([str(one) for one in CheckpointSelection]),
+    "interval": _read_interval,
+    "per_day": parsing.integer_reader(1, MAX_CAMPAIGNS_PER_DAY),
+    "nodes": parsing.integer_reader(1, 100_000),
+    "weights_gb": read_gigabytes,
+    "is_on": parsing.read_bool,
 }
 
 
-def rule(asked: Mapping[str, Any]) -> RuleSpec:
-    values = readers.read_all(asked, READERS, "a rule of evaluation")
+def parse_rule(asked: Mapping[str, Any]) -> RuleSpec:
+    values = parsing.read_fields(asked, RULE_READERS, "a rule of evaluation")
     for name in ("directory", "suite"):
         if name not in values:
-            raise BadSpec(name, "is missing")
+            raise InvalidField(name, "is missing")
     return RuleSpec(**values)
 
 
-CHANGES: dict[str, readers.Reader] = {name: read for name, read in READERS.items() if name != "directory"}
+RULE_CHANGE_READERS: dict[str, parsing.FieldReader] = {
+    name: read for name, read in RULE_READERS.items() if name != "directory"
+}
 
 
-def changes(asked: Mapping[str, Any]) -> dict[str, Any]:
+def parse_rule_changes(asked: Mapping[str, Any]) -> dict[str, Any]:
     """What of a rule is to be another. What it has seen belongs to its directory, so that stays."""
     if "directory" in asked:
-        raise BadSpec("directory", "cannot change; make another rule for another directory")
-    values = readers.read_all(asked, CHANGES, "a change of a rule of evaluation")
+        raise InvalidField("directory", "cannot change; make another rule for another directory")
+    values = parsing.read_fields(asked, RULE_CHANGE_READERS, "a change of a rule of evaluation")
     if "nodes" in asked:
         values.setdefault("nodes", None)  # null takes the limit away
     if not values:
-        raise BadSpec("is_on", "or another field to be changed is missing")
+        raise InvalidField("is_on", "or another field to be changed is missing")
     return values

@@ -12,16 +12,16 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from scheduling.evaluation.bound import lower_bound_s
-from scheduling.evaluation.methods import METHODS, Setting
-from scheduling.evaluation.work import Phases, Site, datasets
+from scheduling.evaluation.lower_bound import lower_bound_s
+from scheduling.evaluation.methods import METHODS, StudySetting
+from scheduling.evaluation.work import EvaluationSite, PhaseCosts, datasets
 
-PUBLISHED = {1: 1.3, 4: 1.8}  # times shorter than the baseline
-FAR_OFF = (1 / 20, 20.0)
+PUBLISHED_SPEEDUPS = {1: 1.3, 4: 1.8}  # times shorter than the baseline
+PRIOR_FACTORS = (1 / 20, 20.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class MethodResult:
     method: str
     makespan_s: float
     gpu_idle_s: float
@@ -32,7 +32,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wrong:
+class WrongPriorsResult:
     """`acme` with wrong priors, over all seeds."""
 
     error: float
@@ -44,7 +44,7 @@ class Wrong:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FarOff:
+class OneWrongPriorResult:
     """`acme` where the prior of one dataset is `factor` times the truth; over all datasets, one after the other."""
 
     factor: float
@@ -56,34 +56,34 @@ class FarOff:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class SiteComparison:
     nodes: int
     lower_bound_s: float
     longest_dataset_s: float  # on one GPU
     whole_bound_s: float  # no schedule that keeps datasets whole, as the baseline does, can be shorter
     published_speedup: float | None
-    rows: tuple[Row, ...]
-    wrong_priors: tuple[Wrong, ...]
-    far_off: tuple[FarOff, ...]
+    rows: tuple[MethodResult, ...]
+    wrong_priors: tuple[WrongPriorsResult, ...]
+    far_off: tuple[OneWrongPriorResult, ...]
 
 
 def study(
     nodes: Sequence[int] = (1, 4), sharing: int = 8, errors: Sequence[float] = (0.2, 0.5), seeds: int = 20
 ) -> dict[str, Any]:
-    phases = Phases.anchored(sharing)
-    compared = [_compared(Site(nodes=number), phases, errors, seeds) for number in nodes]
+    phases = PhaseCosts.calibrate(sharing)
+    compared = [_compare_at_site(EvaluationSite(nodes=number), phases, errors, seeds) for number in nodes]
     return {"phases": asdict(phases), "sharing": sharing, "settings": [asdict(each) for each in compared]}
 
 
-def _compared(site: Site, phases: Phases, errors: Sequence[float], seeds: int) -> Compared:
+def _compare_at_site(site: EvaluationSite, phases: PhaseCosts, errors: Sequence[float], seeds: int) -> SiteComparison:
     known = datasets()
     costs = [phases.cost(dataset, dataset.samples) for dataset in known]
     bound_s = lower_bound_s(site, phases, [(d.samples, cost) for d, cost in zip(known, costs, strict=True)])
-    setting = Setting(site=site, phases=phases, datasets=known, priors=costs)
+    setting = StudySetting(site=site, phases=phases, datasets=known, priors=costs)
     outcomes = {name: method.run(setting) for name, method in METHODS.items()}
     base_s = outcomes["baseline"].makespan_s
     rows = tuple(
-        Row(
+        MethodResult(
             method=name,
             makespan_s=done.makespan_s,
             gpu_idle_s=done.gpu_idle_s,
@@ -94,21 +94,23 @@ def _compared(site: Site, phases: Phases, errors: Sequence[float], seeds: int) -
         )
         for name, done in outcomes.items()
     )
-    return Compared(
+    return SiteComparison(
         nodes=site.nodes,
         lower_bound_s=bound_s,
-        longest_dataset_s=max(cost.on_gpu for cost in costs),
-        published_speedup=PUBLISHED.get(site.nodes),
+        longest_dataset_s=max(cost.gpu_s for cost in costs),
+        published_speedup=PUBLISHED_SPEEDUPS.get(site.nodes),
         rows=rows,
         whole_bound_s=lower_bound_s(site, phases, [(1, cost) for cost in costs]),
-        wrong_priors=tuple(_wrong(setting, error, seeds, base_s, bound_s) for error in errors if seeds),
-        far_off=tuple(_far_off(setting, factor, base_s, bound_s) for factor in FAR_OFF if seeds),
+        wrong_priors=tuple(_wrong_priors_result(setting, error, seeds, base_s, bound_s) for error in errors if seeds),
+        far_off=tuple(_one_wrong_prior_result(setting, factor, base_s, bound_s) for factor in PRIOR_FACTORS if seeds),
     )
 
 
-def _wrong(setting: Setting, error: float, seeds: int, base_s: float, bound_s: float) -> Wrong:
-    spans = [_span(setting, error, Random(f"{error}/{seed}")) for seed in range(seeds)]
-    return Wrong(
+def _wrong_priors_result(
+    setting: StudySetting, error: float, seeds: int, base_s: float, bound_s: float
+) -> WrongPriorsResult:
+    spans = [_makespan_with_random_priors(setting, error, Random(f"{error}/{seed}")) for seed in range(seeds)]
+    return WrongPriorsResult(
         error=error,
         seeds=seeds,
         median_s=median(spans),
@@ -118,10 +120,12 @@ def _wrong(setting: Setting, error: float, seeds: int, base_s: float, bound_s: f
     )
 
 
-def _far_off(setting: Setting, factor: float, base_s: float, bound_s: float) -> FarOff:
-    spans = sorted((_span_without(setting, number, factor), one.name) for number, one in enumerate(setting.datasets))
+def _one_wrong_prior_result(setting: StudySetting, factor: float, base_s: float, bound_s: float) -> OneWrongPriorResult:
+    spans = sorted(
+        (_makespan_with_wrong_prior(setting, number, factor), one.name) for number, one in enumerate(setting.datasets)
+    )
     worst_s, worst = spans[-1]
-    return FarOff(
+    return OneWrongPriorResult(
         factor=factor,
         median_s=median(seconds for seconds, _ in spans),
         worst_s=worst_s,
@@ -131,11 +135,11 @@ def _far_off(setting: Setting, factor: float, base_s: float, bound_s: float) -> 
     )
 
 
-def _span_without(setting: Setting, wrong: int, factor: float) -> float:
+def _makespan_with_wrong_prior(setting: StudySetting, wrong: int, factor: float) -> float:
     priors = [cost.times(factor) if number == wrong else cost for number, cost in enumerate(setting.priors)]
     return METHODS["acme"].run(replace(setting, priors=priors)).makespan_s
 
 
-def _span(setting: Setting, error: float, dice: Random) -> float:
+def _makespan_with_random_priors(setting: StudySetting, error: float, dice: Random) -> float:
     believed = [cost.times(1 + dice.uniform(-error, error)) for cost in setting.priors]
     return METHODS["acme"].run(replace(setting, priors=believed)).makespan_s

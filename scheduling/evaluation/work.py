@@ -19,29 +19,29 @@ SCORE_S = 0.190 * PROFILE_S
 INFER_S = PROFILE_S - LOAD_AND_PREPARE_S - SCORE_S
 
 
-class Style(StrEnum):
+class AnswerStyle(StrEnum):
     GENERATE = "generate"  # an answer is written, token by token
     CHOOSE = "choose"  # the likelihood of each label is read, one forward pass a label
 
 
-class Metric(StrEnum):
+class MetricType(StrEnum):
     MATCH = "match"  # strings are compared
     TESTS = "tests"  # the programs that were written are run
     JUDGE = "judge"  # another model is asked, over a network
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dataset:
+class BenchmarkDataset:
     name: str
     samples: int
-    style: Style
+    style: AnswerStyle
     prompt_tokens: int
     answer: int  # tokens of an answer, or how many labels there are to choose from
-    metric: Metric
+    metric: MetricType
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class EvaluationSite:
     nodes: int
     gpus_per_node: int = 8
     link_gb_s: float = 25 / 8  # a node's way to the storage, shared by all who load
@@ -54,7 +54,7 @@ class Site:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class SliceCost:
     """Seconds of one slice, once the model is loaded; `score` may run elsewhere."""
 
     prepare: float
@@ -62,15 +62,15 @@ class Cost:
     score: float
 
     @property
-    def on_gpu(self) -> float:
+    def gpu_s(self) -> float:
         return self.prepare + self.infer
 
-    def times(self, factor: float) -> Cost:
-        return Cost(prepare=self.prepare * factor, infer=self.infer * factor, score=self.score * factor)
+    def times(self, factor: float) -> SliceCost:
+        return SliceCost(prepare=self.prepare * factor, infer=self.infer * factor, score=self.score * factor)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phases:
+class PhaseCosts:
     """Seconds per unit of work for one model on one type of GPU."""
 
     start: float
@@ -79,52 +79,52 @@ class Phases:
     prepare_sample: float = 0.005  # to fill its prompt in and tokenise it
     prompt_token: float = 0.00012  # 2 x 7e9 operations at 38 % of an A100's 312 TFLOP/s
     answer_token: float = 0.0
-    score_sample: tuple[tuple[Metric, float], ...] = ()
+    score_sample: tuple[tuple[MetricType, float], ...] = ()
 
     @classmethod
-    def anchored(cls, sharing: int = 8, site: Site | None = None) -> Phases:
+    def calibrate(cls, sharing: int = 8, site: EvaluationSite | None = None) -> PhaseCosts:
         """Such that HumanEval costs what was measured, if `sharing` trials of a node loaded at the same time.
 
         The study does not say how many did. The start of the framework is what remains of the time before inference.
         """
         bare = cls(start=0.0)
         human = next(dataset for dataset in datasets() if dataset.name == "humaneval")
-        loading = bare.weights_gb * sharing / (site or Site(nodes=1)).link_gb_s
+        loading = bare.weights_gb * sharing / (site or EvaluationSite(nodes=1)).link_gb_s
         prompts = human.samples * human.prompt_tokens * bare.prompt_token
         return cls(
             start=LOAD_AND_PREPARE_S - loading - bare.open - human.samples * bare.prepare_sample,
             answer_token=(INFER_S - prompts) / (human.samples * human.answer),
             score_sample=(
-                (Metric.MATCH, 0.002),
-                (Metric.TESTS, SCORE_S / human.samples),
-                (Metric.JUDGE, 2.0),  # such that the longest take the half hour that the study reports
+                (MetricType.MATCH, 0.002),
+                (MetricType.TESTS, SCORE_S / human.samples),
+                (MetricType.JUDGE, 2.0),  # such that the longest take the half hour that the study reports
             ),
         )
 
-    def cost(self, dataset: Dataset, samples: int) -> Cost:
+    def cost(self, dataset: BenchmarkDataset, samples: int) -> SliceCost:
         forward = dataset.prompt_tokens * self.prompt_token
-        if dataset.style == Style.CHOOSE:
+        if dataset.style == AnswerStyle.CHOOSE:
             each = dataset.answer * forward
         else:
             each = forward + dataset.answer * self.answer_token
         scoring = dict(self.score_sample)[dataset.metric]
-        return Cost(
+        return SliceCost(
             prepare=self.open + samples * self.prepare_sample, infer=samples * each, score=0.5 + samples * scoring
         )
 
 
 @cache
-def datasets() -> tuple[Dataset, ...]:
+def datasets() -> tuple[BenchmarkDataset, ...]:
     """The 63 of the study's setting. It names none of them: these are the usual ones, each with its public origin."""
     with (Path(__file__).parent / "datasets.csv").open(encoding="utf-8", newline="") as table:
         return tuple(
-            Dataset(
+            BenchmarkDataset(
                 name=row["name"],
                 samples=int(row["samples"]),
-                style=Style(row["style"]),
+                style=AnswerStyle(row["style"]),
                 prompt_tokens=int(row["prompt_tokens"]),
                 answer=int(row["answer"]),
-                metric=Metric(row["metric"]),
+                metric=MetricType(row["metric"]),
             )
             for row in csv.DictReader(table)
         )

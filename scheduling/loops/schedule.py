@@ -18,48 +18,48 @@ from datetime import datetime
 
 from django.db import DatabaseError, transaction
 
-from jobs import actions
-from jobs.journal import SCHEDULER
-from jobs.lifecycle import State
-from jobs.models import Cluster, Hold, Job, Mode
-from jobs.promise_actions import Place, Promise, promise_all
-from scheduling import snapshot
-from scheduling.answers import worth_writing
-from scheduling.engine.cluster import Decisions, Start, Stop
-from scheduling.engine.policies import Policy
-from scheduling.loops.rows import one_row
+from jobs.actions import jobs as job_actions
+from jobs.actions.journal import SCHEDULER
+from jobs.actions.one_row import skip_row_on_error
+from jobs.actions.promise import JobPlacement, NodeGpus, allocate_jobs
+from jobs.core.lifecycle import State
+from jobs.models import Cluster, ClusterMode, HoldKind, Job
+from scheduling.core.changed_wait_reasons import changed_wait_reasons
+from scheduling.engine.cluster import StartDecision, StopDecision, TurnDecisions
+from scheduling.engine.policies import LivePolicy
+from scheduling.queries import snapshot
 
 log = logging.getLogger(__name__)
 
-PROMISES_AT_ONCE = 100  # holds its jobs and nodes locked for some tens of milliseconds
+STARTS_PER_TRANSACTION = 100  # holds its jobs and nodes locked for some tens of milliseconds
 
 
-def schedule_once(cluster: Cluster, policy: Policy, now: datetime, fence: Callable[[], None]) -> int:
+def schedule_once(cluster: Cluster, policy: LivePolicy, now: datetime, fence: Callable[[], None]) -> int:
     """Promise what fits, ask who must give way, tell the rest why they wait. Return how many deeds that left."""
-    if cluster.mode == Mode.OBSERVE:
+    if cluster.mode == ClusterMode.OBSERVE:
         return 0
-    for job, why in snapshot.never_met(cluster):
-        with one_row(job):
-            actions.give_up(job, why, now=now, author=SCHEDULER)
-    picture = snapshot.of(cluster, now)
+    for job, why in snapshot.unsatisfiable_dependencies(cluster):
+        with skip_row_on_error(job):
+            job_actions.fail_unstartable_job(job, why, now=now, author=SCHEDULER)
+    picture = snapshot.take_snapshot(cluster, now)
     if not picture.waiting:
         return 0
     decided = policy(picture)
-    answers = worth_writing(picture, decided.waits)
-    actions.explain_waits([(wait.job_id, wait.reason, wait.why) for wait in answers])
-    if cluster.mode == Mode.ADVISE:
+    answers = changed_wait_reasons(picture, decided.waits)
+    job_actions.store_wait_reasons([(wait.job_id, wait.reason, wait.why) for wait in answers])
+    if cluster.mode == ClusterMode.ADVISE:
         return _advise(decided)
     names = {node.id: node.name for node in picture.nodes}
     promised = 0
     for stop in decided.stops:
-        with one_row(f"job {stop.job_id}"):
+        with skip_row_on_error(f"job {stop.job_id}"):
             promised += _preempt(stop, fence)
-    for group in _groups(decided.starts):
-        promised += _promise(cluster, group, names, fence)
+    for group in _start_batches(decided.starts):
+        promised += _allocate_starts(cluster, group, names, fence)
     return promised
 
 
-def _advise(decided: Decisions) -> int:
+def _advise(decided: TurnDecisions) -> int:
     """Say what would be done; do nothing."""
     said = [(s.job_id, "None", f"Acme would start it now: {s.why}") for s in decided.starts]
     victims: dict[int, list[int]] = {}
@@ -71,28 +71,30 @@ def _advise(decided: Decisions) -> int:
         for job, those in victims.items()
         if job
     ]
-    actions.explain_waits(said)
+    job_actions.store_wait_reasons(said)
     return 0
 
 
-def _preempt(stop: Stop, fence: Callable[[], None]) -> bool:
+def _preempt(stop: StopDecision, fence: Callable[[], None]) -> bool:
     """Not for a job that needs the room no more: what people did since the look counts."""
     with transaction.atomic():
         fence()
-        waits = Job.objects.filter(pk=stop.for_job, state=State.PENDING, hold=Hold.NONE).first()
+        waits = Job.objects.filter(pk=stop.for_job, state=State.PENDING, hold=HoldKind.NONE).first()
         if stop.for_job and waits is None:
             return False
         victim = Job.objects.select_related("cluster").get(pk=stop.job_id)
-        actions.preempt(victim, author=SCHEDULER, why=stop.why, for_job=waits.public_id if waits else "")
+        job_actions.preempt(victim, author=SCHEDULER, why=stop.why, for_job=waits.public_id if waits else "")
     return True
 
 
-def _promise(cluster: Cluster, starts: Sequence[Start], names: Mapping[int, str], fence: Callable[[], None]) -> int:
+def _allocate_starts(
+    cluster: Cluster, starts: Sequence[StartDecision], names: Mapping[int, str], fence: Callable[[], None]
+) -> int:
     """All in one transaction; where that fails for one of them, each in its own."""
     wanted = [
-        Promise(
+        JobPlacement(
             job_id=start.job_id,
-            places=[Place(node_id=node, name=names[node], gpus=gpus) for node, gpus in start.places.items()],
+            places=[NodeGpus(node_id=node, name=names[node], gpus=gpus) for node, gpus in start.places.items()],
             why=start.why,
         )
         for start in starts
@@ -100,17 +102,17 @@ def _promise(cluster: Cluster, starts: Sequence[Start], names: Mapping[int, str]
     try:
         with transaction.atomic():
             fence()
-            promised = promise_all(wanted, author=SCHEDULER, log_root=cluster.log_root)
+            promised = allocate_jobs(wanted, author=SCHEDULER, log_root=cluster.log_root)
     except DatabaseError as error:
         if len(starts) > 1:
-            return sum(_promise(cluster, [start], names, fence) for start in starts)
-        log.info("job %s was left for the next turn: %s", starts[0].job_id, error)
+            return sum(_allocate_starts(cluster, [start], names, fence) for start in starts)
+        log.info("job %s was skipped, the next turn retries it: %s", starts[0].job_id, error)
         return 0
     for why in promised.left.values():
         log.info("%s; next turn looks again", why)
     return len(promised.kept)
 
 
-def _groups(starts: Sequence[Start]) -> Iterator[Sequence[Start]]:
-    for first in range(0, len(starts), PROMISES_AT_ONCE):
-        yield starts[first : first + PROMISES_AT_ONCE]
+def _start_batches(starts: Sequence[StartDecision]) -> Iterator[Sequence[StartDecision]]:
+    for first in range(0, len(starts), STARTS_PER_TRANSACTION):
+        yield starts[first : first + STARTS_PER_TRANSACTION]

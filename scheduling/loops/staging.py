@@ -15,70 +15,74 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
-from jobs.lifecycle import FINAL
-from jobs.models import Mode
-from jobs.wishes import want_turn
-from scheduling import staging_actions as verbs
-from scheduling.evaluation_actions import Gone
-from scheduling.loops.evaluate import AT_THE_END, said_by
-from scheduling.loops.rows import one_row
-from scheduling.models import OPEN, Campaign, Evaluation, Staging, StagingState, Trial
+from jobs.actions.one_row import skip_row_on_error
+from jobs.actions.wake import request_turn
+from jobs.core.lifecycle import FINAL_STATES
+from jobs.models import ClusterMode
+from scheduling.actions import staging as verbs
+from scheduling.actions.campaigns import CampaignStateConflict
+from scheduling.loops.campaigns import FINAL_LOG_TAIL_BYTES, read_job_output
+from scheduling.models import OPEN_CAMPAIGN_STATES, Campaign, Evaluation, Staging, StagingState, Trial
 
 log = logging.getLogger(__name__)
 
 
-def stage_once(now: datetime) -> int:
+def advance_stagings_once(now: datetime) -> int:
     """Return how many copies moved on."""
     there = Staging.objects.filter(state__in=(StagingState.COPYING, StagingState.READY, StagingState.REMOVING))
     moved = 0
     for row in there.select_related("job__cluster", "removal__cluster", "team", "cluster").order_by("id"):
-        with one_row(row):
+        with skip_row_on_error(row):
             try:
-                moved += STEPS[StagingState(row.state)](row, now)
-            except Gone as gone:
+                moved += STAGING_STEPS[StagingState(row.state)](row, now)
+            except CampaignStateConflict as gone:
                 log.info("%s", gone)
     return moved
 
 
-def _copying(row: Staging, now: datetime) -> bool:
-    if row.job.state not in FINAL:
+def _check_copy_job(row: Staging, now: datetime) -> bool:
+    if row.job.state not in FINAL_STATES:
         return False
-    said = said_by(row.job, row.nonce, AT_THE_END)
+    said = read_job_output(row.job, row.nonce, FINAL_LOG_TAIL_BYTES)
     if said.gb is not None:
-        verbs.arrived(row, gb=said.gb, took_s=said.at_s, now=now)
+        verbs.mark_staging_ready(row, gb=said.gb, took_s=said.at_s, now=now)
     else:
-        verbs.fail(row, said.failed or row.job.why or f"Its job ended as {row.job.state}.", now)
+        verbs.mark_staging_failed(row, said.failed or row.job.why or f"Its job ended as {row.job.state}.", now)
     return True
 
 
-def _ready(row: Staging, now: datetime) -> bool:
-    if row.cluster.mode == Mode.OBSERVE or _is_needed(row):
+def _remove_unneeded_copy(row: Staging, now: datetime) -> bool:
+    if row.cluster.mode == ClusterMode.OBSERVE or _is_needed(row):
         return False
     campaigns = Campaign.objects.filter(cluster=row.cluster, team=row.team, checkpoints__contains=[row.checkpoint])
     last = campaigns.select_related("cluster", "team", "suite").order_by("-id").first()
     if last is None:
         return False
-    verbs.remove(row, last, now)
-    want_turn(row.cluster_id)
+    verbs.start_staging_removal(row, last, now)
+    request_turn(row.cluster_id)
     return True
 
 
 def _is_needed(row: Staging) -> bool:
     """By an evaluation that is open, or a trial that is under way."""
     where = {"campaign__cluster": row.cluster, "campaign__team": row.team, "checkpoint": row.checkpoint}
-    open_ = Evaluation.objects.filter(**where, campaign__state__in=OPEN, state__in=OPEN)
+    open_ = Evaluation.objects.filter(**where, campaign__state__in=OPEN_CAMPAIGN_STATES, state__in=OPEN_CAMPAIGN_STATES)
     return open_.exists() or Trial.objects.filter(**where, ended_at=None).exists()
 
 
-def _removing(row: Staging, now: datetime) -> bool:
-    if row.removal.state not in FINAL:
+def _check_removal_job(row: Staging, now: datetime) -> bool:
+    if row.removal.state not in FINAL_STATES:
         return False
-    said = said_by(row.removal, row.nonce, AT_THE_END)
+    said = read_job_output(row.removal, row.nonce, FINAL_LOG_TAIL_BYTES)
     why = (
         "" if said.removed else said.failed or f"Its removal ended as {row.removal.state}; the copy may still be there."
     )
-    verbs.removed(row, why, now)
+    verbs.mark_staging_removed(row, why, now)
     return True
 
 
-STEPS = {StagingState.COPYING: _copying, StagingState.READY: _ready, StagingState.REMOVING: _removing}
+STAGING_STEPS = {
+    StagingState.COPYING: _check_copy_job,
+    StagingState.READY: _remove_unneeded_copy,
+    StagingState.REMOVING: _check_removal_job,
+}

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from jobs.models import Cluster, Deed, Mode
-from jobs.wishes import want_turn
+from jobs.actions.wake import request_turn
+from jobs.models import Cluster, ClusterMode, Deed
 
-OVERDUE = timedelta(minutes=2)  # twice as long as a worker may be at a deed
+COMMAND_OVERDUE_AFTER = timedelta(minutes=2)  # twice as long as a worker may be at a deed
 
 
-def wake_overdue(now: datetime) -> int:
+def request_overdue_turns(now: datetime) -> int:
     """Return how many clusters were woken."""
-    late = Deed.objects.due(now - OVERDUE).filter(cluster__mode=Mode.DRIVE)
+    late = Deed.objects.due(now - COMMAND_OVERDUE_AFTER).filter(cluster__mode=ClusterMode.DRIVE)
     clusters = Cluster.objects.filter(pk__in=late.values("cluster")).values_list("pk", flat=True)
     for cluster_id in clusters:
-        want_turn(cluster_id)
+        request_turn(cluster_id)
     return len(clusters)

@@ -33,53 +33,52 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django.db import Error
 from django.db.models.functions import Coalesce, Now
 
-from acmeweb import live
-from jobs import clock, tally
-from jobs.models import Cluster
-from scheduling import circuit_breaker, connections
+from acmeweb.common import live, metrics_store
+from jobs.core.turn_errors import EndsTurn
+from jobs.models import Cluster, clock
 from scheduling.backends.base import Backend, BackendError
-from scheduling.circuit_breaker import LATE_S, PROBE_S, Admission, Guarded
+from scheduling.clusters import circuit_breaker, connections
+from scheduling.clusters.circuit_breaker import LATE_FAILURE_S, PROBE_TIMEOUT_S, Admission, CircuitGuardedBackend
 from scheduling.engine.placements import PLACEMENTS
-from scheduling.engine.policies import POLICIES, BadSettings, Policy, configured
-from scheduling.engine.settings import Missing
-from scheduling.loops import deeds
-from scheduling.loops.deliver import deliver_once
-from scheduling.loops.drain import drain_once
-from scheduling.loops.limits import limits_once
-from scheduling.loops.maintain import maintain_once
-from scheduling.loops.rows import TurnOver
+from scheduling.engine.policies import LIVE_POLICIES, InvalidPolicySettings, LivePolicy, configured_policy
+from scheduling.engine.settings import MissingLibrary
+from scheduling.loops.commands import claims
+from scheduling.loops.commands.send import send_commands_once
+from scheduling.loops.drains import evict_from_drained_nodes_once
+from scheduling.loops.maintenance import apply_maintenances_once
+from scheduling.loops.observe.sync import sync_cluster_once
+from scheduling.loops.pair_tests import advance_pair_tests_once
 from scheduling.loops.schedule import schedule_once
-from scheduling.loops.sync import sync_once
-from scheduling.loops.worlds import worlds_once
-from scheduling.models import Endpoint, Lease
+from scheduling.loops.time_limits import enforce_time_limits_once
+from scheduling.models import ClusterEndpoint, Lease
 
 log = logging.getLogger(__name__)
 
-LEASE = timedelta(seconds=30)
-TURNS_IN_A_ROW = 20
+TURN_LEASE = timedelta(seconds=30)
+MAX_CONSECUTIVE_TURNS = 20
 
 
-class Misconfigured(Exception):
+class ClusterConfigError(Exception):
     """The cluster's row asks for something that is not there; its page says what."""
 
 
-class LeaseLost(TurnOver):
+class LeaseLost(EndsTurn):
     """Somebody else runs this cluster's loop by now: stop deciding."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class TurnLease:
     """The lease of this turn."""
 
     name: str
     term: int
 
-    def check(self) -> None:
-        if not Lease.still_held(self.name, self.term):
+    def check_held(self) -> None:
+        if not Lease.holds_term(self.name, self.term):
             raise LeaseLost(f"{self.name}: term {self.term} is over")
 
     def renew(self) -> None:
-        if not Lease.renew(self.name, self.term, LEASE):
+        if not Lease.renew(self.name, self.term, TURN_LEASE):
             raise LeaseLost(f"{self.name}: term {self.term} is over")
 
 
@@ -87,7 +86,7 @@ Connect = Callable[[Cluster], Backend]
 Ping = Callable[[Cluster, float], None]
 
 
-def turns(
+def run_turns(
     cluster_id: int,
     holder: str,
     connect: Connect,
@@ -99,120 +98,120 @@ def turns(
     `ping` tries, within so many seconds, a cluster that did not answer in time before.
     """
     name = f"cluster:{cluster_id}"
-    taken = Lease.take(name, holder, LEASE)
+    taken = Lease.take(name, holder, TURN_LEASE)
     if taken is None:
         return 0
-    lease = Held(name=name, term=taken.term)
+    lease = TurnLease(name=name, term=taken.term)
     try:
         if taken.alone:
-            deeds.free(cluster_id, clock.now())
-        for done in range(1, TURNS_IN_A_ROW + 1):
+            claims.release_claims(cluster_id, clock.now())
+        for done in range(1, MAX_CONSECUTIVE_TURNS + 1):
             began = clock.now()
             cluster = Cluster.objects.get(pk=cluster_id)
-            if not _is_admitted(cluster, ping, monotonic):
+            if not _may_call_cluster(cluster, ping, monotonic):
                 return done - 1
-            turn_once(cluster, connect, lease, began)
+            run_turn_once(cluster, connect, lease, began)
             if not Cluster.objects.filter(pk=cluster_id, wanted_at__gt=began).exists():
                 return done
-        return TURNS_IN_A_ROW
+        return MAX_CONSECUTIVE_TURNS
     except LeaseLost as lost:
         log.warning("%s", lost)
         return 0
     finally:
-        Lease.give_back(name, taken.term)
+        Lease.release(name, taken.term)
 
 
-def _is_admitted(cluster: Cluster, ping: Ping, monotonic: Callable[[], float]) -> bool:
+def _may_call_cluster(cluster: Cluster, ping: Ping, monotonic: Callable[[], float]) -> bool:
     """A cluster that did not answer in time is asked for a ping first, when its time has come.
 
     A ping that fails at once is no timeout: the turn then goes on, and says what is wrong.
     """
-    admission = circuit_breaker.admission(cluster, Endpoint.CONTROL)
+    admission = circuit_breaker.request_admission(cluster, ClusterEndpoint.CONTROL)
     if admission != Admission.TRY:
         return admission == Admission.FREE
     began = monotonic()
     try:
-        ping(cluster, PROBE_S)
+        ping(cluster, PROBE_TIMEOUT_S)
     except BackendError as error:
-        if monotonic() - began <= LATE_S:
+        if monotonic() - began <= LATE_FAILURE_S:
             return True
-        circuit_breaker.note_timeout(cluster, Endpoint.CONTROL, str(error))
-        _note_trouble(cluster, str(error))
+        circuit_breaker.record_timeout(cluster, ClusterEndpoint.CONTROL, str(error))
+        _record_trouble(cluster, str(error))
         return False
     return True
 
 
-def turn_once(cluster: Cluster, connect: Connect, lease: Held, now: datetime) -> None:
-    guarded: Guarded | None = None
+def run_turn_once(cluster: Cluster, connect: Connect, lease: TurnLease, now: datetime) -> None:
+    guarded: CircuitGuardedBackend | None = None
     try:
-        maintain_once(cluster, now)
+        apply_maintenances_once(cluster, now)
         policy = _policy(cluster)
-        guarded = Guarded(connect(cluster))
-        _act(cluster, policy, cast(Backend, guarded), lease, now)
+        guarded = CircuitGuardedBackend(connect(cluster))
+        _run_turn_steps(cluster, policy, cast(Backend, guarded), lease, now)
         _clear_trouble(cluster)
-    except (BackendError, Misconfigured, Missing) as error:
-        _note_trouble(cluster, str(error))
-    except TurnOver:
+    except (BackendError, ClusterConfigError, MissingLibrary) as error:
+        _record_trouble(cluster, str(error))
+    except EndsTurn:
         raise
     except SoftTimeLimitExceeded:
-        _note_failure(cluster, "it took too long and was stopped")
+        _record_turn_failure(cluster, "it took too long and was stopped")
         raise
     except Exception as error:
-        _note_failure(cluster, f"{type(error).__name__}: {error}")
+        _record_turn_failure(cluster, f"{type(error).__name__}: {error}")
         raise
     finally:
-        _settle_circuit(cluster, guarded)
+        _update_circuit(cluster, guarded)
 
 
-def _act(cluster: Cluster, policy: Policy, backend: Backend, lease: Held, now: datetime) -> None:
-    deliver_once(cluster, backend, now)
+def _run_turn_steps(cluster: Cluster, policy: LivePolicy, backend: Backend, lease: TurnLease, now: datetime) -> None:
+    send_commands_once(cluster, backend, now)
     lease.renew()
     looked_at = clock.now()
-    sync_once(cluster, backend, looked_at)
+    sync_cluster_once(cluster, backend, looked_at)
     lease.renew()
-    worlds_once(cluster, backend, clock.now())
-    left = drain_once(cluster, clock.now()) + limits_once(cluster, clock.now())
-    with tally.timed("schedule_cycle", cluster.name):
-        started = schedule_once(cluster, policy, clock.now(), lease.check)
+    advance_pair_tests_once(cluster, backend, clock.now())
+    left = evict_from_drained_nodes_once(cluster, clock.now()) + enforce_time_limits_once(cluster, clock.now())
+    with metrics_store.measure_duration("schedule_cycle", cluster.name):
+        started = schedule_once(cluster, policy, clock.now(), lease.check_held)
     if left + started:
         lease.renew()
-        deliver_once(cluster, backend, clock.now(), looked_at)
+        send_commands_once(cluster, backend, clock.now(), looked_at)
 
 
-def _settle_circuit(cluster: Cluster, guarded: Guarded | None) -> None:
+def _update_circuit(cluster: Cluster, guarded: CircuitGuardedBackend | None) -> None:
     """The database may be what failed; then the next turn finds out again."""
     with suppress(Error):
         if guarded is not None and guarded.late:
-            circuit_breaker.note_timeout(cluster, Endpoint.CONTROL, guarded.late)
+            circuit_breaker.record_timeout(cluster, ClusterEndpoint.CONTROL, guarded.late)
         elif guarded is not None:
-            circuit_breaker.note_answer(cluster, Endpoint.CONTROL)
+            circuit_breaker.record_answer(cluster, ClusterEndpoint.CONTROL)
 
 
-def _policy(cluster: Cluster) -> Policy:
-    if cluster.policy not in POLICIES:
-        raise Misconfigured(f"policy: {cluster.policy!r} is none of {', '.join(POLICIES)}")
+def _policy(cluster: Cluster) -> LivePolicy:
+    if cluster.policy not in LIVE_POLICIES:
+        raise ClusterConfigError(f"policy: {cluster.policy!r} is none of {', '.join(LIVE_POLICIES)}")
     if cluster.placement not in PLACEMENTS:
-        raise Misconfigured(f"placement: {cluster.placement!r} is none of {', '.join(PLACEMENTS)}")
+        raise ClusterConfigError(f"placement: {cluster.placement!r} is none of {', '.join(PLACEMENTS)}")
     try:
-        return configured(cluster.policy, cluster.policy_settings)
-    except BadSettings as error:
-        raise Misconfigured(f"policy_settings: {error}") from None
+        return configured_policy(cluster.policy, cluster.policy_settings)
+    except InvalidPolicySettings as error:
+        raise ClusterConfigError(f"policy_settings: {error}") from None
 
 
-def _note_failure(cluster: Cluster, why: str) -> None:
+def _record_turn_failure(cluster: Cluster, why: str) -> None:
     """An error of ours. Where the database is what failed, it cannot be written down."""
     with suppress(Error):
-        _note_trouble(cluster, f"The scheduling turn failed: {why}"[:2000])
+        _record_trouble(cluster, f"The scheduling turn failed: {why}"[:2000])
 
 
-def _note_trouble(cluster: Cluster, trouble: str) -> None:
+def _record_trouble(cluster: Cluster, trouble: str) -> None:
     columns = {"trouble": trouble, "trouble_since": Coalesce("trouble_since", Now())}
     if Cluster.objects.filter(pk=cluster.pk).exclude(trouble=trouble).update(**columns):
         log.warning("cluster %s: %s", cluster, trouble)
-        live.changed("nodes")
+        live.publish_on_commit("nodes")
 
 
 def _clear_trouble(cluster: Cluster) -> None:
     if cluster.trouble:
         Cluster.objects.filter(pk=cluster.pk).update(trouble="", trouble_since=None)
-        live.changed("nodes")
+        live.publish_on_commit("nodes")

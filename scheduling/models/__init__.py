@@ -1,7 +1,7 @@
-from .breaker import Endpoint, OpenCircuit
-from .estimate import LEAD_UNTIL, Estimate, EstimateError, EstimateOutcome, Forecast, Lead
+from .breaker import ClusterEndpoint, OpenCircuit
+from .estimate import LEAD_UNTIL, Estimate, EstimateError, EstimateLead, EstimateOutcome, Forecast
 from .evaluation import (
-    OPEN,
+    OPEN_CAMPAIGN_STATES,
     Campaign,
     CampaignState,
     Evaluation,
@@ -15,32 +15,33 @@ from .evaluation import (
     Trial,
     TrialKind,
 )
-from .evaluation_rule import EvaluationRule, RuleSighting, Which
+from .evaluation_rule import EvaluationRule, RuleSelection, RuleSighting
 from .lease import Lease
 from .nodetest import NodeTest, TestWorld
-from .simulation import SILENT_AFTER, UNFINISHED, Simulation, SimulationState
-from .trace import UPLOAD, UploadedTrace
+from .simulation import UNFINISHED_STATES, WORKER_SILENCE_LIMIT, Simulation, SimulationState
+from .trace import UPLOAD_PREFIX, UploadedTrace
 
 __all__ = [
     "LEAD_UNTIL",
-    "OPEN",
-    "SILENT_AFTER",
-    "UNFINISHED",
-    "UPLOAD",
+    "OPEN_CAMPAIGN_STATES",
+    "UNFINISHED_STATES",
+    "UPLOAD_PREFIX",
+    "WORKER_SILENCE_LIMIT",
     "Campaign",
     "CampaignState",
-    "Endpoint",
+    "ClusterEndpoint",
     "Estimate",
     "EstimateError",
+    "EstimateLead",
     "EstimateOutcome",
     "Evaluation",
     "EvaluationRule",
     "Forecast",
     "Framework",
-    "Lead",
     "Lease",
     "NodeTest",
     "OpenCircuit",
+    "RuleSelection",
     "RuleSighting",
     "Shard",
     "ShardState",
@@ -54,5 +55,4 @@ __all__ = [
     "Trial",
     "TrialKind",
     "UploadedTrace",
-    "Which",
 ]

@@ -9,7 +9,7 @@ from django.db import models
 from jobs.models import Cluster
 
 
-class Endpoint(StrEnum):
+class ClusterEndpoint(StrEnum):
     """What of a cluster is called: its scheduler, the exporter of its GPUs, the storage of its logs."""
 
     CONTROL = "control"
@@ -17,10 +17,10 @@ class Endpoint(StrEnum):
     LOGS = "logs"
 
 
-NAMES = [
-    (Endpoint.CONTROL.value, "slurmrestd"),
-    (Endpoint.TELEMETRY.value, "telemetry"),
-    (Endpoint.LOGS.value, "log storage"),
+ENDPOINT_NAMES = [
+    (ClusterEndpoint.CONTROL.value, "slurmrestd"),
+    (ClusterEndpoint.TELEMETRY.value, "telemetry"),
+    (ClusterEndpoint.LOGS.value, "log storage"),
 ]
 
 
@@ -28,7 +28,7 @@ class OpenCircuit(models.Model):
     """One row for each endpoint that does not answer in time; an answer deletes it."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="open_circuits")
-    endpoint = models.CharField(max_length=10, choices=NAMES)
+    endpoint = models.CharField(max_length=10, choices=ENDPOINT_NAMES)
     address = models.CharField(max_length=300, help_text="A row of another address counts no more.")
     timeouts = models.PositiveIntegerField(default=0, help_text="In a row.")
     since = models.DateTimeField()

@@ -7,7 +7,7 @@ from datetime import timedelta
 from django.db import models
 
 
-class Lead(models.TextChoices):
+class EstimateLead(models.TextChoices):
     """How far ahead an estimate looked: a minute off in ten is not a minute off in a day."""
 
     SOON = "10m", "under 10 minutes"
@@ -81,7 +81,7 @@ class EstimateError(models.Model):
     """How far off the estimates of a cluster were lately, by how far ahead they looked."""
 
     cluster = models.ForeignKey("jobs.Cluster", on_delete=models.CASCADE, related_name="estimate_errors")
-    lead = models.CharField(max_length=5, choices=Lead)
+    lead = models.CharField(max_length=5, choices=EstimateLead)
     jobs = models.PositiveIntegerField()
     median_s = models.FloatField("median absolute error (s)")
     within_p90 = models.FloatField(help_text="Part of the jobs that had started by their P90.")

@@ -86,12 +86,12 @@ class CampaignState(models.TextChoices):
     CANCELLED = "CANCELLED"
 
 
-OPEN = (CampaignState.PENDING, CampaignState.RUNNING)
+OPEN_CAMPAIGN_STATES = (CampaignState.PENDING, CampaignState.RUNNING)
 
 
 class CampaignQuerySet(models.QuerySet["Campaign"]):
     def unfinished(self) -> Self:
-        return self.filter(state__in=OPEN)
+        return self.filter(state__in=OPEN_CAMPAIGN_STATES)
 
 
 class Campaign(models.Model):
@@ -123,7 +123,7 @@ class Campaign(models.Model):
         ordering = ["-id"]
         indexes = [
             models.Index(fields=["team", "-id"], name="campaign_by_team"),
-            models.Index(fields=["id"], name="campaign_open", condition=models.Q(state__in=OPEN)),
+            models.Index(fields=["id"], name="campaign_open", condition=models.Q(state__in=OPEN_CAMPAIGN_STATES)),
         ]
 
     def __str__(self) -> str:

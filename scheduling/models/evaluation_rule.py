@@ -12,7 +12,7 @@ from jobs.models import Cluster, Team
 from scheduling.models.evaluation import Campaign
 
 
-class Which(models.TextChoices):
+class RuleSelection(models.TextChoices):
     NEWEST = "newest", "the newest"
     EVERY = "every", "every one"
 
@@ -26,7 +26,7 @@ class EvaluationRule(models.Model):
     directory = models.CharField(max_length=500)
     suite = models.CharField(max_length=60, help_text="NAME for its newest version at the time, or NAME@2.")
     pattern = models.CharField(max_length=100, blank=True, help_text="Of the name within the directory; * is anything.")
-    which = models.CharField(max_length=6, choices=Which, default=Which.NEWEST)
+    which = models.CharField(max_length=6, choices=RuleSelection, default=RuleSelection.NEWEST)
     interval = models.DurationField(default=timedelta(0), help_text="The least time between two campaigns.")
     per_day = models.PositiveIntegerField(default=24, help_text="At most so many campaigns in 24 hours.")
     nodes = models.PositiveIntegerField(null=True)

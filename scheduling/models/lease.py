@@ -9,14 +9,14 @@ from django.db import connection, models, transaction
 
 # A database session ends with its process: the kernel closes the socket, whatever killed it. Its number may be given
 # again, its beginning may not. Where a role may not see another's beginning it counts as there; waiting is never wrong.
-LOCKED = """
+LOCK_LEASE_SQL = """
     SELECT l.expires_at > clock_timestamp(), EXISTS (
         SELECT 1 FROM pg_stat_activity s
         WHERE s.pid = l.session AND coalesce(s.backend_start, l.session_began) = l.session_began
     )
     FROM scheduling_lease l WHERE l.name = %s FOR UPDATE OF l
 """
-TAKEN = """
+TAKE_LEASE_SQL = """
     UPDATE scheduling_lease l
     SET holder = %s, term = l.term + 1, expires_at = clock_timestamp() + %s,
         session = s.pid, session_began = s.backend_start
@@ -25,7 +25,7 @@ TAKEN = """
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
+class AcquiredLease:
     """`alone`: who had it before gave it back or is dead. Otherwise he may only sleep, and wake up in the middle."""
 
     term: int
@@ -53,7 +53,7 @@ class Lease(models.Model):
         return f"{self.name} held by {self.holder} (term {self.term})"
 
     @classmethod
-    def take(cls, name: str, holder: str, ttl: timedelta) -> Taken | None:
+    def take(cls, name: str, holder: str, ttl: timedelta) -> AcquiredLease | None:
         """If it is free, has run out or its holder is dead; None while somebody else has it."""
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(
@@ -61,15 +61,15 @@ class Lease(models.Model):
                 " ON CONFLICT (name) DO NOTHING",
                 [name],
             )
-            cursor.execute(LOCKED, [name])
+            cursor.execute(LOCK_LEASE_SQL, [name])
             runs, lives = cursor.fetchone()
             if runs and lives:
                 return None
-            cursor.execute(TAKEN, [holder, ttl, name])
-            return Taken(term=cursor.fetchone()[0], alone=not lives)
+            cursor.execute(TAKE_LEASE_SQL, [holder, ttl, name])
+            return AcquiredLease(term=cursor.fetchone()[0], alone=not lives)
 
     @classmethod
-    def still_held(cls, name: str, term: int) -> bool:
+    def holds_term(cls, name: str, term: int) -> bool:
         """Ask inside a transaction: the row stays locked, so nobody can take the lease before the commit."""
         with connection.cursor() as cursor:
             cursor.execute(
@@ -91,7 +91,7 @@ class Lease(models.Model):
             return cursor.rowcount == 1
 
     @classmethod
-    def give_back(cls, name: str, term: int) -> None:
+    def release(cls, name: str, term: int) -> None:
         with connection.cursor() as cursor:
             cursor.execute(
                 "UPDATE scheduling_lease SET expires_at = clock_timestamp(), session = NULL, session_began = NULL"

@@ -22,21 +22,23 @@ class SimulationState(models.TextChoices):
     CANCELLED = "CANCELLED"
 
 
-UNFINISHED = (SimulationState.PENDING, SimulationState.RUNNING)
-SILENT_AFTER = timedelta(seconds=60)  # whoever runs one says so every second; a minute of silence is a dead worker
+UNFINISHED_STATES = (SimulationState.PENDING, SimulationState.RUNNING)
+WORKER_SILENCE_LIMIT = timedelta(
+    seconds=60
+)  # whoever runs one says so every second; a minute of silence is a dead worker
 
 
 class SimulationQuerySet(models.QuerySet["Simulation"]):
     def unfinished(self) -> Self:
-        return self.filter(state__in=UNFINISHED)
+        return self.filter(state__in=UNFINISHED_STATES)
 
-    def at_work(self, now: datetime) -> Self:
+    def with_live_worker(self, now: datetime) -> Self:
         """A worker is at it, and has said so lately."""
-        return self.filter(state=SimulationState.RUNNING, heard_at__gt=now - SILENT_AFTER)
+        return self.filter(state=SimulationState.RUNNING, heard_at__gt=now - WORKER_SILENCE_LIMIT)
 
     def free(self, now: datetime) -> Self:
         """Nobody is at it: it has not begun, or whoever began it fell silent."""
-        silent = models.Q(state=SimulationState.RUNNING, heard_at__lte=now - SILENT_AFTER)
+        silent = models.Q(state=SimulationState.RUNNING, heard_at__lte=now - WORKER_SILENCE_LIMIT)
         return self.filter(models.Q(state=SimulationState.PENDING) | silent)
 
 

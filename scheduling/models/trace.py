@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from jobs.models import Team
 
-UPLOAD = "upload:"  # before the number: how a replay names it
+UPLOAD_PREFIX = "upload:"  # before the number: how a replay names it
 
 
 class UploadedTrace(models.Model):
@@ -36,7 +36,7 @@ class UploadedTrace(models.Model):
 
     @property
     def called(self) -> str:
-        return f"{UPLOAD}{self.pk}"
+        return f"{UPLOAD_PREFIX}{self.pk}"
 
     @property
     def span(self) -> timedelta:

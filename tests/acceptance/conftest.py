@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from acmeweb.env import ROOT
-from acmeweb.services import keys, ports, postgres, preflight, users
-from acmeweb.services.place import Place
+from acmeweb.common.env import ROOT
+from acmeweb.services import ports, postgres, preflight, secret_files, users
+from acmeweb.services.directories import InstanceDirectories
 from tests.acceptance.instance import Instance
 from tests.patience import PATIENCE_S, until
 
@@ -24,13 +24,19 @@ collect_static()
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory):
     """What the first start of all spends most of its time on: a database with its schema, and the static files."""
-    place = Place(tmp_path_factory.mktemp("prepared") / "var")
+    place = InstanceDirectories(tmp_path_factory.mktemp("prepared") / "var")
     preflight.make_directories(place)
-    password, port, user = keys.keep(place.secrets / "postgres"), ports.pick(), users.default().postgres
-    postgres.prepare(place.postgres, password, place.log / "initdb.log", user)
-    words = postgres.leashed(postgres.server(place.postgres, port, postgres.THROW_AWAY), place.postgres, user=user)
+    password, port, user = (
+        secret_files.read_or_create(place.secrets / "postgres"),
+        ports.pick(),
+        users.default().postgres,
+    )
+    postgres.prepare_data_directory(place.postgres, password, place.log / "initdb.log", user)
+    words = postgres.guarded_postgres_command(
+        postgres.server_command(place.postgres, port, postgres.UNSAFE_TEST_SETTINGS), place.postgres, user=user
+    )
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        until(lambda: postgres.answer_and_create(password, port), what="the database does not answer")
+        until(lambda: postgres.ensure_database(password, port), what="the database does not answer")
         own = {"DATABASE_URL": postgres.url(password, port), "DJANGO_SETTINGS_MODULE": "acmeweb.settings"}
         environment = Instance(place.var).environment | own
         subprocess.run([sys.executable, "-c", PREPARE], cwd=ROOT, env=environment, check=True)

@@ -14,10 +14,10 @@ from pathlib import Path
 import httpx
 import psycopg
 
-from acmeweb.env import ROOT, read_file
-from acmeweb.services import leash, locks, ports, programs
-from acmeweb.services.place import Place
-from acmeweb.services.supervisor import Runner, Silent
+from acmeweb.common.env import ROOT, read_file
+from acmeweb.services import locks, parent_guard, ports, programs
+from acmeweb.services.directories import InstanceDirectories
+from acmeweb.services.supervisor import SupervisorClient, SupervisorUnavailable
 from tests.patience import PATIENCE_S, until
 
 READY = re.compile(
@@ -46,7 +46,7 @@ class Instance:
     """One `up` at a time, on a directory and a port of its own."""
 
     def __init__(self, var):
-        self.place, self.port, self.process = Place(var), ports.pick(), None
+        self.place, self.port, self.process = InstanceDirectories(var), ports.pick(), None
         inherited = {name: value for name, value in os.environ.items() if name not in OURS}
         self.environment = {**inherited, "ACME_VAR": str(var), "ACME_PORT": str(self.port)}
         self.out = var.parent / "up.out"
@@ -54,7 +54,9 @@ class Instance:
     def start(self, user="", **environment):
         words = [sys.executable, "manage.py", "up"]
         if user:
-            words = leash.command(words, user=user, reach=programs.SOURCES, home=self.place.var.parent)
+            words = parent_guard.guarded_command(
+                words, user=user, reach=programs.SOURCE_PATHS, home=self.place.var.parent
+            )
         with self.out.open("w") as out:
             self.process = subprocess.Popen(
                 words,
@@ -97,7 +99,7 @@ class Instance:
         return self.process.wait(timeout=PATIENCE_S)
 
     def gone(self):
-        return locks.all_gone(self.place.alive) and self.status() == 0
+        return locks.no_process_left(self.place.alive) and self.status() == 0
 
     def job(self, script):
         """What a job of this machine's cluster prints, which ends with a line END."""
@@ -120,7 +122,7 @@ class Instance:
         return log.read_text()
 
     def pids(self):
-        with suppress(Silent), self._runner() as runner:
+        with suppress(SupervisorUnavailable), self._runner() as runner:
             return {seen.name: seen.pid for seen in runner.programs() if seen.state == "RUNNING"}
         return {}
 
@@ -177,7 +179,7 @@ class Instance:
         written = configparser.RawConfigParser()
         written.read(self.place.run / "supervisord.conf")
         door = written["inet_http_server"]
-        runner = Runner(int(door["port"].rpartition(":")[2]), door["password"])
+        runner = SupervisorClient(int(door["port"].rpartition(":")[2]), door["password"])
         try:
             yield runner
         finally:

@@ -7,7 +7,7 @@ import socket
 import httpx
 import pytest
 
-from scheduling.simulator.accounts import DEFAULT_UIDS
+from scheduling.slurmsim.execution.accounts import DEFAULT_UIDS
 from tests.acceptance.instance import Instance
 from tests.cluster.running import is_alive
 from tests.patience import PATIENCE_S, until

@@ -9,10 +9,11 @@ import pytest
 from django.db import OperationalError, connection, transaction
 from django.db.utils import ConnectionHandler
 
-from acmeweb import broken, views
-from acmeweb.requests import Line
-from jobs.door.errors import AWAY_S, Unavailable, translated
-from tests.jobs import api_make as make
+from acmeweb import error_pages
+from acmeweb.middleware import RequestLogFormatter
+from acmeweb.pages import home
+from jobs.rest.errors import UNAVAILABLE_RETRY_S, DatabaseUnavailable, to_api_exception
+from tests.jobs.api import api_make as make
 
 pytestmark = pytest.mark.django_db
 
@@ -34,7 +35,7 @@ def raising(error):
 @pytest.fixture
 def log():
     """What the server's log says meanwhile."""
-    console = next(one for one in logging.getLogger().handlers if isinstance(one.formatter, Line))
+    console = next(one for one in logging.getLogger().handlers if isinstance(one.formatter, RequestLogFormatter))
     written = StringIO()
     before = console.setStream(written)
     yield written
@@ -50,7 +51,7 @@ def test_a_refusal_is_one_line_in_the_log_under_the_id_of_its_answer(browser, lo
 
 
 def test_a_defect_is_told_in_full_under_the_id_of_its_answer(browser, log, monkeypatch):
-    monkeypatch.setattr(views.clock, "now", raising(RuntimeError("a word for us alone")))
+    monkeypatch.setattr(home.clock, "now", raising(RuntimeError("a word for us alone")))
 
     answer = browser.get("/")
 
@@ -60,11 +61,11 @@ def test_a_defect_is_told_in_full_under_the_id_of_its_answer(browser, log, monke
 
 
 def test_a_page_without_a_connection_is_a_503_and_a_sentence(browser, monkeypatch):
-    monkeypatch.setattr(views.clock, "now", raising(OperationalError("couldn't get a connection after 10.00 sec")))
+    monkeypatch.setattr(home.clock, "now", raising(OperationalError("couldn't get a connection after 10.00 sec")))
 
     answer = browser.get("/")
 
-    assert answer.status_code == 503 and answer["Retry-After"] == str(AWAY_S)
+    assert answer.status_code == 503 and answer["Retry-After"] == str(UNAVAILABLE_RETRY_S)
     assert "The database does not answer at the moment" in answer.content.decode()
     assert answer["X-Request-ID"] and answer["Content-Security-Policy"]
 
@@ -74,11 +75,11 @@ def test_so_is_one_whose_session_cannot_be_read(browser, monkeypatch):
     monkeypatch.setattr(f"{store}._get_session_from_db", raising(OperationalError("gone")))
 
     assert browser.get("/").status_code == 503
-    assert browser.get("/api/v1/docs/").json() == {"detail": Unavailable.default_detail}
+    assert browser.get("/api/v1/docs/").json() == {"detail": DatabaseUnavailable.default_detail}
 
 
 def test_a_defect_stays_a_500_that_tells_nothing_of_its_inside(browser, monkeypatch):
-    monkeypatch.setattr(views.clock, "now", raising(RuntimeError("secret")))
+    monkeypatch.setattr(home.clock, "now", raising(RuntimeError("secret")))
 
     answer = browser.get("/")
 
@@ -87,7 +88,7 @@ def test_a_defect_stays_a_500_that_tells_nothing_of_its_inside(browser, monkeypa
 
 
 def test_a_defect_behind_the_api_is_answered_in_json(browser, monkeypatch):
-    monkeypatch.setattr("acmeweb.api.schema", raising(RuntimeError("secret")))
+    monkeypatch.setattr("acmeweb.api_root.openapi_schema", raising(RuntimeError("secret")))
 
     answer = browser.get("/api/v1/schema/")
 
@@ -104,8 +105,8 @@ def test_a_pool_whose_connections_are_all_busy_is_what_we_take_for_overload():
         first.ensure_connection()
         with pytest.raises(OperationalError) as caught:
             second.ensure_connection()
-        refused = translated(caught.value)
-        assert isinstance(refused, Unavailable) and refused.wait == AWAY_S
+        refused = to_api_exception(caught.value)
+        assert isinstance(refused, DatabaseUnavailable) and refused.wait == UNAVAILABLE_RETRY_S
     finally:
         first.close()
         first.close_pool()
@@ -120,9 +121,9 @@ def stopped(statement="SELECT pg_sleep(60)"):
 
 
 def test_a_statement_that_was_stopped_is_told_apart_from_a_database_that_is_away():
-    refusal = translated(stopped())
+    refusal = to_api_exception(stopped())
 
-    assert (refusal.status_code, refusal.wait) == (503, AWAY_S)
+    assert (refusal.status_code, refusal.wait) == (503, UNAVAILABLE_RETRY_S)
     assert str(refusal.detail).startswith("The database took too long")
 
 
@@ -131,7 +132,7 @@ def test_a_page_says_that_its_statement_was_stopped(rf, path):
     try:
         raise stopped()
     except OperationalError:
-        response = broken.answer(rf.get(path))
+        response = error_pages.server_error(rf.get(path))
 
-    assert response.status_code == 503 and response["Retry-After"] == str(AWAY_S)
+    assert response.status_code == 503 and response["Retry-After"] == str(UNAVAILABLE_RETRY_S)
     assert "The database took too long and was stopped." in response.content.decode()

@@ -6,8 +6,8 @@ import pytest
 from django.conf import settings
 
 from acmeweb.celery import app
-from acmeweb.env import ROLE_TIMEOUTS
-from acmeweb.queues import QUEUES, ROUTES
+from acmeweb.common.env import ROLE_TIMEOUTS
+from acmeweb.queues import TASK_ROUTES, WORKER_QUEUES
 
 app.loader.import_default_modules()
 app.autodiscover_tasks(force=True)
@@ -59,11 +59,11 @@ def test_a_tick_names_a_task_and_is_forgotten_when_the_next_one_is_there(name):
 
 
 def test_every_task_has_a_queue_and_every_route_leads_to_a_task():
-    assert set(ROUTES) == set(TASKS)
+    assert set(TASK_ROUTES) == set(TASKS)
 
 
 def test_a_task_belongs_to_one_queue():
-    named = [task for queue in QUEUES for task in queue.tasks]
+    named = [task for queue in WORKER_QUEUES for task in queue.tasks]
 
     assert len(named) == len(set(named))
 
@@ -72,18 +72,18 @@ def test_a_task_belongs_to_one_queue():
 def test_no_task_is_sent_to_the_default_queue(name):
     chosen = app.amqp.router.route({}, name)["queue"].name
 
-    assert chosen in {queue.name for queue in QUEUES} and chosen != app.conf.task_default_queue
+    assert chosen in {queue.name for queue in WORKER_QUEUES} and chosen != app.conf.task_default_queue
 
 
 def test_a_worker_that_names_no_queue_serves_every_queue():
-    assert set(app.amqp.queues.consume_from) == {queue.name for queue in QUEUES}
+    assert set(app.amqp.queues.consume_from) == {queue.name for queue in WORKER_QUEUES}
 
 
 def test_tasks_that_may_take_longer_than_a_minute_are_on_the_queue_for_long_work():
     slow = {name for name, task in TASKS.items() if limit_of(task) > settings.CELERY_TASK_TIME_LIMIT}
 
-    assert {ROUTES[name]["queue"] for name in slow} == {"long"}
+    assert {TASK_ROUTES[name]["queue"] for name in slow} == {"long"}
 
 
 def test_every_queue_names_a_role_with_database_timeouts():
-    assert {queue.role for queue in QUEUES} <= set(ROLE_TIMEOUTS)
+    assert {queue.role for queue in WORKER_QUEUES} <= set(ROLE_TIMEOUTS)

@@ -12,13 +12,13 @@ import pytest
 import uvicorn
 from channels.db import database_sync_to_async  # closes the connection of its thread
 
-from acmeweb import client_address
-from acmeweb.client_address import TrustedProxies
-from acmeweb.env import BadSetting, Env
-from acmeweb.handler import DjangoInThreads
-from acmeweb.services.web import SERVED
+from acmeweb.auth import client_address
+from acmeweb.auth.client_address import TrustedProxyMiddleware
+from acmeweb.common.env import EnvReader, InvalidEnvSetting
+from acmeweb.django_asgi import ThreadedASGIHandler
+from acmeweb.services.web import UVICORN_OPTIONS
 from jobs.models import Event
-from tests.jobs import api_make as make
+from tests.jobs.api import api_make as make
 from tests.patience import PATIENCE_S, until
 
 PROXIES = [ipaddress.ip_network(text) for text in ("10.0.0.0/8", "127.0.0.1/32", "fd00::/8")]
@@ -57,7 +57,7 @@ def test_several_headers_are_one_list():
     headers = [(b"x-forwarded-for", b"192.0.2.1"), (b"X-Forwarded-For", b"198.51.100.7"), (b"host", b"x")]
     scope = {"type": "http", "scheme": "http", "client": ("10.0.0.1", 5), "headers": headers}
 
-    assert client_address.resolved(scope, PROXIES)["client"] == ("198.51.100.7", 0)
+    assert client_address.resolve_client(scope, PROXIES)["client"] == ("198.51.100.7", 0)
 
 
 @pytest.mark.parametrize(
@@ -73,17 +73,17 @@ def test_the_scheme_is_believed_from_trusted_proxies_only(kind, peer, said, sche
     plain = {"http": "http", "websocket": "ws"}[kind]
     scope = {"type": kind, "scheme": plain, "client": (peer, 5), "headers": [(b"x-forwarded-proto", said)]}
 
-    assert client_address.resolved(scope, PROXIES)["scheme"] == scheme
+    assert client_address.resolve_client(scope, PROXIES)["scheme"] == scheme
 
 
 def test_a_unix_socket_has_no_address_and_a_lifespan_no_client():
     for scope in ({"type": "http", "client": None, "headers": []}, {"type": "lifespan"}):
-        assert client_address.resolved(scope, PROXIES) is scope
+        assert client_address.resolve_client(scope, PROXIES) is scope
 
 
 def test_a_proxy_that_is_no_network_stops_the_start():
-    with pytest.raises(BadSetting, match="ACME_TRUSTED_PROXIES"):
-        Env({"ACME_TRUSTED_PROXIES": "10.0.0.1/8"}).networks("ACME_TRUSTED_PROXIES")
+    with pytest.raises(InvalidEnvSetting, match="ACME_TRUSTED_PROXIES"):
+        EnvReader({"ACME_TRUSTED_PROXIES": "10.0.0.1/8"}).networks("ACME_TRUSTED_PROXIES")
 
 
 async def echo(scope, receive, send):
@@ -94,7 +94,9 @@ async def echo(scope, receive, send):
 
 @pytest.mark.parametrize(("trusted", "seen"), [([], ["127.0.0.1", "http"]), (PROXIES, ["10.9.9.9", "https"])])
 def test_the_web_server_itself_believes_no_forwarded_address_from_loopback(trusted, seen):
-    config = uvicorn.Config(**{**SERVED, "app": TrustedProxies(echo, trusted), "lifespan": "off", "log_level": "error"})
+    config = uvicorn.Config(
+        **{**UVICORN_OPTIONS, "app": TrustedProxyMiddleware(echo, trusted), "lifespan": "off", "log_level": "error"}
+    )
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as here:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [here]})
@@ -131,7 +133,7 @@ async def get_me(trusted, secret, forwarded_for, peer="127.0.0.1"):
     async def send(message):
         said.append(message)
 
-    await TrustedProxies(DjangoInThreads(), trusted)(scope, receive, send)
+    await TrustedProxyMiddleware(ThreadedASGIHandler(), trusted)(scope, receive, send)
     return said[0]["status"]
 
 

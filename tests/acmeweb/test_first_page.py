@@ -12,22 +12,22 @@ from django.template.loader import render_to_string
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from acmeweb import shared
-from acmeweb.campaigns import under_way
-from jobs import clock, tally
-from jobs.glances import glances
-from jobs.models import Job, Node, Role
-from jobs.rights import Caller
+from acmeweb.common import metrics_store
+from acmeweb.pages.home_campaigns import running_campaigns
+from acmeweb.updates import fragment_cache
+from jobs.models import Job, Node, TeamRole, clock
+from jobs.models.permissions import Caller
+from jobs.queries.cluster_summary import cluster_summaries
 from scheduling.models import CampaignState, Evaluation
 from tests import make
-from tests.jobs import api_make
+from tests.jobs.api import api_make
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
 def ada():
-    make.team("pretraining", ada=Role.RESEARCHER)
+    make.team("pretraining", ada=TeamRole.RESEARCHER)
     client = Client()
     client.force_login(make.user())
     return client
@@ -38,16 +38,16 @@ def ada():
 
 def test_the_numbers_of_topics_say_whether_anything_moved():
     ours = [f"test-{uuid.uuid4().hex}" for _ in range(2)]  # other tests move the real ones
-    before = shared.at(*ours)
-    tally.valkey.ask([("INCR", f"acme:live:{ours[1]}")])
+    before = fragment_cache.cache_key(*ours)
+    metrics_store.valkey.ask([("INCR", f"acme:live:{ours[1]}")])
 
-    assert (before, shared.at(*ours), shared.at(*ours)) == ("0 0", "0 1", "0 1")
+    assert (before, fragment_cache.cache_key(*ours), fragment_cache.cache_key(*ours)) == ("0 0", "0 1", "0 1")
 
 
 def test_without_valkey_nobody_knows_the_numbers(settings):
     settings.VALKEY_URL = ""
 
-    assert shared.numbers(["queue", "nodes"]) == {"queue": 0, "nodes": 0}
+    assert fragment_cache.topic_sequences(["queue", "nodes"]) == {"queue": 0, "nodes": 0}
 
 
 @pytest.fixture
@@ -61,7 +61,9 @@ def remembers(settings, monkeypatch):
 
 
 def capacity(numbers):
-    return render_to_string("_capacity.html", {"shared_at": numbers, "clusters": lambda: glances(clock.now())})
+    return render_to_string(
+        "_capacity.html", {"shared_at": numbers, "clusters": lambda: cluster_summaries(clock.now())}
+    )
 
 
 def test_the_capacity_is_counted_once_until_a_topic_moves(remembers):
@@ -96,7 +98,7 @@ def test_a_campaign_is_a_bar_of_what_is_done_failed_and_left():
     cells = list(Evaluation.objects.filter(campaign=row).order_by("pk"))
     Evaluation.objects.filter(pk=cells[0].pk).update(state=CampaignState.COMPLETED)
 
-    (one,) = under_way(Caller(user=row.user))
+    (one,) = running_campaigns(Caller(user=row.user))
 
     assert [(part.name, part.results) for part in one.parts] == [("done", 1), ("left", len(cells) - 1)]
     assert sum(part.share for part in one.parts) == pytest.approx(100, abs=0.01)
@@ -105,9 +107,9 @@ def test_a_campaign_is_a_bar_of_what_is_done_failed_and_left():
 def test_only_campaigns_of_ones_teams_that_have_not_ended_are_under_way():
     row = campaign()
 
-    assert under_way(Caller(user=make.user("stranger"))) == []
+    assert running_campaigns(Caller(user=make.user("stranger"))) == []
     type(row).objects.filter(pk=row.pk).update(state=CampaignState.COMPLETED)
-    assert under_way(Caller(user=row.user)) == []
+    assert running_campaigns(Caller(user=row.user)) == []
 
 
 def test_the_first_page_links_to_the_campaign():
@@ -138,7 +140,7 @@ def test_without_a_cluster_there_is_nothing_to_draw(ada):
 
 def test_the_jobs_that_a_list_shows_bring_what_a_row_needs():
     make.running(make.job(gpus_per_node=1))
-    row = Job.objects.all().in_rows().get()
+    row = Job.objects.all().with_list_columns().get()
 
     with CaptureQueriesContext(connection) as asked:
         shown = (row.owner_name, row.team.name, row.cluster_id, row.badge, row.nodelist, row.why, row.exit_code)

@@ -8,7 +8,7 @@ from django.core.signals import request_finished, request_started
 from django.http import HttpResponse, StreamingHttpResponse
 from django.urls import path
 
-from acmeweb.handler import DjangoInThreads
+from acmeweb.django_asgi import ThreadedASGIHandler
 from tests.patience import PATIENCE_S
 
 threads = []
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.urls(__name__)
 
 @pytest.fixture(autouse=True)
 def open_to_all(settings):
-    settings.MIDDLEWARE = ["acmeweb.requests.RequestMiddleware"]
+    settings.MIDDLEWARE = ["acmeweb.middleware.RequestMiddleware"]
 
 
 async def asked(address, *messages, hang_up_after=None):
@@ -71,7 +71,7 @@ async def asked(address, *messages, hang_up_after=None):
         await asyncio.sleep(0)
 
     scope = {"type": "http", "method": "POST", "path": address, "headers": [(b"host", b"localhost")]}
-    await asyncio.wait_for(DjangoInThreads()(scope, receive, send), PATIENCE_S)
+    await asyncio.wait_for(ThreadedASGIHandler()(scope, receive, send), PATIENCE_S)
     body = b"".join(message.get("body", b"") for message in said[1:])
     return (said[0]["status"], dict(said[0]["headers"]), body) if said else None
 

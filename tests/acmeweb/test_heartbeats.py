@@ -6,11 +6,11 @@ import json
 import pytest
 from django.db import OperationalError
 
-from acmeweb.heartbeats import Heartbeats
-from acmeweb.shortcut import LARGEST
-from jobs import clock, progress
-from jobs.models import Attempt, Progress, Pulse
-from jobs.progress import Noted, token_of
+from acmeweb.batching.asgi_batching import MAX_BODY_BYTES
+from acmeweb.batching.heartbeats import HeartbeatBatching
+from jobs.actions import progress
+from jobs.actions.progress import HeartbeatResult, run_token
+from jobs.models import Attempt, Progress, Pulse, clock
 from tests import make
 
 KEY = "01k3v9q2m7t.1"
@@ -30,7 +30,7 @@ class Django:
 
 
 def noted(number=1):
-    return Noted(attempt_id=number, job_id=number, stop_as="", rows=1)
+    return HeartbeatResult(attempt_id=number, job_id=number, stop_as="", rows=1)
 
 
 class Writer:
@@ -44,13 +44,13 @@ class Writer:
 
 async def post(door, body=BEAT, key=KEY, **changed):
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    headers = {"host": "localhost", "content-type": "application/json", "authorization": f"Bearer {token_of(key)}"}
+    headers = {"host": "localhost", "content-type": "application/json", "authorization": f"Bearer {run_token(key)}"}
     headers |= {name.replace("_", "-"): value for name, value in changed.pop("headers", {}).items()}
     scope = {
         "type": "http",
         "scheme": "http",
         "method": "POST",
-        "path": Heartbeats.address,
+        "path": HeartbeatBatching.address,
         "query_string": b"",
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         **changed,
@@ -71,7 +71,7 @@ async def post(door, body=BEAT, key=KEY, **changed):
 async def test_a_plain_heartbeat_is_answered_without_django():
     django, writer = Django(), Writer()
 
-    status, headers, body = await post(Heartbeats(django, writer), headers={"x_request_id": "mine"})
+    status, headers, body = await post(HeartbeatBatching(django, writer), headers={"x_request_id": "mine"})
 
     assert status == 200 and json.loads(body) == {"heartbeats": 1, "checkpoints": 0, "stop_as": ""}
     assert headers[b"X-Request-ID"] == b"mine"
@@ -80,7 +80,7 @@ async def test_a_plain_heartbeat_is_answered_without_django():
 
 async def test_those_that_come_together_are_written_together_and_one_attempt_in_its_order():
     writer = Writer()
-    door = Heartbeats(Django(), writer)
+    door = HeartbeatBatching(Django(), writer)
     steps = [{"heartbeats": [{"step": step}]} for step in range(3)]
 
     await asyncio.gather(*(post(door, key=f"k{n}.1") for n in range(20)), *(post(door, step) for step in steps))
@@ -97,7 +97,7 @@ STRANGE = {
     "a list": {"body": b"[]"},
     "an unknown field": {"body": {"heartbeats": [{"stop": 1}]}},
     "a key twice": {"body": b'{"heartbeats": [], "heartbeats": []}'},
-    "a huge body": {"body": b" " * (LARGEST + 1)},
+    "a huge body": {"body": b" " * (MAX_BODY_BYTES + 1)},
     "another kind": {"headers": {"content_type": "text/plain"}},
     "a token of a person": {"headers": {"authorization": "Bearer acme_x"}},
     "a forged token": {"headers": {"authorization": f"Bearer acme_run_{KEY}.0000"}},
@@ -115,7 +115,7 @@ async def test_what_is_not_plain_goes_to_django_as_it_came(name):
     asked = dict(STRANGE[name])
     body = asked.pop("body", BEAT)
 
-    status, _, _ = await post(Heartbeats(django, writer), body, **asked)
+    status, _, _ = await post(HeartbeatBatching(django, writer), body, **asked)
 
     assert status == 418 and not writer.together
     assert django.bodies == [body if isinstance(body, bytes) else json.dumps(body).encode()]
@@ -124,7 +124,7 @@ async def test_what_is_not_plain_goes_to_django_as_it_came(name):
 async def test_over_plain_http_nothing_is_taken_where_https_is_asked_for(settings):
     settings.SECURE_SSL_REDIRECT = True
     settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
-    door = Heartbeats(Django(), Writer())
+    door = HeartbeatBatching(Django(), Writer())
 
     assert (await post(door))[0] == 418
     assert (await post(door, headers={"x_forwarded_proto": "https"}))[0] == 200
@@ -134,13 +134,13 @@ async def test_an_attempt_that_has_ended_and_a_database_that_is_away_are_djangos
     def away(reports):
         raise OperationalError("gone")
 
-    assert (await post(Heartbeats(Django(), Writer(living=lambda key: False))))[0] == 418
-    assert (await post(Heartbeats(Django(), away)))[0] == 418
+    assert (await post(HeartbeatBatching(Django(), Writer(living=lambda key: False))))[0] == 418
+    assert (await post(HeartbeatBatching(Django(), away)))[0] == 418
 
 
 async def test_who_sends_too_many_a_minute_is_counted_by_django(settings):
     settings.ACME_API_PER_MINUTE = 2
-    door = Heartbeats(Django(), Writer())
+    door = HeartbeatBatching(Django(), Writer())
 
     statuses = [(await post(door))[0] for _ in range(3)]
 
@@ -159,7 +159,7 @@ def test_many_attempts_are_one_statement_and_the_dead_are_left_out(django_assert
     }
 
     with django_assert_num_queries(1):
-        found = progress.note_many(reports)
+        found = progress.record_heartbeats(reports)
 
     assert {key: (noted.attempt_id, noted.rows) for key, noted in found.items()} == {
         one.key: (one.pk, 2),

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from acmeweb.env import ROOT
+from acmeweb.common.env import ROOT
 
 SHOW = """
 import json

@@ -10,9 +10,9 @@ from channels.db import database_sync_to_async  # it gives the connection of its
 from channels.layers import get_channel_layer
 from django.contrib.auth.models import AnonymousUser
 
-from acmeweb import consumers, hub
-from acmeweb.consumers import MOST_TOPICS, LiveConsumer
-from acmeweb.live import group_of
+from acmeweb.common.live import channel_group
+from acmeweb.updates import consumers, subscriptions
+from acmeweb.updates.consumers import MAX_TOPICS, LiveConsumer
 from tests import make
 from tests.failures import make as failures
 from tests.patience import PATIENCE_S
@@ -71,7 +71,7 @@ async def ada():
 
 
 async def tell(topic, number):
-    await get_channel_layer().group_send(group_of(topic), {"type": "topic.moved", "topic": topic, "seq": number})
+    await get_channel_layer().group_send(channel_group(topic), {"type": "topic.moved", "topic": topic, "seq": number})
 
 
 async def test_somebody_who_is_not_signed_in_hears_that_and_nothing_else():
@@ -96,7 +96,7 @@ def has_another_password(client, user):
 
 @pytest.mark.parametrize("leave", [signs_out, is_switched_off, has_another_password])
 async def test_who_is_nobody_any_more_is_cut_off_at_the_next_look(monkeypatch, client, leave):
-    monkeypatch.setattr(consumers, "RECHECK_S", 0.01)
+    monkeypatch.setattr(consumers, "SESSION_RECHECK_S", 0.01)
     user = await ada()
     await database_sync_to_async(client.force_login)(user)
     socket = SignedIn(client.cookies["sessionid"].value)
@@ -164,7 +164,7 @@ async def test_a_topic_that_is_none_is_passed_over(topic):
         {"text": '"join"'},
         {"text": '{"join": "queue"}'},
         {"text": '{"leave": []}'},
-        {"text": '{"join": [' + '"queue",' * MOST_TOPICS + '"queue"]}'},
+        {"text": '{"join": [' + '"queue",' * MAX_TOPICS + '"queue"]}'},
         {"data": b"\xff\xfe"},
     ],
 )
@@ -202,7 +202,7 @@ async def test_a_topic_goes_on_while_one_page_still_listens():
 
     assert await second.hear() == {"topic": "queue", "seq": 2}
     await second.leave()
-    assert hub.of_this_process().listeners == {}
+    assert subscriptions.process_hub().listeners == {}
 
 
 async def test_whoever_comes_after_the_last_one_left_hears_again():
@@ -225,8 +225,8 @@ async def test_a_page_that_reads_slowly_gets_the_newest_number_and_holds_nobody_
     quick = await opened(await ada())
     await quick.join("queue")
     await quick.hear()
-    slow = hub.Listener(slowly)
-    await hub.of_this_process().join("queue", slow)
+    slow = subscriptions.PageListener(slowly)
+    await subscriptions.process_hub().join("queue", slow)
 
     for number in range(1, 6):
         await tell("queue", number)
@@ -236,7 +236,7 @@ async def test_a_page_that_reads_slowly_gets_the_newest_number_and_holds_nobody_
         await slow.telling
 
     assert read == [1, 5]
-    await hub.of_this_process().leave("queue", slow)
+    await subscriptions.process_hub().leave("queue", slow)
     await quick.leave()
 
 
@@ -244,8 +244,8 @@ async def test_a_page_that_is_gone_is_told_nothing_more():
     async def gone(words):
         raise ConnectionResetError
 
-    left = hub.Listener(gone)
-    left.tell("queue", "{}")
+    left = subscriptions.PageListener(gone)
+    left.queue_message("queue", "{}")
     await left.telling
 
     assert left.telling is None

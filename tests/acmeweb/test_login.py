@@ -9,9 +9,9 @@ import pytest
 from django.db import connection, transaction
 from django.test import Client
 
-from acmeweb import login_limits
-from jobs import clock, token_actions
-from jobs.models import Event, LoginAttempts, Token
+from acmeweb.auth import login_limits
+from jobs.actions import tokens as token_actions
+from jobs.models import Event, LoginAttempts, Token, clock
 from tests import make
 from tests.patience import until
 
@@ -37,7 +37,7 @@ def test_after_ten_wrong_passwords_even_the_right_one_has_to_wait(client):
 
     refused = attempt(client, password=make.PASSWORD)
 
-    assert refused.status_code == 429 and 0 < int(refused["Retry-After"]) <= login_limits.WINDOW.total_seconds()
+    assert refused.status_code == 429 and 0 < int(refused["Retry-After"]) <= login_limits.ATTEMPT_WINDOW.total_seconds()
     assert "Too many wrong passwords" in refused.content.decode()
 
 
@@ -93,7 +93,7 @@ def test_the_login_page_and_the_admin_share_one_limit(client):
         admin_attempt(client)
 
     assert attempt(client, password=make.PASSWORD).status_code == 429
-    assert login_limits.TOO_MANY in admin_attempt(client, password=make.PASSWORD).content.decode()
+    assert login_limits.TOO_MANY_MESSAGE in admin_attempt(client, password=make.PASSWORD).content.decode()
 
 
 def test_the_old_password_of_a_password_change_counts_like_a_login(client):
@@ -133,7 +133,7 @@ def test_a_count_starts_again_after_its_window(client):
     for _ in range(login_limits.MAX_PER_NAME):
         attempt(client)
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE jobs_loginattempts SET since = since - %s", [login_limits.WINDOW])
+        cursor.execute("UPDATE jobs_loginattempts SET since = since - %s", [login_limits.ATTEMPT_WINDOW])
 
     assert attempt(client, password=make.PASSWORD).status_code == 302
 
@@ -142,7 +142,7 @@ def test_old_counts_are_forgotten(client):
     for number in range(5):
         attempt(client, name=f"guess{number}", address=f"10.0.1.{number}")
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE jobs_loginattempts SET since = since - %s", [login_limits.WINDOW])
+        cursor.execute("UPDATE jobs_loginattempts SET since = since - %s", [login_limits.ATTEMPT_WINDOW])
 
     attempt(client)
 
@@ -159,7 +159,7 @@ def test_the_limit_holds_without_valkey(client, settings):
 
 def token(name="ada"):
     expires_at = clock.now() + timedelta(days=30)
-    return token_actions.make(
+    return token_actions.create_token(
         user=make.user(name), name="x", scope="read", author=make.author(name), expires_at=expires_at
     )[0]
 
@@ -226,7 +226,7 @@ def _is_somebody_waiting_for_us():
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("act", [login_limits.seconds_to_wait, login_limits.take_back])
+@pytest.mark.parametrize("act", [login_limits.count_attempt, login_limits.uncount_attempt])
 def test_counters_are_locked_in_the_order_of_their_keys(act):
     for key in ("b", "a"):
         LoginAttempts.objects.create(key=key, since=clock.now(), count=1)

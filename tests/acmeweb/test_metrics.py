@@ -10,15 +10,15 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from acmeweb.env import BadSetting, Env
-from failures import actions
-from jobs import clock, tally
-from jobs.models import Node, Scope
-from scheduling import estimate_actions
-from scheduling.models import EstimateError, Lead
+from acmeweb.common import metrics_store
+from acmeweb.common.env import EnvReader, InvalidEnvSetting
+from failures.actions import incidents as incident_actions
+from jobs.models import Node, TokenScope, clock
+from scheduling.actions import estimates as estimate_actions
+from scheduling.models import EstimateError, EstimateLead
 from tests import make as rows
 from tests.failures import make as failures
-from tests.jobs import api_make as make
+from tests.jobs.api import api_make as make
 
 pytestmark = pytest.mark.django_db
 LINE = re.compile(r'[a-z_]+\{(?:[a-z]+="(?:[^"\\\n]|\\.)*",?)*\} -?[0-9.e+-]+')
@@ -27,7 +27,7 @@ LINE = re.compile(r'[a-z_]+\{(?:[a-z]+="(?:[^"\\\n]|\\.)*",?)*\} -?[0-9.e+-]+')
 @pytest.fixture
 def scrape():
     make.cluster()
-    token = make.token(make.person("ada"), Scope.READ)
+    token = make.token(make.person("ada"), TokenScope.READ)
 
     def ask():
         answer = Client().get("/metrics", headers={"Authorization": f"Bearer {token}"})
@@ -58,8 +58,12 @@ def test_jobs_nodes_and_waits_by_state(scrape):
 
 
 def test_how_long_a_turn_thought_is_a_histogram(scrape, monkeypatch):
-    found = tally.Tally(count=3, total_s=0.75, within=[1] * 5 + [2] * (len(tally.BOUNDS_S) - 5))
-    monkeypatch.setattr(tally, "read", lambda what: {'odd"name': found} if what == "schedule_cycle" else {})
+    found = metrics_store.DurationCounts(
+        count=3, total_s=0.75, within=[1] * 5 + [2] * (len(metrics_store.BOUNDS_S) - 5)
+    )
+    monkeypatch.setattr(
+        metrics_store, "read_durations", lambda what: {'odd"name': found} if what == "schedule_cycle" else {}
+    )
 
     said = scrape()
 
@@ -76,7 +80,7 @@ def test_how_long_a_turn_thought_is_a_histogram(scrape, monkeypatch):
 def test_incidents_by_state_and_failures_by_cause(scrape, tmp_path):
     died = failures.diagnosed(tmp_path, by="ada")
     failures.diagnosed(tmp_path, failures.STORAGE, by="ada")
-    actions.acknowledge(died.incident, author=rows.author(), now=clock.now())
+    incident_actions.acknowledge(died.incident, author=rows.author(), now=clock.now())
 
     said = scrape()
 
@@ -92,8 +96,10 @@ def test_incidents_by_state_and_failures_by_cause(scrape, tmp_path):
 
 def test_how_good_start_estimates_are(scrape):
     seren, now = make.cluster(), clock.now()
-    estimate_actions.note_forecast(seren, now=now, jobs=3, took=timedelta(seconds=1), seen="")
-    EstimateError.objects.create(cluster=seren, lead=Lead.HOUR, jobs=7, median_s=90.5, within_p90=0.75, updated_at=now)
+    estimate_actions.record_forecast(seren, now=now, jobs=3, took=timedelta(seconds=1), seen="")
+    EstimateError.objects.create(
+        cluster=seren, lead=EstimateLead.HOUR, jobs=7, median_s=90.5, within_p90=0.75, updated_at=now
+    )
 
     said = scrape()
 
@@ -109,7 +115,7 @@ def test_how_good_start_estimates_are(scrape):
 def test_what_the_last_day_came_to_is_told_as_a_loop_left_it(scrape, monkeypatch):
     day = {"at": 1.5e9, "ratios": {"goodput": 0.25}, "gpu_hours": {"free": 576.0, "productive": 192.0}}
     day |= {"recoveries": {"ECCError": 2}, "recovery_s": 90.0}
-    monkeypatch.setattr(tally, "figures", lambda what, names: {"seren": day} if "seren" in names else {})
+    monkeypatch.setattr(metrics_store, "read_figures", lambda what, names: {"seren": day} if "seren" in names else {})
 
     said = scrape()
 
@@ -163,8 +169,8 @@ def test_a_network_that_was_named_needs_no_token(settings):
 
 
 def test_a_network_that_is_none_stops_the_process():
-    with pytest.raises(BadSetting, match="ACME_METRICS_NETWORKS"):
-        Env({"ACME_METRICS_NETWORKS": "10.0.0.0/8,10.1/99"}).networks("ACME_METRICS_NETWORKS")
+    with pytest.raises(InvalidEnvSetting, match="ACME_METRICS_NETWORKS"):
+        EnvReader({"ACME_METRICS_NETWORKS": "10.0.0.0/8,10.1/99"}).networks("ACME_METRICS_NETWORKS")
 
 
 def test_it_asks_no_more_of_the_database_when_there_are_more_jobs(scrape):

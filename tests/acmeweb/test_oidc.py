@@ -16,8 +16,8 @@ from django.contrib.auth import get_user_model
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
-from acmeweb import oidc
-from acmeweb.env import BadSetting, Env, OidcSettings
+from acmeweb.auth import oidc
+from acmeweb.common.env import EnvReader, InvalidEnvSetting, OidcSettings
 from jobs.models import Event, Identity, Membership
 from tests import make
 
@@ -73,7 +73,7 @@ class FakeProvider:
 def there(settings, monkeypatch):
     fake = FakeProvider()
     settings.OIDC = ASKED
-    known = oidc.Provider(asked=ASKED, transport=httpx.MockTransport(fake))
+    known = oidc.OidcProvider(asked=ASKED, transport=httpx.MockTransport(fake))
     monkeypatch.setattr(oidc, "_providers", {ASKED: known})
     make.team("pretraining")
     make.team("evaluation")
@@ -174,12 +174,12 @@ def test_a_foreign_signature_signs_nobody_in(client, there):
 
 
 def test_a_token_without_a_signature_or_signed_with_the_shared_secret_is_refused(client, there):
-    known = oidc.provider()
+    known = oidc.configured_provider()
     unsigned = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (b'{"alg":"none"}', b"{}", b""))
 
     for raw in (unsigned, "x", "", "a.b.c"):
-        with pytest.raises(oidc.NotSignedIn):
-            oidc.checked(known, raw, "n")
+        with pytest.raises(oidc.SignInError):
+            oidc.verified_claims(known, raw, "n")
 
 
 def test_an_answer_that_was_not_asked_for_here_is_refused(client, there):
@@ -223,7 +223,7 @@ def test_a_name_does_not_open_the_account_of_somebody_else(fields, client, there
 
 def test_where_newcomers_are_refused_only_a_prepared_user_gets_in(client, there, settings, monkeypatch):
     settings.OIDC = replace(ASKED, new_users="refuse")
-    known = oidc.Provider(asked=settings.OIDC, transport=httpx.MockTransport(there))
+    known = oidc.OidcProvider(asked=settings.OIDC, transport=httpx.MockTransport(there))
     monkeypatch.setattr(oidc, "_providers", {settings.OIDC: known})
 
     sign_in(client, there)
@@ -271,14 +271,16 @@ def test_without_a_provider_there_is_no_such_page(client, settings):
     ],
 )
 def test_a_setting_nobody_can_start_with_is_named(more, named):
-    with pytest.raises(BadSetting) as refused:
-        Env({"OIDC_ISSUER": ISSUER, "OIDC_CLIENT_ID": "acme", **more}).oidc()
+    with pytest.raises(InvalidEnvSetting) as refused:
+        EnvReader({"OIDC_ISSUER": ISSUER, "OIDC_CLIENT_ID": "acme", **more}).oidc()
 
     assert refused.value.name == named
 
 
 def test_groups_of_the_environment_are_read():
-    found = Env({"OIDC_ISSUER": ISSUER, "OIDC_CLIENT_ID": "a", "OIDC_TEAMS": "/llm=vision:operator, x=y:viewer"}).oidc()
+    found = EnvReader(
+        {"OIDC_ISSUER": ISSUER, "OIDC_CLIENT_ID": "a", "OIDC_TEAMS": "/llm=vision:operator, x=y:viewer"}
+    ).oidc()
 
     assert found and found.teams == (("/llm", "vision", "operator"), ("x", "y", "viewer"))
 
@@ -321,7 +323,7 @@ def test_who_signed_in_with_a_password_or_whose_provider_is_away_leaves_all_the_
     assert client.post("/logout/")["Location"] == "/login/"
 
     sign_in(client, there)
-    oidc.provider().found.clear()
+    oidc.configured_provider().found.clear()
     there.away = True
 
     assert client.post("/logout/")["Location"] == "/login/"

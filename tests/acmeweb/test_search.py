@@ -8,8 +8,8 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from acmeweb.search import PAGES
-from jobs.models import Role
+from acmeweb.pages.search import SEARCHABLE_PAGES
+from jobs.models import TeamRole
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def people():
-    make.team("pretraining", ada=Role.RESEARCHER, adele=Role.VIEWER)
-    make.team("speech", ben=Role.RESEARCHER)
+    make.team("pretraining", ada=TeamRole.RESEARCHER, adele=TeamRole.VIEWER)
+    make.team("speech", ben=TeamRole.RESEARCHER)
     make.cluster()
 
 
@@ -84,7 +84,7 @@ def test_every_page_that_is_named_is_there():
 
     urls = [one.url for one in client.get("/search/").context["found"]]
 
-    assert len(urls) == len(PAGES)
+    assert len(urls) == len(SEARCHABLE_PAGES)
     assert all(client.get(url).status_code == 200 for url in urls)
 
 

@@ -7,13 +7,12 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError
 
-from acmeweb.shortcut import LARGEST, Asked
-from acmeweb.submissions import Submission, Submissions, submit_together
-from jobs import clock
-from jobs.door.once import digest_of
-from jobs.models import Event, IdempotencyKey, Job, Membership, Role, Scope, Token
+from acmeweb.batching.asgi_batching import MAX_BODY_BYTES, BatchableRequest
+from acmeweb.batching.submissions import PendingSubmission, SubmissionBatching, submit_pending
+from jobs.models import Event, IdempotencyKey, Job, Membership, TeamRole, Token, TokenScope, clock
+from jobs.rest.idempotency import digest_request
 from tests.acmeweb.test_heartbeats import Django
-from tests.jobs import api_make as make
+from tests.jobs.api import api_make as make
 
 TRAIN = {"command": "#!/bin/sh\npython train.py", "gpus_per_node": 8, "nodes": 2, "time_limit": "2-00:00:00"}
 TOKEN = "acme_" + "x" * 43
@@ -27,7 +26,7 @@ async def post(door, body=TRAIN, **changed):
         "type": "http",
         "scheme": "http",
         "method": "POST",
-        "path": Submissions.address,
+        "path": SubmissionBatching.address,
         "query_string": b"",
         "client": ("10.0.0.7", 4711),
         "headers": [(name.encode(), value.encode("latin1")) for name, value in headers.items()],
@@ -59,7 +58,7 @@ class Writer:
 async def test_a_plain_submission_is_answered_without_django():
     django, writer = Django(), Writer()
 
-    status, headers, body = await post(Submissions(django, writer), headers={"x_request_id": "mine"})
+    status, headers, body = await post(SubmissionBatching(django, writer), headers={"x_request_id": "mine"})
 
     assert status == 201 and json.loads(body)["id"] == "j1"
     assert headers[b"X-Request-ID"] == b"mine" and headers[b"Location"] == b"http://localhost/j1/"
@@ -68,7 +67,7 @@ async def test_a_plain_submission_is_answered_without_django():
 
 async def test_those_that_come_together_are_written_together_and_the_same_key_one_after_the_other():
     writer = Writer()
-    door = Submissions(Django(), writer)
+    door = SubmissionBatching(Django(), writer)
 
     same = [post(door, headers={"idempotency_key": "k"}) for _ in range(3)]
     await asyncio.gather(*(post(door) for _ in range(20)), *same)
@@ -79,7 +78,7 @@ async def test_those_that_come_together_are_written_together_and_the_same_key_on
 
 
 async def test_nobody_is_forgotten_who_comes_while_the_connection_is_given_back():
-    door = Submissions(Django(), Writer())
+    door = SubmissionBatching(Django(), Writer())
 
     for _ in range(50):
         assert (await post(door))[0] == 201
@@ -90,7 +89,7 @@ STRANGE = {
     "a list": {"body": b"[]"},
     "a field twice": {"body": b'{"command": "a", "command": "b"}'},
     "half a character": {"body": b'{"command": "\\ud800"}'},
-    "a huge body": {"body": b" " * (LARGEST + 1)},
+    "a huge body": {"body": b" " * (MAX_BODY_BYTES + 1)},
     "another kind": {"headers": {"content_type": "text/plain"}},
     "a token of a run": {"headers": {"authorization": "Bearer acme_run_k.1.0000"}},
     "no token": {"headers": {"authorization": ""}},
@@ -111,7 +110,7 @@ async def test_what_is_not_plain_goes_to_django_as_it_came(name):
     asked = dict(STRANGE[name])
     body = asked.pop("body", TRAIN)
 
-    status, _, _ = await post(Submissions(django, _never), body, **asked)
+    status, _, _ = await post(SubmissionBatching(django, _never), body, **asked)
 
     assert status == 418
     assert django.bodies == [body if isinstance(body, bytes) else json.dumps(body).encode()]
@@ -120,7 +119,7 @@ async def test_what_is_not_plain_goes_to_django_as_it_came(name):
 async def test_a_header_that_is_there_twice_is_djangos_to_read():
     once = {"headers": {"Authorization": f"Bearer {TOKEN}"}}
 
-    assert (await post(Submissions(Django(), _never), **once))[0] == 418
+    assert (await post(SubmissionBatching(Django(), _never), **once))[0] == 418
 
 
 def _never(asked):
@@ -131,7 +130,7 @@ async def test_a_database_that_is_away_is_djangos_to_explain():
     def away(asked):
         raise OperationalError("gone")
 
-    assert (await post(Submissions(Django(), away)))[0] == 418
+    assert (await post(SubmissionBatching(Django(), away)))[0] == 418
 
 
 # --- against the database
@@ -145,8 +144,8 @@ def ada():
 
 def submission(token, job=TRAIN, key=None, id="req-1", source="10.0.0.7"):
     raw = json.dumps(job).encode()
-    asked = Asked(token=token, raw=raw, id=id, source=source, home="https://acme.example", headers={})
-    return Submission(asked=asked, job=job, digest=Token.digest_of(token), key=key)
+    asked = BatchableRequest(token=token, raw=raw, id=id, source=source, home="https://acme.example", headers={})
+    return PendingSubmission(asked=asked, job=job, digest=Token.secret_digest(token), key=key)
 
 
 @pytest.mark.django_db
@@ -154,7 +153,7 @@ def test_a_job_that_came_with_others_is_the_one_that_would_have_come_alone(ada):
     token, other = make.token(ada), make.token(make.person("bob"))
     alone = make.Caller(ada).post("jobs/", TRAIN, X_Request_ID="req-1").json()
 
-    told = submit_together({1: submission(token), 2: submission(other), 3: submission(token, {"command": "b"})})
+    told = submit_pending({1: submission(token), 2: submission(other), 3: submission(token, {"command": "b"})})
 
     shown, where = told[1]
     assert where == f"https://acme.example/api/v1/jobs/{shown['id']}/"
@@ -178,7 +177,7 @@ def test_each_has_the_event_of_its_own_request(ada):
         2: submission(make.token(bob), id="r2", source=None),
     }
 
-    told = submit_together(asked)
+    told = submit_pending(asked)
 
     found = {name: Event.objects.get(job__public_id=shown["id"]) for name, (shown, _) in told.items()}
     assert {name: (one.by, one.request_id, one.source) for name, one in found.items()} == {
@@ -188,12 +187,12 @@ def test_each_has_the_event_of_its_own_request(ada):
 
 
 def _viewer():
-    return make.token(make.person("vera", role=Role.VIEWER))
+    return make.token(make.person("vera", role=TeamRole.VIEWER))
 
 
 def _gone():
     secret = make.token(make.person("tom"))
-    Token.objects.filter(digest=Token.digest_of(secret)).update(revoked_at=clock.now())
+    Token.objects.filter(digest=Token.secret_digest(secret)).update(revoked_at=clock.now())
     return secret
 
 
@@ -216,7 +215,7 @@ UNSERVED = {
     "somebody who left": lambda: submission(_inactive()),
     "another network": lambda: submission(make.token(make.person("nina"), networks=["192.0.2.0/24"])),
     "no known address": lambda: submission(make.token(make.person("nina"), networks=["10.0.0.0/8"]), source=None),
-    "a token to read": lambda: submission(make.token(make.person("rita"), Scope.READ)),
+    "a token to read": lambda: submission(make.token(make.person("rita"), TokenScope.READ)),
     "a viewer": lambda: submission(_viewer(), {**TRAIN, "team": "vision"}),
     "another team": lambda: submission(_mine(), {**TRAIN, "team": "speech"}),
     "a token of another team": lambda: submission(
@@ -238,7 +237,7 @@ def test_who_is_not_plainly_right_is_left_to_django_and_holds_nobody_up(ada, nam
     make.team("speech")
     good, bad = submission(make.token(ada)), UNSERVED[name]()
 
-    told = submit_together({"good": good, "bad": bad})
+    told = submit_pending({"good": good, "bad": bad})
 
     assert set(told) == {"good"}
     assert Job.objects.count() == Event.objects.filter(what="job.submitted").count() == 1
@@ -248,31 +247,31 @@ def test_who_is_not_plainly_right_is_left_to_django_and_holds_nobody_up(ada, nam
 def test_nothing_is_submitted_to_a_cluster_that_is_only_observed(ada):
     type(make.cluster()).objects.update(mode="observe")
 
-    assert submit_together({1: submission(make.token(ada))}) == {}
+    assert submit_pending({1: submission(make.token(ada))}) == {}
 
 
 @pytest.mark.django_db
 def test_a_role_that_was_taken_counts_from_the_next_one_on(ada):
     token = make.token(ada)
-    submit_together({1: submission(token)})
-    Membership.objects.filter(user=ada).update(role=Role.VIEWER)
+    submit_pending({1: submission(token)})
+    Membership.objects.filter(user=ada).update(role=TeamRole.VIEWER)
 
-    assert submit_together({1: submission(token)}) == {}
+    assert submit_pending({1: submission(token)}) == {}
 
 
 @pytest.mark.django_db
 def test_using_a_token_is_noted(ada):
     secret = make.token(ada)
 
-    submit_together({1: submission(secret)})
+    submit_pending({1: submission(secret)})
 
-    assert Token.objects.get(digest=Token.digest_of(secret)).last_used_at is not None
+    assert Token.objects.get(digest=Token.secret_digest(secret)).last_used_at is not None
 
 
 @pytest.mark.django_db
 def test_a_key_keeps_the_answer_that_django_gives_again(ada):
     secret = make.token(ada)
-    shown, where = submit_together({1: submission(secret, key="k1")})[1]
+    shown, where = submit_pending({1: submission(secret, key="k1")})[1]
 
     caller = make.Caller(ada)
     again = caller.post("jobs/", json.dumps(TRAIN).encode(), Idempotency_Key="k1")
@@ -287,9 +286,9 @@ def test_a_key_keeps_the_answer_that_django_gives_again(ada):
 @pytest.mark.django_db
 def test_a_key_that_was_used_is_left_to_django_and_the_same_key_of_another_person_is_another(ada):
     bob = make.person("bob")
-    IdempotencyKey.objects.create(user=ada, key="k1", digest=digest_of("POST", "/", b""), status=201, body="{}")
+    IdempotencyKey.objects.create(user=ada, key="k1", digest=digest_request("POST", "/", b""), status=201, body="{}")
 
-    told = submit_together({1: submission(make.token(ada), key="k1"), 2: submission(make.token(bob), key="k1")})
+    told = submit_pending({1: submission(make.token(ada), key="k1"), 2: submission(make.token(bob), key="k1")})
 
     assert set(told) == {2}
     assert Job.objects.get().user == bob
@@ -299,7 +298,7 @@ def test_a_key_that_was_used_is_left_to_django_and_the_same_key_of_another_perso
 def test_who_asks_too_often_is_left_to_django(ada, settings):
     settings.ACME_API_PER_MINUTE = 2
 
-    told = submit_together({n: submission(make.token(ada)) for n in range(3)})
+    told = submit_pending({n: submission(make.token(ada)) for n in range(3)})
 
     assert told == {} and not Job.objects.exists()
 
@@ -307,10 +306,10 @@ def test_who_asks_too_often_is_left_to_django(ada, settings):
 @pytest.mark.django_db
 def test_however_many_come_the_questions_are_the_same(ada, django_assert_num_queries):
     tokens = [make.token(make.person(f"p{n}")) for n in range(10)]
-    submit_together({"warm": submission(tokens[0])})
+    submit_pending({"warm": submission(tokens[0])})
     Token.objects.update(last_used_at=clock.now())
 
     with django_assert_num_queries(7):  # tokens, places, savepoint and its end, numbers, jobs, events
-        told = submit_together({n: submission(token) for n, token in enumerate(tokens)})
+        told = submit_pending({n: submission(token) for n, token in enumerate(tokens)})
 
     assert len(told) == 10

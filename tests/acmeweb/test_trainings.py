@@ -9,10 +9,10 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from acmeweb.trainings import trainings
-from jobs import clock
-from jobs.models import Attempt, Checkpoint, Cluster, Job, Progress, Pulse, Role
-from scheduling import accounting, report_views
+from acmeweb.pages.home_trainings import running_trainings
+from jobs.models import Attempt, Checkpoint, Cluster, Job, Progress, Pulse, TeamRole, clock
+from scheduling.pages import reports
+from scheduling.queries import ledger_facts
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -21,8 +21,8 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture(autouse=True)
 def people():
-    make.team("pretraining", ada=Role.RESEARCHER)
-    make.team("speech", ben=Role.RESEARCHER)
+    make.team("pretraining", ada=TeamRole.RESEARCHER)
+    make.team("speech", ben=TeamRole.RESEARCHER)
 
 
 def training(by="ada", name="pretrain", on="seren-001", hours=4, **fields):
@@ -36,7 +36,7 @@ def training(by="ada", name="pretrain", on="seren-001", hours=4, **fields):
 
 
 def seen(name="ada"):
-    return trainings(Job.objects.visible_to(make.user(name)), clock.now())
+    return running_trainings(Job.objects.visible_to(make.user(name)), clock.now())
 
 
 def test_a_training_shows_its_loss_as_a_line_and_its_share_of_useful_time():
@@ -85,7 +85,7 @@ def test_a_failed_try_takes_its_lost_work_from_the_share():
     Attempt.objects.create(job=one.job, number=2, key="again", promised_at=now - HOUR, confirmed_at=now - HOUR / 2)
 
     # two hours on the wall; the first try saved nothing, the second began to run half an hour ago
-    assert accounting.ettr_of_jobs([one.job_id], now)[one.job_id] == pytest.approx(0.25, abs=0.01)
+    assert ledger_facts.job_ettr([one.job_id], now)[one.job_id] == pytest.approx(0.25, abs=0.01)
 
 
 def test_the_first_page_tells_them_and_asks_as_often_for_many():
@@ -104,7 +104,7 @@ def test_the_first_page_tells_them_and_asks_as_often_for_many():
 
 
 def test_the_day_in_one_bar_names_nobody_and_sums_to_the_whole():
-    report_views._day.cache_clear()
+    reports._last_day_row.cache_clear()
     training(by="ben", name="secret")
     Cluster.objects.update(created_at=clock.now() - 48 * HOUR)
     client = Client()

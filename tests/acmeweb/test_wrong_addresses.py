@@ -7,7 +7,7 @@ import html
 import pytest
 from django.test import Client
 
-from jobs.models import Job, Role
+from jobs.models import Job, TeamRole
 from tests import make
 
 pytestmark = pytest.mark.django_db
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def ada():
-    make.team("pretraining", ada=Role.RESEARCHER)
+    make.team("pretraining", ada=TeamRole.RESEARCHER)
     client = Client()
     client.force_login(make.user())
     return client

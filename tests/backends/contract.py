@@ -15,8 +15,15 @@ from typing import Protocol
 
 import pytest
 
-from jobs.lifecycle import FINAL, NodeState, State
-from scheduling.backends.base import Backend, NoAccounting, Refused, SeenJob, Submission, Unreachable
+from jobs.core.lifecycle import FINAL_STATES, NodeState, State
+from scheduling.backends.base import (
+    AccountingUnavailable,
+    Backend,
+    BackendJob,
+    ClusterUnreachable,
+    RequestRejected,
+    SubmitRequest,
+)
 from scheduling.backends.opening import open_backend
 from tests.patience import PATIENCE_S, until
 
@@ -55,12 +62,14 @@ class Site:
     accounting: bool = False  # remembers ended jobs with their keys
     submit_elsewhere: Callable[[], str] | None = None  # a job that is not ours, by other means than the adapter
     hazards: Hazards | None = None
-    limited: Submission | None = None  # was sent when the site came up, so that nobody waits a whole minute for its end
+    limited: SubmitRequest | None = (
+        None  # was sent when the site came up, so that nobody waits a whole minute for its end
+    )
 
-    def work(self, *, seconds: float = 0.0, exit_code: int = 0, on: int = 1, **changed: object) -> Submission:
+    def work(self, *, seconds: float = 0.0, exit_code: int = 0, on: int = 1, **changed: object) -> SubmitRequest:
         key = f"contract-{next(keys)}"
         end = f"FAILED:{exit_code}" if exit_code else "COMPLETED"
-        plain = Submission(
+        plain = SubmitRequest(
             key=key,
             name=key,
             user="",
@@ -78,24 +87,26 @@ class Site:
         )
         return replace(plain, **changed)
 
-    def until(self, what: Submission, is_so: Callable[[SeenJob], bool], within_s: float = PATIENCE_S) -> SeenJob:
-        def look() -> SeenJob | None:
+    def until(
+        self, what: SubmitRequest, is_so: Callable[[BackendJob], bool], within_s: float = PATIENCE_S
+    ) -> BackendJob:
+        def look() -> BackendJob | None:
             seen = self.backend.find(what.key)
             return seen if seen is not None and is_so(seen) else None
 
         return until(look, within_s=within_s, what=f"{what.key}: {self.backend.find(what.key)}")
 
-    def until_final(self, what: Submission) -> SeenJob:
-        return self.until(what, lambda seen: seen.state in FINAL and not seen.flags)
+    def until_final(self, what: SubmitRequest) -> BackendJob:
+        return self.until(what, lambda seen: seen.state in FINAL_STATES and not seen.flags)
 
 
-def is_running(seen: SeenJob) -> bool:
+def is_running(seen: BackendJob) -> bool:
     return seen.state == State.RUNNING and not seen.flags
 
 
-def has_begun(seen: SeenJob) -> bool:
+def has_begun(seen: BackendJob) -> bool:
     """Of a job so short that it may be over before a slow machine looks again."""
-    return is_running(seen) or seen.state in FINAL
+    return is_running(seen) or seen.state in FINAL_STATES
 
 
 class BackendContract:
@@ -197,7 +208,7 @@ class BackendContract:
         )
         if not site.accounting:
             for question in questions:
-                with pytest.raises(NoAccounting):
+                with pytest.raises(AccountingUnavailable):
                     question()
             return
 
@@ -224,13 +235,13 @@ class BackendContract:
 
     def test_a_submission_that_can_never_run_is_refused_with_a_reason(self, site: Site):
         for impossible in (site.work(nodes=("no-such-node",)), site.work(gpus_per_node=999)):
-            with pytest.raises(Refused, match=r"\w+ \w+"):
+            with pytest.raises(RequestRejected, match=r"\w+ \w+"):
                 site.backend.submit(impossible)
 
     def test_a_drained_node_takes_no_work_until_it_is_resumed(self, site: Site):
         node = site.nodes[-1]
         if not site.drains:
-            with pytest.raises(Refused, match=r"drain and resume need scontrol or API >= v0\.0\.39"):
+            with pytest.raises(RequestRejected, match=r"drain and resume need scontrol or API >= v0\.0\.39"):
                 site.backend.drain(node, "test")
             return
 
@@ -243,7 +254,7 @@ class BackendContract:
         until(lambda: (self._node(site, node).state, tuple(self._node(site, node).flags)) == resumed, what="resumed")
 
     def test_draining_an_unknown_node_is_refused(self, site: Site):
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRejected):
             site.backend.drain("no-such-node", "test")
 
     def test_the_jobs_output_is_in_its_file(self, site: Site):
@@ -293,7 +304,7 @@ class BackendContract:
     @pytest.mark.timeout(180)
     def test_a_job_past_its_limit_is_ended_and_says_so(self, site: Site):
         assert site.limited is not None
-        ended = site.until(site.limited, lambda seen: seen.state in FINAL and not seen.flags)
+        ended = site.until(site.limited, lambda seen: seen.state in FINAL_STATES and not seen.flags)
 
         assert ended.state == State.TIMEOUT
         assert (ended.ended_at - ended.started_at).total_seconds() >= 55
@@ -307,7 +318,7 @@ class BackendContract:
         hazards.kill_node(node)
 
         try:
-            ended = site.until(asked, lambda seen: seen.state in FINAL)
+            ended = site.until(asked, lambda seen: seen.state in FINAL_STATES)
             assert ended.state == State.NODE_FAIL
             assert self._node(site, node).state == NodeState.DOWN
         finally:
@@ -337,7 +348,7 @@ class BackendContract:
 
         try:
             for question in (site.backend.jobs, site.backend.nodes, lambda: site.backend.submit(site.work())):
-                with pytest.raises(Unreachable):
+                with pytest.raises(ClusterUnreachable):
                     question()
         finally:
             hazards.mend()
@@ -346,7 +357,7 @@ class BackendContract:
     def test_an_address_where_nobody_listens_is_unreachable(self, site: Site):
         nobody = open_backend("http://127.0.0.1:9", timeout_s=1)
 
-        with pytest.raises(Unreachable):
+        with pytest.raises(ClusterUnreachable):
             nobody.ping()
 
     def _node(self, site: Site, name: str):

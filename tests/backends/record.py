@@ -22,8 +22,8 @@ from typing import Any
 
 import httpx
 
-from jobs.lifecycle import FINAL, State
-from scheduling.backends.base import Refused, SeenJob, Submission
+from jobs.core.lifecycle import FINAL_STATES, State
+from scheduling.backends.base import BackendJob, RequestRejected, SubmitRequest
 from scheduling.backends.dialect import DIALECTS, submit_body
 from scheduling.backends.slurm import SlurmBackend
 from tests.patience import until
@@ -32,7 +32,7 @@ UNKNOWN_JOB = 999_999
 STARTED_AT = int(time.time())
 
 
-def wish(name: str, script: str, nodes: tuple[str, ...] = ("node1",), gpus: int = 1, **changed: Any) -> Submission:
+def wish(name: str, script: str, nodes: tuple[str, ...] = ("node1",), gpus: int = 1, **changed: Any) -> SubmitRequest:
     plain: dict[str, Any] = {
         "key": name,
         "name": name,
@@ -49,7 +49,7 @@ def wish(name: str, script: str, nodes: tuple[str, ...] = ("node1",), gpus: int 
         "time_limit": timedelta(minutes=2),
         "stdout": "/dev/null",
     }
-    return Submission(**plain | changed)
+    return SubmitRequest(**plain | changed)
 
 
 SLEEP = "sleep 100000"
@@ -65,8 +65,8 @@ WISHES = (
 STAYS = {"gang": State.RUNNING, "waits": State.PENDING, "forever": State.RUNNING}
 
 
-def told(backend: SlurmBackend, name: str, is_so: Callable[[SeenJob], bool]) -> SeenJob:
-    def look() -> SeenJob | None:
+def told(backend: SlurmBackend, name: str, is_so: Callable[[BackendJob], bool]) -> BackendJob:
+    def look() -> BackendJob | None:
         seen = backend.find(name)
         return seen if seen is not None and is_so(seen) else None
 
@@ -83,8 +83,8 @@ def play(backend: SlurmBackend) -> None:
         told(backend, one.name, lambda seen, stays=stays: seen.state == stays if stays else _is_over(seen))
 
 
-def _is_over(seen: SeenJob) -> bool:
-    return seen.state in FINAL and not seen.flags
+def _is_over(seen: BackendJob) -> bool:
+    return seen.state in FINAL_STATES and not seen.flags
 
 
 def answers(client: httpx.Client, version: str) -> dict[str, object]:
@@ -142,7 +142,7 @@ def main(address: str, version: str, what: str = "") -> int:
     with httpx.Client(base_url="http://slurm", transport=transport, timeout=20) as client:
         try:
             backend.drain("node4", "bad fan")
-        except Refused as no:
+        except RequestRejected as no:
             print(no, file=sys.stderr)
         play(backend)
         heard = without_names(accounting_answers(client, version) if what else answers(client, version))

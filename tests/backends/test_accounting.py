@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.lifecycle import State
+from jobs.core.lifecycle import State
 from scheduling.backends import dialect
-from scheduling.backends.base import NoAccounting, Unreachable
-from scheduling.backends.dialect import DIALECTS, OddAnswer
+from scheduling.backends.base import AccountingUnavailable, ClusterUnreachable
+from scheduling.backends.dialect import DIALECTS, MalformedResponse
 from scheduling.backends.opening import open_backend
-from scheduling.backends.slurm import NO_ACCOUNTING_FOR_S, SlurmBackend
+from scheduling.backends.slurm import ACCOUNTING_RETRY_S, SlurmBackend
 from tests.backends.test_dialect import recorded
 from tests.backends.test_slurm import UP, slurmrestd
 
@@ -51,7 +51,7 @@ def has(answers, *rows):
 
 
 def test_a_recorded_answer_of_22_05_is_read():
-    seen = {job.name: job for job in dialect.accounted_jobs(recorded("accounting-v0.0.38")["accounted_since"])}
+    seen = {job.name: job for job in dialect.parse_accounting_jobs(recorded("accounting-v0.0.38")["accounted_since"])}
 
     assert {name: (job.state, job.exit_code, job.signal) for name, job in seen.items()} == {
         "gang": (State.RUNNING, None, None),
@@ -77,7 +77,7 @@ def test_a_job_is_read_in_either_spelling(current, plain):
     times = {"submission": number(AT), "start": number(AT + 1), "end": number(AT + 9)}
     code = {"status": "SUCCESS", "return_code": number(0)}
 
-    seen = dialect.accounted_job(row(state={"current": current, "reason": "None"}, time=times, exit_code=code))
+    seen = dialect.parse_accounting_job(row(state={"current": current, "reason": "None"}, time=times, exit_code=code))
 
     assert (seen.backend_id, seen.key, seen.state, seen.exit_code) == ("7", "k7", State.COMPLETED, 0)
     assert (seen.submitted_at, seen.ended_at) == (SINCE, SINCE + timedelta(seconds=9))
@@ -88,12 +88,12 @@ def test_a_job_is_read_in_either_spelling(current, plain):
 def test_the_signal_that_ended_a_job_is_read(key):
     code = {"status": ["SIGNALED"], "return_code": None, "signal": {key: 9, "name": "Killed"}}
 
-    assert dialect.accounted_job(row(state="FAILED", exit_code=code)).signal == 9
+    assert dialect.parse_accounting_job(row(state="FAILED", exit_code=code)).signal == 9
 
 
 @pytest.mark.parametrize("changed", [{"nodes": "gpu[1-"}, {"nodes": 7}, {"user": None}, {"name": {}}, {"account": 3}])
 def test_what_does_not_tell_how_a_job_ended_may_be_odd(changed):
-    assert dialect.accounted_job(row(**changed)).state == State.COMPLETED
+    assert dialect.parse_accounting_job(row(**changed)).state == State.COMPLETED
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_what_does_not_tell_how_a_job_ended_may_be_odd(changed):
     ],
 )
 def test_what_tells_how_a_job_ended_may_not_be_odd(changed, field):
-    with pytest.raises(OddAnswer, match=field):
-        dialect.accounted_job({**row(), **changed})
+    with pytest.raises(MalformedResponse, match=field):
+        dialect.parse_accounting_job({**row(), **changed})
 
 
 @pytest.mark.parametrize("version", DIALECTS)
@@ -166,7 +166,7 @@ def test_an_unreadable_row_that_may_be_ours_leaves_the_question_open(asked):
     backend, answers, *_ = asked
     has(answers, row(7), {**row(8), "state": None})
 
-    with pytest.raises(Unreachable, match="job 8: state is missing"):
+    with pytest.raises(ClusterUnreachable, match="job 8: state is missing"):
         backend.accounted_since(SINCE)
 
 
@@ -181,12 +181,12 @@ def test_a_cluster_without_accounting_says_so_and_is_not_asked_again_for_a_while
     backend, answers, heard, clock = asked
     answers["GET /slurmdb/job/7"] = 404, "Unable find requested URL."
     for question in (lambda: backend.accounted("7"), lambda: backend.accounted_since(SINCE)):
-        with pytest.raises(NoAccounting):
+        with pytest.raises(AccountingUnavailable):
             question()
     assert sum("slurmdb" in path for _, path, *_ in heard) == 1
 
     has(answers, row())
-    clock[0] += NO_ACCOUNTING_FOR_S
+    clock[0] += ACCOUNTING_RETRY_S
     assert len(backend.accounted("7")) == 1
 
 
@@ -204,14 +204,14 @@ def test_accounting_that_does_not_answer_is_unreachable(asked, said):
     backend, answers, *_ = asked
     answers["GET /slurmdb/job/7"] = said
 
-    with pytest.raises(Unreachable):
+    with pytest.raises(ClusterUnreachable):
         backend.accounted("7")
 
 
 def test_a_version_that_is_not_spoken_any_more_does_not_mean_that_there_is_no_accounting():
     with slurmrestd({**UP, "GET /slurmdb/job/7": (200, {"jobs": [row()], "errors": []})}) as (address, _):
         backend = open_backend(address, api="v0.0.38")
-        with pytest.raises(Unreachable):
+        with pytest.raises(ClusterUnreachable):
             backend.accounted("7")
 
         assert len(backend.accounted("7")) == 1

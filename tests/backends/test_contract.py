@@ -9,7 +9,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from scheduling.backends.base import Unreachable
+from scheduling.backends.base import ClusterUnreachable
 from scheduling.backends.opening import open_backend
 from tests.backends.contract import BackendContract, Site
 from tests.backends.real_slurm import started_or_skipped
@@ -156,7 +156,7 @@ class TestRealSlurm(BackendContract):
     def test_without_a_token_it_is_unreachable_over_tcp(self, slurm):
         backend = open_backend(slurm.tcp_address)
 
-        with pytest.raises(Unreachable, match="401"):
+        with pytest.raises(ClusterUnreachable, match="401"):
             backend.nodes()
         backend.close()
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from scheduling.backends import telemetry
-from scheduling.backends.base import Doubtful, Unanswered, Unreachable
-from scheduling.backends.http_client import AnswerTooLarge, Deadline, HttpClient
+from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, RequestTimedOut
+from scheduling.backends.http_client import HttpClient, RequestDeadline, ResponseTooLarge
 from scheduling.backends.opening import open_backend
 from tests.backends import hostile
 from tests.backends.hostile import HEAD, read_request, serving
@@ -38,7 +38,7 @@ def test_a_look_at_a_server_that_does_not_finish_its_answer_is_unreachable(conve
     with (
         serving(conversation) as address,
         backend_of(address) as backend,
-        pytest.raises(Unreachable, match=r"no whole answer within 0\.3 s"),
+        pytest.raises(ClusterUnreachable, match=r"no whole answer within 0\.3 s"),
     ):
         getattr(backend, verb)()
 
@@ -49,27 +49,27 @@ def test_a_broken_answer_to_a_look_is_unreachable(conversation, verb):
     with (
         serving(conversation) as address,
         backend_of(address, PATIENCE_S) as backend,
-        pytest.raises(Unreachable),
+        pytest.raises(ClusterUnreachable),
     ):
         getattr(backend, verb)()
 
 
 @pytest.mark.parametrize("conversation", SLOW)
 def test_a_submission_without_an_answer_in_time_is_doubtful(conversation):
-    with serving(conversation) as address, backend_of(address) as backend, pytest.raises(Unanswered):
+    with serving(conversation) as address, backend_of(address) as backend, pytest.raises(RequestTimedOut):
         backend.submit(submission())
 
 
 @pytest.mark.parametrize("conversation", BROKEN)
 def test_a_submission_with_a_broken_answer_is_doubtful(conversation):
-    with serving(conversation) as address, backend_of(address, PATIENCE_S) as backend, pytest.raises(Doubtful):
+    with serving(conversation) as address, backend_of(address, PATIENCE_S) as backend, pytest.raises(OutcomeUnknown):
         backend.submit(submission())
 
 
 def test_a_large_submission_to_a_server_that_does_not_read_is_doubtful():
     large = submission(script="x" * (32 << 20))  # more than the sockets' buffers hold, and it takes a while to encode
 
-    with serving(hostile.deaf) as address, backend_of(address, 5.0) as backend, pytest.raises(Doubtful):
+    with serving(hostile.deaf) as address, backend_of(address, 5.0) as backend, pytest.raises(OutcomeUnknown):
         backend.submit(large)
 
 
@@ -77,7 +77,7 @@ def test_negotiation_that_does_not_end_is_unreachable_and_nothing_was_submitted(
     with (
         serving(hostile.trickling) as address,
         closing(open_backend(address, timeout_s=SHORT_S)) as backend,
-        pytest.raises(Unreachable),
+        pytest.raises(ClusterUnreachable),
     ):
         backend.submit(submission())
 
@@ -86,8 +86,8 @@ def test_submissions_after_one_without_an_answer_are_not_sent():
     with serving(hostile.silent) as address, backend_of(address) as backend:
         answers = backend.submit_all([submission()] * 32)
 
-    doubtful = [answer for answer in answers if isinstance(answer, Unanswered)]
-    unsent = [answer for answer in answers if isinstance(answer, Unreachable)]
+    doubtful = [answer for answer in answers if isinstance(answer, RequestTimedOut)]
+    unsent = [answer for answer in answers if isinstance(answer, ClusterUnreachable)]
     assert 1 <= len(doubtful) <= 8
     assert len(doubtful) + len(unsent) == 32
 
@@ -112,7 +112,7 @@ def test_all_questions_of_one_verb_share_one_deadline():
     with serving(slow) as address, backend_of(address) as backend:
         assert backend.jobs() == []
 
-        with pytest.raises(Unreachable, match="no whole answer within"):
+        with pytest.raises(ClusterUnreachable, match="no whole answer within"):
             backend.jobs()
 
         assert backend.jobs() == []  # one question for everything, because the many were too slow
@@ -122,9 +122,9 @@ def test_an_answer_larger_than_the_bound_is_refused():
     with (
         serving(hostile.endless_body) as address,
         closing(HttpClient(address, {}, largest=1 << 20)) as client,
-        pytest.raises(AnswerTooLarge, match="larger than 1 MiB"),
+        pytest.raises(ResponseTooLarge, match="larger than 1 MiB"),
     ):
-        client.request("GET", "/", Deadline(PATIENCE_S))
+        client.request("GET", "/", RequestDeadline(PATIENCE_S))
 
 
 def test_nothing_is_sent_once_the_deadline_passed():
@@ -133,7 +133,7 @@ def test_nothing_is_sent_once_the_deadline_passed():
         closing(HttpClient(address, {})) as client,
         pytest.raises(httpx.PoolTimeout),
     ):
-        client.request("POST", "/", Deadline(0.0))
+        client.request("POST", "/", RequestDeadline(0.0))
 
 
 def test_a_unix_socket_that_never_answers_is_unreachable_too(tmp_path):
@@ -141,11 +141,11 @@ def test_a_unix_socket_that_never_answers_is_unreachable_too(tmp_path):
         listener.bind(str(tmp_path / "rest.sock"))
         listener.listen()
 
-        with backend_of(f"unix://{tmp_path}/rest.sock") as backend, pytest.raises(Unreachable, match="within"):
+        with backend_of(f"unix://{tmp_path}/rest.sock") as backend, pytest.raises(ClusterUnreachable, match="within"):
             backend.nodes()
 
 
 @pytest.mark.parametrize("conversation", SLOW)
 def test_an_exporter_that_does_not_finish_its_page_is_unreachable(conversation):
-    with serving(conversation) as address, pytest.raises(Unreachable):
-        telemetry.read(f"{address}/metrics", timeout_s=SHORT_S)
+    with serving(conversation) as address, pytest.raises(ClusterUnreachable):
+        telemetry.read_exporter(f"{address}/metrics", timeout_s=SHORT_S)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs.lifecycle import NodeState, State
+from jobs.core.lifecycle import NodeState, State
 from scheduling.backends import dialect
-from scheduling.backends.base import Submission
-from scheduling.backends.dialect import DIALECTS, OddAnswer
+from scheduling.backends.base import SubmitRequest
+from scheduling.backends.dialect import DIALECTS, MalformedResponse
 
 ANSWERS = Path(__file__).parent / "answers"
 VERSIONS = tuple(DIALECTS)
@@ -26,7 +26,7 @@ def recorded(version: str) -> dict[str, Any]:
     return json.loads((ANSWERS / f"{version}.json").read_text())
 
 
-def submission(**changed: Any) -> Submission:
+def submission(**changed: Any) -> SubmitRequest:
     plain: dict[str, Any] = {
         "key": "a1",
         "name": "train",
@@ -43,7 +43,7 @@ def submission(**changed: Any) -> Submission:
         "time_limit": timedelta(minutes=90),
         "stdout": "/logs/a1.log",
     }
-    return Submission(**{**plain, **changed})
+    return SubmitRequest(**{**plain, **changed})
 
 
 def body(version: str, **changed: Any) -> dict[str, Any]:
@@ -92,14 +92,14 @@ def test_what_is_not_asked_for_is_not_sent():
 
 
 def test_a_script_keeps_its_own_interpreter_line():
-    assert dialect.under_bash("#!/usr/bin/env python3\nprint()\n") == "#!/usr/bin/env python3\nprint()\n"
+    assert dialect.with_interpreter_line("#!/usr/bin/env python3\nprint()\n") == "#!/usr/bin/env python3\nprint()\n"
 
 
 # Recorded answers
 
 
 def jobs_by_name(version: str):
-    return {job.name: job for job in dialect.jobs(recorded(version)["jobs"])}
+    return {job.name: job for job in dialect.parse_jobs(recorded(version)["jobs"])}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -119,7 +119,7 @@ def test_every_version_tells_the_same_story(version):
 
 @pytest.mark.parametrize("version", [api for api, spoken in DIALECTS.items() if spoken.lists_states])
 def test_the_short_list_of_states_says_the_same_as_the_long_one(version):
-    states = dict(dialect.job_states(recorded(version)["states"]))
+    states = dict(dialect.parse_job_states(recorded(version)["states"]))
 
     assert states == {job.backend_id: (job.state, job.flags) for job in jobs_by_name(version).values()}
 
@@ -144,7 +144,7 @@ def test_a_projected_end_and_an_estimated_start_are_not_believed(version):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nodes_are_read(version):
-    nodes = {node.name: node for node in dialect.nodes(recorded(version)["nodes"])}
+    nodes = {node.name: node for node in dialect.parse_nodes(recorded(version)["nodes"])}
 
     assert (nodes["node2"].state, nodes["node2"].gpus, nodes["node2"].gpu_model) == (NodeState.MIXED, 8, "h200")
     assert nodes["node2"].memory_mb == 1_000_000
@@ -156,8 +156,8 @@ def test_nodes_are_read(version):
 def test_a_refusal_and_an_unknown_job_are_recognised(version):
     answers = recorded(version)
 
-    assert "Invalid node name specified" in dialect.in_words(dialect.complaints(answers["refused"]))
-    numbers = {c.number for c in dialect.complaints(answers["cancel_unknown"])}
+    assert "Invalid node name specified" in dialect.first_error_message(dialect.error_entries(answers["refused"]))
+    numbers = {c.number for c in dialect.error_entries(answers["cancel_unknown"])}
     assert numbers == ({2017} if version not in SAY_NOTHING else set())
 
 
@@ -165,7 +165,7 @@ def test_a_refusal_and_an_unknown_job_are_recognised(version):
 def test_a_ping_tells_the_release_and_whether_the_controller_is_there(version):
     ping = recorded(version)["ping"]
 
-    assert dialect.release(ping).count(".") == 2
+    assert dialect.parse_release(ping).count(".") == 2
     assert dialect.controller_is_up(ping)
     assert not dialect.controller_is_up({"pings": [{"pinged": "DOWN"}]})
 
@@ -196,8 +196,8 @@ def raw_job(**changed: Any) -> dict[str, Any]:
     ],
 )
 def test_an_odd_job_is_an_odd_answer_that_names_the_field(changed, field):
-    with pytest.raises(OddAnswer, match=field):
-        dialect.job(raw_job(**changed))
+    with pytest.raises(MalformedResponse, match=field):
+        dialect.parse_job(raw_job(**changed))
 
 
 @pytest.mark.parametrize(
@@ -217,39 +217,39 @@ def test_an_odd_job_is_an_odd_answer_that_names_the_field(changed, field):
     ],
 )
 def test_a_value_that_no_column_can_hold_is_an_odd_answer(changed, field):
-    with pytest.raises(OddAnswer, match=field):
-        dialect.job(raw_job(**changed))
+    with pytest.raises(MalformedResponse, match=field):
+        dialect.parse_job(raw_job(**changed))
 
 
 def test_a_text_without_a_place_in_a_database_is_cleaned():
-    seen = dialect.job(raw_job(name="tra\0in", user_name="ad\ud800a"))
+    seen = dialect.parse_job(raw_job(name="tra\0in", user_name="ad\ud800a"))
 
     assert (seen.name, seen.user) == ("train", "ad?a")
 
 
 def test_an_unknown_flag_of_a_node_is_kept_as_far_as_its_column_is_wide():
-    seen = dialect.node({"name": "n", "state": ["IDLE", "WAITING_FOR_SOMETHING_NEW"]})
+    seen = dialect.parse_node({"name": "n", "state": ["IDLE", "WAITING_FOR_SOMETHING_NEW"]})
 
     assert (seen.state, seen.flags) == (NodeState.IDLE, {"WAITING_FOR_SOMETHIN"})
 
 
 @pytest.mark.parametrize("comment", ["acme", "acme-7", "xacme:7", " acme:7", None])
 def test_only_our_exact_prefix_is_ours(comment):
-    assert dialect.job(raw_job(comment=comment)).key == ""
+    assert dialect.parse_job(raw_job(comment=comment)).key == ""
 
 
 def test_a_lone_completing_counts_as_running_until_the_end_is_told():
-    seen = dialect.job(raw_job(job_state="COMPLETING", exit_code=15))
+    seen = dialect.parse_job(raw_job(job_state="COMPLETING", exit_code=15))
 
     assert (seen.state, seen.flags, seen.exit_code) == (State.RUNNING, {"COMPLETING"}, None)
 
 
 def test_an_unknown_node_state_is_unknown():
-    assert dialect.node({"name": "n", "state": ["FUTURE"]}).state == NodeState.UNKNOWN
+    assert dialect.parse_node({"name": "n", "state": ["FUTURE"]}).state == NodeState.UNKNOWN
 
 
 def test_other_gres_beside_gpus_are_left_alone():
-    seen = dialect.job(raw_job(nodes="gpu1", gres_detail=["nic:1(IDX:0),gpu:a100:3(IDX:1,4-5)"]))
+    seen = dialect.parse_job(raw_job(nodes="gpu1", gres_detail=["nic:1(IDX:0),gpu:a100:3(IDX:1,4-5)"]))
 
     assert seen.gpus == {"gpu1": (1, 4, 5)}
 
@@ -267,18 +267,18 @@ FIELDS = (*ACCOUNTED, *JOB, "jobs", "state", "name", "gres")
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # the machine may be busy
 @given(st.dictionaries(st.sampled_from(FIELDS), anything))
 def test_whatever_comes_only_odd_answer_is_raised(raw):
-    rows = (dialect.job, dialect.node, dialect.accounted_job, dialect.job_id)
-    listings = (dialect.jobs, dialect.nodes, dialect.job_states, dialect.accounted_jobs)
+    rows = (dialect.parse_job, dialect.parse_node, dialect.parse_accounting_job, dialect.parse_job_id)
+    listings = (dialect.parse_jobs, dialect.parse_nodes, dialect.parse_job_states, dialect.parse_accounting_jobs)
     for read in (*rows, *listings):
         try:
             read(raw)
-        except OddAnswer:
+        except MalformedResponse:
             continue
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # the machine may be busy
 @given(anything)
 def test_errors_are_looked_for_in_anything(answer):
-    dialect.complaints(answer)
-    dialect.release(answer)
+    dialect.error_entries(answer)
+    dialect.parse_release(answer)
     dialect.controller_is_up(answer)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.backends.base import Unreachable
-from scheduling.backends.freshness import SET_BACK_AFTER_S, Freshness, StaleAnswer
+from scheduling.backends.base import ClusterUnreachable
+from scheduling.backends.freshness import ACCEPT_OLDER_AFTER_S, FreshnessChecker, StaleListing
 from scheduling.backends.slurm import SlurmBackend
 from tests.backends.test_slurm import UP, slurmrestd
 
@@ -23,45 +23,45 @@ def clock():
 
 
 def test_listings_in_order_and_of_the_same_second_are_fresh(clock):
-    freshness = Freshness(clock)
+    freshness = FreshnessChecker(clock)
 
     for made_at in (10, 10, 11, None, 11):
-        freshness.check("jobs", made_at)
+        freshness.check_listing_time("jobs", made_at)
 
 
 def test_an_older_listing_is_stale_and_each_kind_has_its_own_time(clock):
-    freshness = Freshness(clock)
-    freshness.check("jobs", 10)
-    freshness.check("nodes", 5)
+    freshness = FreshnessChecker(clock)
+    freshness.check_listing_time("jobs", 10)
+    freshness.check_listing_time("nodes", 5)
 
-    with pytest.raises(StaleAnswer, match="1 s before"):
-        freshness.check("jobs", 9)
+    with pytest.raises(StaleListing, match="1 s before"):
+        freshness.check_listing_time("jobs", 9)
 
 
 def test_after_a_while_of_older_listings_the_clock_was_set_back(clock):
-    freshness = Freshness(clock)
-    freshness.check("jobs", 1000)
-    with pytest.raises(StaleAnswer):
-        freshness.check("jobs", 700)
+    freshness = FreshnessChecker(clock)
+    freshness.check_listing_time("jobs", 1000)
+    with pytest.raises(StaleListing):
+        freshness.check_listing_time("jobs", 700)
 
-    clock.now += SET_BACK_AFTER_S
-    freshness.check("jobs", 730)
+    clock.now += ACCEPT_OLDER_AFTER_S
+    freshness.check_listing_time("jobs", 730)
 
-    freshness.check("jobs", 731)
-    with pytest.raises(StaleAnswer):
-        freshness.check("jobs", 729)
+    freshness.check_listing_time("jobs", 731)
+    with pytest.raises(StaleListing):
+        freshness.check_listing_time("jobs", 729)
 
 
 def test_one_fresh_listing_ends_the_suspicion(clock):
-    freshness = Freshness(clock)
-    freshness.check("jobs", 1000)
-    with pytest.raises(StaleAnswer):
-        freshness.check("jobs", 700)
-    freshness.check("jobs", 1001)
+    freshness = FreshnessChecker(clock)
+    freshness.check_listing_time("jobs", 1000)
+    with pytest.raises(StaleListing):
+        freshness.check_listing_time("jobs", 700)
+    freshness.check_listing_time("jobs", 1001)
 
-    clock.now += SET_BACK_AFTER_S
-    with pytest.raises(StaleAnswer):
-        freshness.check("jobs", 700)
+    clock.now += ACCEPT_OLDER_AFTER_S
+    with pytest.raises(StaleListing):
+        freshness.check_listing_time("jobs", 700)
 
 
 @pytest.mark.parametrize("what", ["jobs", "nodes"])
@@ -76,7 +76,7 @@ def test_a_cached_listing_is_unreachable(clock, what):
         look()
         answers[f"GET /{what}"] = answer(990)
 
-        with pytest.raises(Unreachable, match="10 s before its last answer"):
+        with pytest.raises(ClusterUnreachable, match="10 s before its last answer"):
             look()
         backend.close()
 

@@ -6,13 +6,12 @@ from contextlib import closing
 
 import pytest
 
-from jobs import clock
-from jobs.lifecycle import Flag, State
-from jobs.models import Attempt, Deed, Job, Node
+from jobs.core.lifecycle import Flag, State
+from jobs.models import Attempt, Deed, Job, Node, clock
 from scheduling.backends.opening import open_backend
-from scheduling.loops.outcomes import outcomes_once
-from scheduling.loops.turn import turns
-from scheduling.outcomes import GRACE
+from scheduling.core.outcomes import MISSING_GRACE
+from scheduling.loops.observe.outcomes import find_outcomes_once
+from scheduling.loops.turn import run_turns
 from tests import make
 from tests.backends.real_slurm import started_or_skipped
 from tests.patience import until
@@ -38,7 +37,7 @@ def cluster(slurm):
 
 
 def look(cluster, backend):
-    turns(cluster.pk, "test", lambda row: backend)
+    run_turns(cluster.pk, "test", lambda row: backend)
 
 
 def started(cluster, backend, *commands):
@@ -57,7 +56,7 @@ def forget(backend):
 def outcomes(cluster, backend):
     look(cluster, backend)
     assert Attempt.objects.live().filter(missing_since=None).count() == 0
-    outcomes_once(cluster, backend, clock.now() + GRACE)
+    find_outcomes_once(cluster, backend, clock.now() + MISSING_GRACE)
 
 
 def test_ended_jobs_that_slurm_has_forgotten_keep_their_outcomes(cluster, backend):
@@ -94,7 +93,7 @@ def test_a_submission_that_is_sent_twice_runs_once(cluster, backend, slurm):
     Deed.objects.update(done_at=None, tries=0, tries_without_effect=0, due_at=clock.now(), in_hand=False)
 
     until(lambda: look(cluster, backend) or Attempt.objects.get().missing_since, what="the refused repetition")
-    outcomes_once(cluster, backend, clock.now() + GRACE)
+    find_outcomes_once(cluster, backend, clock.now() + MISSING_GRACE)
 
     job.refresh_from_db()
     assert (slurm.output / "effects").read_text() == "once\n"

@@ -17,12 +17,13 @@ import pytest
 
 from failures.loops.diagnose import diagnose_once
 from failures.models import Decision, Incident
-from jobs import actions, clock, recovery_actions
-from jobs.models import Attempt, Checkpoint, Job, Node
+from jobs.actions import jobs as job_actions
+from jobs.actions import recovery as recovery_actions
+from jobs.models import Attempt, Checkpoint, Job, Node, clock
 from scheduling.backends.base import Backend
 from scheduling.backends.opening import open_backend
-from scheduling.loops.recover import recover_once
-from scheduling.loops.turn import turns
+from scheduling.loops.recovery import decide_and_recover_once
+from scheduling.loops.turn import run_turns
 from scheduling.models import NodeTest
 from tests import make
 from tests.backends.real_slurm import RealSlurm, started_or_skipped
@@ -97,12 +98,12 @@ def dies(slurm: RealSlurm, place: Path, name: str) -> None:
 def test_a_node_is_killed_and_the_training_goes_on_elsewhere_from_its_checkpoint(slurm, backend, live_server, settings):
     settings.ACME_URL = live_server.url
     cluster = make.cluster(nodes=0, address=slurm.address, log_root=str(slurm.output))
-    recovery_actions.set_mode("act", author=make.LOOP)
+    recovery_actions.set_recovery_mode("act", author=make.LOOP)
 
     def look():
-        turns(cluster.pk, "test", lambda row: backend)
+        run_turns(cluster.pk, "test", lambda row: backend)
         diagnose_once(clock.now())
-        recover_once(clock.now())
+        decide_and_recover_once(clock.now())
 
     def once(true, what):
         return until(lambda: look() or true(), what=what)
@@ -148,10 +149,10 @@ def _logs(job: Job) -> list[Path]:
 
 def _stop(cluster, backend: Backend, job: Job) -> None:
     job.refresh_from_db()
-    actions.cancel(job, author=make.author())
+    job_actions.cancel(job, author=make.author())
 
     def ended():
-        turns(cluster.pk, "test", lambda row: backend)
+        run_turns(cluster.pk, "test", lambda row: backend)
         return not Attempt.objects.filter(job=job, ended_at=None).exists()
 
     until(ended, what="the end of the job")

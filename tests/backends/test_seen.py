@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.lifecycle import State
-from scheduling.backends.base import Unreachable
+from jobs.core.lifecycle import State
+from scheduling.backends.base import ClusterUnreachable
 from scheduling.backends.opening import open_backend
-from scheduling.backends.seen import ALL_EVERY, MOST_ONE_BY_ONE
+from scheduling.backends.seen import FULL_LISTING_EVERY, MAX_SINGLE_JOB_REQUESTS
 from tests.backends.test_slurm import UP, slurmrestd
 
 
@@ -78,11 +78,11 @@ def test_a_flag_that_went_is_a_move(cluster):
 
 
 def test_when_many_moved_one_look_is_cheaper(cluster):
-    cluster.has(*[job(number, "PENDING") for number in range(1, MOST_ONE_BY_ONE + 2)])
+    cluster.has(*[job(number, "PENDING") for number in range(1, MAX_SINGLE_JOB_REQUESTS + 2)])
     cluster.backend.jobs()
     asked(cluster)
 
-    cluster.has(*[job(number, "RUNNING") for number in range(1, MOST_ONE_BY_ONE + 2)])
+    cluster.has(*[job(number, "RUNNING") for number in range(1, MAX_SINGLE_JOB_REQUESTS + 2)])
 
     assert {one.state for one in cluster.backend.jobs()} == {State.RUNNING}
     assert asked(cluster) == ["jobs/state/", "jobs"]
@@ -101,7 +101,7 @@ def test_one_that_was_forgotten_between_two_questions_does_no_harm(cluster):
 
 def test_everything_is_asked_for_anew_now_and_then(cluster):
     cluster.has(job(1, "RUNNING", state_description="old"))
-    for _ in range(ALL_EVERY):
+    for _ in range(FULL_LISTING_EVERY):
         cluster.backend.jobs()
     cluster.has(job(1, "RUNNING", state_description="new"))  # a reason is none of what a state tells
 
@@ -148,7 +148,7 @@ def test_a_question_for_news_that_fails_is_followed_by_one_for_everything(cluste
     cluster.backend.nodes()
 
     cluster.answers["GET /nodes"] = 500, {"errors": [{"description": "Unspecified error", "error_number": -1}]}
-    with pytest.raises(Unreachable, match="Unspecified"):
+    with pytest.raises(ClusterUnreachable, match="Unspecified"):
         cluster.backend.nodes()
 
     assert ["update_time" in path for path in asked(cluster)[-2:]] == [True, False]

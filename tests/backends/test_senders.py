@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.backends import senders
-from scheduling.backends.base import Refused
-from scheduling.backends.senders import HeaderSenders, Sender, TokenSenders
+from scheduling.backends.base import RequestRejected
+from scheduling.backends.senders import ServiceTokenIdentities, SlurmIdentity, UserTokenIdentities
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 LATER = int(NOW.timestamp()) + 60
@@ -30,50 +30,50 @@ def directory(**tokens):
         except KeyError:
             raise ValueError("cannot be read (No such file or directory)") from None
 
-    return TokenSenders(service_user="acme", directory="/tokens", read=read, now=lambda: NOW)
+    return UserTokenIdentities(service_user="acme", directory="/tokens", read=read, now=lambda: NOW)
 
 
 def test_header_senders_send_the_name_with_the_service_token():
-    sender = HeaderSenders(service_user="acme", token="t").of("ada")
+    sender = ServiceTokenIdentities(service_user="acme", token="t").of("ada")
 
     assert sender.headers == {"X-SLURM-USER-NAME": "ada", "X-SLURM-USER-TOKEN": "t"}
 
 
 @pytest.mark.parametrize("name", ["root", "slurm", "munge", "nobody", "acme"])
 def test_privileged_users_of_the_cluster_are_nobodys_name(name):
-    with pytest.raises(Refused, match=f"not submitted as the cluster's user {name}"):
-        HeaderSenders(service_user="acme", token="t").of(name)
-    with pytest.raises(Refused, match=f"not submitted as the cluster's user {name}"):
+    with pytest.raises(RequestRejected, match=f"not submitted as the cluster's user {name}"):
+        ServiceTokenIdentities(service_user="acme", token="t").of(name)
+    with pytest.raises(RequestRejected, match=f"not submitted as the cluster's user {name}"):
         directory(ada=jwt(sun=name, exp=LATER)).of("ada")
 
 
 def test_token_senders_take_the_users_own_token_and_its_name():
     token = jwt(sun="ada.lovelace", exp=LATER)
 
-    assert directory(ada=token).of("ada") == Sender(user="ada.lovelace", token=token)
+    assert directory(ada=token).of("ada") == SlurmIdentity(user="ada.lovelace", token=token)
 
 
 def test_token_without_a_name_is_of_the_user_whose_file_it_is():
-    assert directory(ada="opaque").of("ada") == Sender(user="ada", token="opaque")
+    assert directory(ada="opaque").of("ada") == SlurmIdentity(user="ada", token="opaque")
 
 
 def test_user_without_a_token_is_told_what_to_do():
-    with pytest.raises(Refused, match=r"no Slurm token for user bob: /tokens/bob cannot be read .* released"):
+    with pytest.raises(RequestRejected, match=r"no Slurm token for user bob: /tokens/bob cannot be read .* released"):
         directory().of("bob")
 
 
 def test_token_that_ended_is_not_sent():
-    with pytest.raises(Refused, match="the Slurm token of user ada ended 2026-11-21 12:00 UTC"):
+    with pytest.raises(RequestRejected, match="the Slurm token of user ada ended 2026-11-21 12:00 UTC"):
         directory(ada=jwt(sun="ada", exp=int(NOW.timestamp()))).of("ada")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../secrets/admin", "a/b", ".hidden"])
 def test_user_name_that_is_no_file_name_is_refused(name):
-    with pytest.raises(Refused, match="cannot be the name of a token file"):
+    with pytest.raises(RequestRejected, match="cannot be the name of a token file"):
         directory().of(name)
 
 
 @given(st.text() | st.builds(lambda raw: f"a.{base64.urlsafe_b64encode(raw).decode()}.b", st.binary()))
 def test_any_text_can_be_asked_for_its_claims(token):
     assert isinstance(senders.token_user(token), str)
-    assert senders.expiry(token) is None or isinstance(senders.expiry(token), datetime)
+    assert senders.token_expiry(token) is None or isinstance(senders.token_expiry(token), datetime)

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from scheduling.backends.base import Doubtful, Misplaced, Refused, Unreachable
+from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, PlacementRejected, RequestRejected
 from scheduling.backends.opening import open_backend
-from scheduling.backends.senders import HeaderSenders
+from scheduling.backends.senders import ServiceTokenIdentities
 from tests.backends.test_dialect import recorded, submission
 from tests.patience import PATIENCE_S
 
@@ -81,21 +81,24 @@ def talking(answers, **options):
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (HANG_UP, Doubtful),
-        (HANG, Doubtful),
-        ((500, "oops"), Doubtful),
-        ((502, ""), Doubtful),
-        ((200, "not json"), Doubtful),
-        ((200, {"errors": []}), Doubtful),
-        ((500, NO_TIME), Doubtful),
-        ((500, REFUSED), Refused),
-        ((400, REFUSED), Refused),
-        ((413, "too large"), Refused),
-        ((401, "Authentication failure"), Unreachable),
-        ((429, "later"), Unreachable),
-        ((404, "no such path"), Unreachable),
-        ((500, {"errors": [{"error_number": 1800, "error": "connect failure"}]}), Unreachable),
-        ((500, {"job_id": 7, "errors": [{"error_number": 7000, "error": "Unable to connect to database"}]}), Doubtful),
+        (HANG_UP, OutcomeUnknown),
+        (HANG, OutcomeUnknown),
+        ((500, "oops"), OutcomeUnknown),
+        ((502, ""), OutcomeUnknown),
+        ((200, "not json"), OutcomeUnknown),
+        ((200, {"errors": []}), OutcomeUnknown),
+        ((500, NO_TIME), OutcomeUnknown),
+        ((500, REFUSED), RequestRejected),
+        ((400, REFUSED), RequestRejected),
+        ((413, "too large"), RequestRejected),
+        ((401, "Authentication failure"), ClusterUnreachable),
+        ((429, "later"), ClusterUnreachable),
+        ((404, "no such path"), ClusterUnreachable),
+        ((500, {"errors": [{"error_number": 1800, "error": "connect failure"}]}), ClusterUnreachable),
+        (
+            (500, {"job_id": 7, "errors": [{"error_number": 7000, "error": "Unable to connect to database"}]}),
+            OutcomeUnknown,
+        ),
     ],
 )
 def test_what_became_of_a_submission(said, error):
@@ -106,7 +109,7 @@ def test_what_became_of_a_submission(said, error):
 def test_a_refusal_is_in_slurms_words():
     with (
         talking({"POST /job/submit": (500, REFUSED)}) as (backend, _),
-        pytest.raises(Refused, match=r"^Requested node configuration is not available$"),
+        pytest.raises(RequestRejected, match=r"^Requested node configuration is not available$"),
     ):
         backend.submit(submission())
 
@@ -114,11 +117,11 @@ def test_a_refusal_is_in_slurms_words():
 @pytest.mark.parametrize(
     ("number", "words", "kind"),
     [
-        (2068, "Required node not available (down, drained or reserved)", Misplaced),
-        (2014, "Requested node configuration is not available", Misplaced),
-        (2101, "Partition in DOWN state", Misplaced),
-        (2045, "Invalid account or account/partition combination specified", Refused),
-        (2051, "Job violates accounting/QOS policy", Refused),
+        (2068, "Required node not available (down, drained or reserved)", PlacementRejected),
+        (2014, "Requested node configuration is not available", PlacementRejected),
+        (2101, "Partition in DOWN state", PlacementRejected),
+        (2045, "Invalid account or account/partition combination specified", RequestRejected),
+        (2051, "Job violates accounting/QOS policy", RequestRejected),
     ],
 )
 @pytest.mark.parametrize("api", ["v0.0.38", "v0.0.42"])
@@ -144,7 +147,7 @@ def test_many_submissions_are_answered_in_the_order_asked():
 def test_a_cluster_that_is_away_is_not_asked_for_each_of_many():
     with talking({"POST /job/submit": (429, "later")}) as (backend, heard):
         answers = backend.submit_all([submission()] * 60)
-    assert {type(answer) for answer in answers} == {Unreachable}
+    assert {type(answer) for answer in answers} == {ClusterUnreachable}
     assert sum("submit" in path for _, path, _, _ in heard) < 30
 
 
@@ -152,14 +155,14 @@ def test_a_cluster_that_is_away_is_not_asked_for_each_of_many():
     "said", [HANG_UP, HANG, (500, "oops"), (404, ""), (200, "[]"), (200, {"jobs": 7}), (200, {"jobs": [{}]})]
 )
 def test_a_look_that_goes_wrong_is_unreachable(said):
-    with talking({"GET /jobs": said}) as (backend, _), pytest.raises(Unreachable):
+    with talking({"GET /jobs": said}) as (backend, _), pytest.raises(ClusterUnreachable):
         backend.jobs()
 
 
 def test_an_odd_answer_names_the_field():
     with (
         talking({"GET /jobs": (200, {"jobs": [{"job_id": 1, "job_state": 5}]})}) as (backend, _),
-        pytest.raises(Unreachable, match="job_state is a int"),
+        pytest.raises(ClusterUnreachable, match="job_state is a int"),
     ):
         backend.jobs()
 
@@ -167,14 +170,14 @@ def test_an_odd_answer_names_the_field():
 def test_nobody_listening_is_unreachable_for_deeds_too():
     backend = open_backend("http://127.0.0.1:9", api="v0.0.42")
 
-    with pytest.raises(Unreachable):
+    with pytest.raises(ClusterUnreachable):
         backend.submit(submission())
 
 
 def test_a_controller_that_is_away_is_unreachable_though_slurmrestd_answers():
     with (
         talking({"GET /ping": (200, {"pings": [{"pinged": "DOWN"}]})}) as (backend, _),
-        pytest.raises(Unreachable, match="controller"),
+        pytest.raises(ClusterUnreachable, match="controller"),
     ):
         backend.ping()
 
@@ -192,7 +195,7 @@ def test_the_version_is_asked_for_once_newest_first():
 def test_an_upgrade_is_noticed_and_the_version_asked_for_again():
     with slurmrestd(UP | {"GET /nodes": (200, {"nodes": []})}) as (address, _):
         backend = open_backend(address, api="v0.0.38")
-        with pytest.raises(Unreachable):
+        with pytest.raises(ClusterUnreachable):
             backend.nodes()
 
         assert backend.nodes() == []
@@ -200,7 +203,7 @@ def test_an_upgrade_is_noticed_and_the_version_asked_for_again():
 
 
 def test_no_common_version_is_unreachable():
-    with slurmrestd({}, api="v0.0.99") as (address, _), pytest.raises(Unreachable, match="speaks none of"):
+    with slurmrestd({}, api="v0.0.99") as (address, _), pytest.raises(ClusterUnreachable, match="speaks none of"):
         open_backend(address).nodes()
 
 
@@ -221,7 +224,10 @@ def test_cancelling_an_unknown_job_is_no_error_however_it_is_said(version, statu
 
 def test_a_cancellation_that_is_not_allowed_is_refused_though_the_answer_is_200():
     outcome = {"status": [{"error": {"code": 2010, "string": "Access/permission denied"}}], "errors": []}
-    with talking({"DELETE /job/5": (200, outcome)}) as (backend, _), pytest.raises(Refused, match="permission denied"):
+    with (
+        talking({"DELETE /job/5": (200, outcome)}) as (backend, _),
+        pytest.raises(RequestRejected, match="permission denied"),
+    ):
         backend.cancel("5")
 
 
@@ -235,7 +241,7 @@ def test_a_signal_says_whom_it_is_for(shell, flags):
 
 def test_a_version_that_signals_everybody_signals_only_jobs_whose_shell_expects_it():
     with slurmrestd({**UP, "DELETE /job/7": (200, {"errors": []})}, api="v0.0.38") as (address, heard):
-        with pytest.raises(Refused, match=r"speaks v0\.0\.38"):
+        with pytest.raises(RequestRejected, match=r"speaks v0\.0\.38"):
             open_backend(address).signal("7", "USR1", shell=False)
         open_backend(address).signal("7", "USR1", shell=True)
 
@@ -249,7 +255,7 @@ def test_a_signal_for_a_job_that_is_gone_is_no_error():
 
 
 def test_a_node_name_cannot_leave_its_path():
-    with talking({}) as (backend, heard), pytest.raises((Refused, Unreachable)):
+    with talking({}) as (backend, heard), pytest.raises((RequestRejected, ClusterUnreachable)):
         backend.drain("../job/5", "x")
 
     assert "/node/..%2Fjob%2F5" in heard[-1][1]
@@ -270,7 +276,7 @@ def submitting(user_seen, **more):
         {"POST /job/submit": (200, {"job_id": 7}), "GET /job/7": seen_as(user_seen), "DELETE /job/7": (200, {})},
         user="acme",
         token="t",
-        senders=HeaderSenders(service_user="acme", token="t"),
+        senders=ServiceTokenIdentities(service_user="acme", token="t"),
         api="v0.0.42",
         **more,
     )
@@ -298,7 +304,7 @@ def test_first_job_of_a_user_is_read_back_and_later_ones_are_not():
 
 @pytest.mark.parametrize("other", ["", "nobody"])
 def test_job_that_slurm_gave_to_another_user_is_cancelled_and_refused(other):
-    with submitting(other) as (backend, heard), pytest.raises(Refused, match="the cluster knows no user ada"):
+    with submitting(other) as (backend, heard), pytest.raises(RequestRejected, match="the cluster knows no user ada"):
         backend.submit(submission(user="ada"))
 
     assert names_sent(heard)[-1] == ("DELETE", "acme")
@@ -315,5 +321,5 @@ def test_user_without_a_sender_is_refused_before_anything_is_sent():
     with submitting("root") as (backend, heard):
         answers = backend.submit_all([submission(user="root"), submission(user="ada", key="b")])
 
-    assert isinstance(answers[0], Refused)
+    assert isinstance(answers[0], RequestRejected)
     assert ("POST", "root") not in names_sent(heard)

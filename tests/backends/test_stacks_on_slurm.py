@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from failures import actions as failure_actions
-from failures import stack_actions
+from failures.actions import incidents as failure_actions
+from failures.actions import stacks as stack_actions
+from failures.loops.stacks import stacks_once
 from failures.models import Incident, StackDump
-from jobs import actions, clock
-from jobs.models import Attempt, Deed, Node
+from jobs.actions import jobs as job_actions
+from jobs.models import Attempt, Deed, Node, clock
 from scheduling.backends.opening import open_backend
-from scheduling.loops.stacks import stacks_once
-from scheduling.loops.turn import turns
+from scheduling.loops.turn import run_turns
 from tests import make
 from tests.backends.real_slurm import started_or_skipped
 from tests.patience import until
@@ -54,7 +54,7 @@ def test_the_ranks_of_a_hang_are_asked_through_slurm_and_say_where_they_stand(sl
     cluster = make.cluster(nodes=0, address=slurm.address, log_root=str(slurm.output))
 
     def look():
-        turns(cluster.pk, "test", lambda row: backend)
+        run_turns(cluster.pk, "test", lambda row: backend)
 
     def once(true, what):
         return until(lambda: look() or true(), what=what)
@@ -79,7 +79,7 @@ def test_the_ranks_of_a_hang_are_asked_through_slurm_and_say_where_they_stand(sl
     assert {line[:7] for line in told.text.splitlines() if "waits_for_the_other" in line} == {"[rank0]", "[rank1]"}
     assert not Attempt.objects.get(pk=attempt.pk).ended_at  # nobody died of it
     job.refresh_from_db()
-    actions.cancel(job, author=make.author())
+    job_actions.cancel(job, author=make.author())
     once(lambda: not Deed.objects.open().exists(), "the end of the job")
 
 
@@ -89,8 +89,8 @@ def asked(attempt: Attempt) -> None:
         return
     attempt.refresh_from_db()
     now, size = clock.now(), Path(attempt.log_path).stat().st_size
-    failure_actions.suspect(attempt, "Hang", "no step", now, now)
-    stack_actions.ask(attempt, Incident.objects.get(), size, now)
+    failure_actions.diagnose_running_attempt(attempt, "Hang", "no step", now, now)
+    stack_actions.request_stacks(attempt, Incident.objects.get(), size, now)
 
 
 def answered(attempt: Attempt) -> StackDump | None:

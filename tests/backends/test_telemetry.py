@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduling.backends import telemetry
-from scheduling.backends.base import Unreachable
+from scheduling.backends.base import ClusterUnreachable
 
 LABELS = 'gpu="3",UUID="GPU-1",pci_bus_id="00000000:1B:00.0",device="nvidia3",modelName="NVIDIA A100"'
 PAGE = f"""# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).
@@ -50,7 +50,7 @@ def test_the_old_spelling_of_the_host_is_understood():
 def test_a_line_that_makes_no_sense_is_skipped_and_counted(line):
     reading = telemetry.parse(f"{line}\n{PAGE}")
 
-    assert (len(reading.gpus), reading.skipped) == (1, 1)
+    assert (len(reading.gpus), reading.unreadable_lines) == (1, 1)
 
 
 def test_what_is_not_measured_is_none():
@@ -74,8 +74,8 @@ def test_no_page_makes_it_fall_over(page):
 
 
 def test_an_exporter_that_does_not_answer_is_unreachable():
-    with pytest.raises(Unreachable):
-        telemetry.read("http://127.0.0.1:9/metrics", timeout_s=0.5)
+    with pytest.raises(ClusterUnreachable):
+        telemetry.read_exporter("http://127.0.0.1:9/metrics", timeout_s=0.5)
 
 
 def counted(*lines):
@@ -114,4 +114,4 @@ def test_ports_that_are_not_active_are_down_and_node_exporter_may_name_the_node_
 
     found = telemetry.parse(page)
 
-    assert found.nics_down == {"n1": ("mlx5_1:1",), "n2": ("mlx5_0:2",)} and found.skipped == 1
+    assert found.nics_down == {"n1": ("mlx5_1:1",), "n2": ("mlx5_0:2",)} and found.unreadable_lines == 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.lifecycle import State
+from jobs.core.lifecycle import State
 from scheduling.backends import dialect
-from scheduling.backends.base import Unreachable
-from scheduling.backends.dialect import DIALECTS, OddAnswer
+from scheduling.backends.base import ClusterUnreachable
+from scheduling.backends.dialect import DIALECTS, MalformedResponse
 from scheduling.backends.opening import open_backend
 from tests.backends.test_dialect import recorded
 from tests.backends.test_seen import Cluster, asked, job
@@ -38,7 +38,7 @@ def test_one_unreadable_job_among_recorded_ones_is_set_aside(version, bad):
     if bad == {"start_time": {}}:
         answer["jobs"][2]["start_time"] = {"number": "soon"}
 
-    listing = dialect.jobs(answer)
+    listing = dialect.parse_jobs(answer)
 
     assert len(listing) == len(answer["jobs"]) - 1
     assert names(listing) == [(str(answer["jobs"][2]["job_id"]), answer["jobs"][2]["comment"].removeprefix("acme:"))]
@@ -52,7 +52,7 @@ def test_one_unreadable_node_among_recorded_ones_is_set_aside(version, bad):
     broken, *others = answer["nodes"]
     broken |= bad
 
-    listing = dialect.nodes(answer)
+    listing = dialect.parse_nodes(answer)
 
     assert [node.name for node in listing] == [other["name"] for other in others]
     assert [row.name for row in listing.unreadable] == [broken["name"]]
@@ -62,7 +62,7 @@ def test_one_unreadable_node_among_recorded_ones_is_set_aside(version, bad):
 
 @pytest.mark.parametrize("name", [None, "", 7, ["n"], "x" * 1000])
 def test_a_node_without_a_usable_name_may_be_any_node_that_is_not_listed(name):
-    listing = dialect.nodes({"nodes": [NODE, {"name": name, "state": ["IDLE"]}]})
+    listing = dialect.parse_nodes({"nodes": [NODE, {"name": name, "state": ["IDLE"]}]})
 
     assert [node.name for node in listing] == ["n1"]
     assert listing.hides_node("n2") == (not isinstance(name, str) or not name)
@@ -70,7 +70,7 @@ def test_a_node_without_a_usable_name_may_be_any_node_that_is_not_listed(name):
 
 @pytest.mark.parametrize("row", [None, 7, "job", [], {}, {"job_id": None, "comment": 7}])
 def test_a_job_without_id_and_key_may_be_any_job_that_is_not_listed(row):
-    listing = dialect.jobs({"jobs": [job(1, "RUNNING"), row]})
+    listing = dialect.parse_jobs({"jobs": [job(1, "RUNNING"), row]})
 
     assert names(listing) == [("", "")]
     assert listing.hides_job("12", "k12")
@@ -90,22 +90,22 @@ def test_a_job_without_id_and_key_may_be_any_job_that_is_not_listed(row):
     ],
 )
 def test_an_unreadable_row_hides_the_job_that_it_may_be(row, hidden):
-    listing = dialect.jobs({"jobs": [job(1, "RUNNING"), row]})
+    listing = dialect.parse_jobs({"jobs": [job(1, "RUNNING"), row]})
 
     assert listing.hides_job("12", "k12") is hidden
 
 
 def test_a_submission_in_doubt_is_hidden_by_a_row_whose_comment_cannot_be_read():
-    readable = dialect.jobs({"jobs": [job(1, "RUNNING"), {**job(13, "ASLEEP"), "comment": "theirs"}]})
-    unreadable = dialect.jobs({"jobs": [job(1, "RUNNING"), {**job(13, "ASLEEP"), "comment": 7}]})
+    readable = dialect.parse_jobs({"jobs": [job(1, "RUNNING"), {**job(13, "ASLEEP"), "comment": "theirs"}]})
+    unreadable = dialect.parse_jobs({"jobs": [job(1, "RUNNING"), {**job(13, "ASLEEP"), "comment": 7}]})
 
     assert not readable.hides_job("", "k12")
     assert unreadable.hides_job("", "k12")
 
 
-@pytest.mark.parametrize("read", [dialect.jobs, dialect.nodes, dialect.job_states])
+@pytest.mark.parametrize("read", [dialect.parse_jobs, dialect.parse_nodes, dialect.parse_job_states])
 def test_an_answer_of_which_more_than_half_cannot_be_read_is_odd_as_a_whole(read):
-    with pytest.raises(OddAnswer, match="1 of 1 "):
+    with pytest.raises(MalformedResponse, match="1 of 1 "):
         read({"jobs": [{}], "nodes": [{}]})
 
 
@@ -183,7 +183,7 @@ def test_a_lookup_by_key_does_not_say_no_while_a_row_may_be_the_job(cluster):
     cluster.has(job(1, "RUNNING"), {**job(2, "ASLEEP"), "comment": 7})
 
     assert cluster.backend.find("k1").backend_id == "1"
-    with pytest.raises(Unreachable, match="cannot be read"):
+    with pytest.raises(ClusterUnreachable, match="cannot be read"):
         cluster.backend.find("k2")
 
 

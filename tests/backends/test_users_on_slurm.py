@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jobs.lifecycle import State
-from scheduling.backends.base import Refused
+from jobs.core.lifecycle import State
+from scheduling.backends.base import RequestRejected
 from scheduling.backends.opening import open_backend
-from scheduling.backends.senders import HeaderSenders, TokenSenders
+from scheduling.backends.senders import ServiceTokenIdentities, UserTokenIdentities
 from tests.backends.real_slurm import started_or_skipped
 from tests.backends.test_dialect import submission
 from tests.patience import until
@@ -40,7 +40,7 @@ def opened(slurm):
 
 
 def header_senders(slurm):
-    return HeaderSenders(service_user=slurm.user, token=slurm.token())
+    return ServiceTokenIdentities(service_user=slurm.user, token=slurm.token())
 
 
 def ran_as(slurm, backend, user):
@@ -59,7 +59,9 @@ def test_jobs_run_as_the_users_named_to_a_token_that_may_act_for_others(slurm, o
 
 def test_jobs_run_as_the_users_of_their_own_tokens(slurm, opened):
     read = {f"/tokens/{user}": slurm.token(user) for user in USERS}.__getitem__
-    senders = TokenSenders(service_user=slurm.user, directory="/tokens", read=read, now=lambda: datetime.now(UTC))
+    senders = UserTokenIdentities(
+        service_user=slurm.user, directory="/tokens", read=read, now=lambda: datetime.now(UTC)
+    )
     backend = opened(senders)
 
     assert [ran_as(slurm, backend, user) for user in USERS] == [*USERS]
@@ -68,7 +70,7 @@ def test_jobs_run_as_the_users_of_their_own_tokens(slurm, opened):
 def test_user_whom_slurm_does_not_know_is_refused_and_leaves_no_job(slurm, opened):
     backend = opened(header_senders(slurm))
 
-    with pytest.raises(Refused, match="the cluster knows no user lovelace"):
+    with pytest.raises(RequestRejected, match="the cluster knows no user lovelace"):
         ran_as(slurm, backend, "lovelace")
 
     assert until(lambda: backend.find("lovelace")).state == State.CANCELLED

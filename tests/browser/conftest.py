@@ -18,7 +18,7 @@ from django.conf import settings
 from django.db import connection
 from playwright.sync_api import expect, sync_playwright
 
-from jobs.models import Role
+from jobs.models import TeamRole
 from tests import make
 from tests.browser.chromium import CHROMIUM, FLAGS
 from tests.cluster.running import is_alive
@@ -127,7 +127,7 @@ class Visitor:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
     def sign_in(self, name: str) -> None:
-        make.team("pretraining", **{name: Role.RESEARCHER})
+        make.team("pretraining", **{name: TeamRole.RESEARCHER})
         self.open("/login/")
         self.page.fill("[name=username]", name)
         self.page.fill("[name=password]", make.PASSWORD)

@@ -3,7 +3,8 @@
 import pytest
 from playwright.sync_api import expect
 
-from jobs import clock, token_actions
+from jobs.actions import tokens as token_actions
+from jobs.models import clock
 from tests import make
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -15,7 +16,7 @@ SIZES = [("wide", {"viewport": {"width": 1440, "height": 900}}), ("phone", {"vie
 def test_a_token_is_made_shown_once_and_revoked(visit, name, size):
     scheme = "dark" if name == "phone" else "light"
     ada = visit("ada", color_scheme=scheme, **size)
-    token_actions.make(user=make.user("ada"), name="nightly evaluation", scope="submit", author=make.author(),
+    token_actions.create_token(user=make.user("ada"), name="nightly evaluation", scope="submit", author=make.author(),
                        networks=["10.20.0.0/16"], expires_at=clock.now())  # fmt: skip
     ada.open("/account/")
     assert ada.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -9,20 +9,25 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import Permission
 
-from failures import decision_actions, notice_actions, sign_actions, stack_actions
-from failures.detect.findings import Finding, Symptom
+from failures.actions import decisions as decision_actions
+from failures.actions import notices as notice_actions
+from failures.actions import signs as sign_actions
+from failures.actions import stacks as stack_actions
+from failures.detection.findings import DetectorFinding, SymptomType
 from failures.models import Channel, Incident, StackDump
-from jobs import clock, maintenance_actions, node_actions, recovery_actions
-from jobs.maintenance_actions import Wanted
-from jobs.models import Checkpoint, Maintenance, Minute, Node, Progress, Pulse, Quota, Role, Sample, Team
-from scheduling.loops.recover import recover_once
-from scheduling.loops.simulate import simulate_once
+from jobs.actions import maintenance as maintenance_actions
+from jobs.actions import nodes as node_actions
+from jobs.actions import recovery as recovery_actions
+from jobs.actions.maintenance import MaintenanceRequest
+from jobs.models import Checkpoint, Maintenance, Minute, Node, Progress, Pulse, Quota, Sample, Team, TeamRole, clock
+from scheduling.loops.recovery import decide_and_recover_once
+from scheduling.loops.simulations import run_simulation_once
 from scheduling.models import Campaign, EvaluationRule, Simulation
 from tests import make
 from tests.failures import make as failures
-from tests.failures.test_resized import decided
-from tests.jobs import api_make
-from tests.scheduling.campaign_make import campaign, suite
+from tests.failures.recovery.test_resized import decided
+from tests.jobs.api import api_make
+from tests.scheduling.campaigns.campaign_make import campaign, suite
 
 # A slow machine takes minutes for axe alone
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
@@ -47,7 +52,7 @@ def site(tmp_path):
     """A cluster at work: what runs, waits, failed and is drained."""
     (tmp_path / "a.log").write_text("".join(f"[rank{n % 8}]: step {n} | loss 2.3\n" for n in range(3000)))
     seren = make.cluster(log_root=str(tmp_path), gpu_hour_price=2.4)
-    make.team("pretraining", ada=Role.ADMIN, ben=Role.RESEARCHER)
+    make.team("pretraining", ada=TeamRole.ADMIN, ben=TeamRole.RESEARCHER)
     may = ("operate_cluster", "add_cluster", "change_cluster", "view_cluster", "add_team")
     make.user("ada").user_permissions.add(*Permission.objects.filter(codename__in=may))
     make.ended(make.job(by="ben", name="broken", gpus_per_node=4), state="FAILED", exit_code=1)
@@ -61,8 +66,8 @@ def site(tmp_path):
     node = Node.objects.get(name="seren-004")
     node_actions.drain(node, author=make.author(), why="fan 3 is loud", now=clock.now())
     times = {"start_at": clock.now() + timedelta(hours=2), "end_at": clock.now() + timedelta(hours=6)}
-    pumps = Wanted(name="cooling-row-3", reason="new pumps", nodes="seren-[001-002]", **times)
-    maintenance_actions.declare(seren, pumps, author=make.author(), now=clock.now())
+    pumps = MaintenanceRequest(name="cooling-row-3", reason="new pumps", nodes="seren-[001-002]", **times)
+    maintenance_actions.schedule_maintenance(seren, pumps, author=make.author(), now=clock.now())
     Quota.objects.create(team=Team.objects.get(name="pretraining"), cluster=seren, gpus=16)
     evaluations(seren)
     for row in Node.objects.all():
@@ -73,30 +78,32 @@ def site(tmp_path):
     asked(failures.diagnosed(tmp_path, failures.XID, by="ada", on=("seren-002",)))
     for _ in range(2):
         api_make.simulation(make.user("ada"), "pretraining")
-        simulate_once(clock.now)
+        run_simulation_once(clock.now)
     return one.job
 
 
 def asked(diagnosis):
     """Where its ranks stood; and a correction, so that one decision is withdrawn and another one is made."""
-    recover_once(clock.now())
-    decision_actions.correct(diagnosis, "Hang", author=make.author("ada"), now=clock.now())
-    recover_once(clock.now())
+    decide_and_recover_once(clock.now())
+    decision_actions.correct_diagnosis(diagnosis, "Hang", author=make.author("ada"), now=clock.now())
+    decide_and_recover_once(clock.now())
     dump = StackDump.objects.create(attempt=diagnosis.attempt, incident=diagnosis.incident, until=clock.now())
     frame = (
         '[rank{}]:   File "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2806 in'
     )
     text = "".join(frame.format(rank) + " all_reduce\n" for rank in range(40))
     said = ("Ranks 0-2,4-7 wait in all_reduce, reduce_gradients (train/grads.py:52).", "The others wait for rank 3.")
-    stack_actions.close(dump, text, 8, said, clock.now())
+    stack_actions.close_dump(dump, text, 8, said, clock.now())
 
 
 def settings(seren):
     """A sick node on which nobody has died, who is told of it, and how far recovery may go."""
-    hot = Finding(symptom=Symptom.NODE, since=clock.now().timestamp(), why="A GPU is at 95 °C.")
-    sign_actions.see(hot, seren, clock.now(), node=Node.objects.select_related("cluster").get(name="seren-003"))
-    recover_once(clock.now())
-    recovery_actions.set_mode("act", author=make.author(), action="restart")
+    hot = DetectorFinding(symptom=SymptomType.NODE, since=clock.now().timestamp(), why="A GPU is at 95 °C.")
+    sign_actions.record_finding(
+        hot, seren, clock.now(), node=Node.objects.select_related("cluster").get(name="seren-003")
+    )
+    decide_and_recover_once(clock.now())
+    recovery_actions.set_recovery_mode("act", author=make.author(), action="restart")
     notice_actions.add_channel("email", "operators@example.org", author=make.author(), scope="node")
 
 
@@ -143,6 +150,7 @@ def pages(job) -> dict[str, str]:
         "log-part": f"/jobs/{job}/log/?at=9000",
         "log-found": f"/jobs/{job}/log/?rank=3",
         "submit": "/jobs/new/",
+        "glossary": "/glossary/",
         "search": "/search/?q=pre",
         "queue": "/queue/",
         "policy": "/queue/seren/policy/",
@@ -179,7 +187,7 @@ def pages(job) -> dict[str, str]:
 @pytest.mark.parametrize(("scheme", "width"), LOOKS)
 def test_every_page_fits_is_accessible_and_complains_about_nothing(visit, site, scheme, width):
     ada = visit("ada", color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
-    make.team("pretraining", ada=Role.ADMIN)  # signing in made her a researcher
+    make.team("pretraining", ada=TeamRole.ADMIN)  # signing in made her a researcher
     wrong: list[str] = []
     # Beside colours a theme changes nothing that axe could see
     only = ["color-contrast", "link-in-text-block"] if scheme == "dark" else None

@@ -6,9 +6,8 @@ import pytest
 
 from failures.loops.diagnose import diagnose_once
 from failures.models import Decision
-from jobs import clock
-from jobs.models import Role
-from scheduling.loops.recover import recover_once
+from jobs.models import TeamRole, clock
+from scheduling.loops.recovery import decide_and_recover_once
 from tests import make as rows
 from tests.failures import make
 
@@ -18,7 +17,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 @pytest.fixture
 def running(server, tmp_path):
     make.cluster(tmp_path)
-    rows.team("pretraining", ada=Role.RESEARCHER)
+    rows.team("pretraining", ada=TeamRole.RESEARCHER)
     return make.running(tmp_path, name="sft-7b")
 
 
@@ -57,11 +56,11 @@ def test_nothing_is_wider_than_a_phone(visit, running, tmp_path):
 
 
 def test_a_proposal_is_approved_with_one_click_and_nothing_is_too_wide(visit, server, tmp_path):
-    rows.team("pretraining", ada=Role.RESEARCHER)
+    rows.team("pretraining", ada=TeamRole.RESEARCHER)
     attempt = make.running(tmp_path, name="pretrain-7b", kind="pretrain", on=("seren-001", "seren-002"))
     make.end(tmp_path, attempt, "step 100\n")
     diagnose_once(clock.now())
-    recover_once(clock.now())
+    decide_and_recover_once(clock.now())
     decision = Decision.objects.get()
     ada = visit("ada")
 

@@ -3,8 +3,9 @@
 import pytest
 from playwright.sync_api import expect
 
-from jobs import actions, clock
-from jobs.lifecycle import State
+from jobs.actions import jobs as job_actions
+from jobs.core.lifecycle import State
+from jobs.models import clock
 from tests import make
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -31,10 +32,12 @@ def test_a_job_moves_on_an_open_page_without_a_reload(visit):
 
     attempt = make.attempt(job)
     expect(state).to_have_text("CONFIGURING")
-    actions.confirm(attempt, started_at=clock.now(), author=make.LOOP)
+    job_actions.confirm_start(attempt, started_at=clock.now(), author=make.LOOP)
     expect(state).to_have_text("RUNNING")
     attempt.refresh_from_db()
-    actions.finish(attempt, actions.Ended(state=State.FAILED, at=clock.now(), exit_code=1), author=make.LOOP)
+    job_actions.finish(
+        attempt, job_actions.AttemptEnd(state=State.FAILED, at=clock.now(), exit_code=1), author=make.LOOP
+    )
     expect(state).to_have_text("FAILED")
 
     assert is_marked(ada.page)
@@ -86,8 +89,8 @@ def test_a_question_stays_open_while_the_page_moves_and_is_answered_by_keyboard(
     page.keyboard.press("Enter")
     expect(page.locator("#ask-cancel input[name=why]")).to_be_focused()
     page.keyboard.type("wrong ")
-    actions.explain_waits([(job.pk, "Resources", "Waits for a free node.")])
-    actions.reprioritise(job, 7, author=make.LOOP)
+    job_actions.store_wait_reasons([(job.pk, "Resources", "Waits for a free node.")])
+    job_actions.set_priority(job, 7, author=make.LOOP)
     expect(page.locator("#job")).to_contain_text("Waits for a free node.")
     page.keyboard.type("data")
     page.keyboard.press("Enter")
@@ -126,7 +129,7 @@ def test_a_page_whose_session_ended_says_so(visit):
 def paths():
     job = make.job(by="ada", name="a-very-long-name-of-an-experiment-" * 3)
     make.running(job)
-    actions.hold(make.job(by="ada"), author=make.LOOP, why="https://tickets/" + "x" * 90)
+    job_actions.hold(make.job(by="ada"), author=make.LOOP, why="https://tickets/" + "x" * 90)
     return ["/", "/jobs/", f"/jobs/{job}/", f"/jobs/{job}/log/", "/jobs/new/", "/nodes/", "/nodes/seren/seren-001/"]
 
 

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from jobs.lifecycle import State
+from jobs.core.lifecycle import State
 from jobs.models import Job
 from tests import make
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from jobs.models import Role
+from jobs.models import TeamRole
 from tests import make
 from tests.browser.test_every_page import AXE, VIOLATIONS
 from tests.patience import until
@@ -34,7 +34,7 @@ def log(tmp_path):
     path = tmp_path / "job.log"
     path.write_text("".join(f"[rank{n % 8}]: step {n} | loss 2.31\n" for n in range(LINES)))
     make.cluster(log_root=str(tmp_path))
-    make.team("pretraining", ada=Role.RESEARCHER)
+    make.team("pretraining", ada=TeamRole.RESEARCHER)
     job = make.job(by="ada", name="pretrain-7b", kind="pretrain", gpus_per_node=8)
     make.running(job, log_path=str(path))
     return job, path

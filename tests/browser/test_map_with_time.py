@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from failures import sign_actions
-from failures.detect.findings import Finding, Severity, Symptom
-from jobs import clock, journal
-from jobs.measures import interval
-from jobs.models import Node, Resolution, Role, Sample
+from failures.actions import signs as sign_actions
+from failures.detection.findings import DetectorFinding, Severity, SymptomType
+from jobs.actions import journal
+from jobs.core.telemetry_math import interval_start
+from jobs.models import Node, Resolution, Sample, TeamRole, clock
 from tests import make
 from tests.browser.test_every_page import AXE, VIOLATIONS
-from tests.jobs.test_map_then import ran
+from tests.jobs.pages.test_map_history import ran
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -30,22 +30,24 @@ BOXES = """() => ["#map .headline", "#map .when", "#map-at", "#map-moment", "#ma
 def past():
     """Ada's job ran for a day until five hours ago; a node was down two days ago, and one shows an Xid."""
     seren = make.cluster(created_at=clock.now() - timedelta(days=40))
-    make.team("pretraining", ada=Role.RESEARCHER)
-    now = interval(clock.now(), 300)
+    make.team("pretraining", ada=TeamRole.RESEARCHER)
+    now = interval_start(clock.now(), 300)
     job = make.job(by="ada", nodes=2, gpus_per_node=8, name="pretrain-7b", kind="pretrain")
     ran(job, now - timedelta(days=1, hours=5), now - timedelta(hours=5))
     for days, before, after in ((3, "UP", "DOWN"), (2, "DOWN", "UP")):
         row = Node.objects.get(name="seren-003")
-        event = journal.of_node("node.moved", make.LOOP, row, from_state=before, to_state=after)
+        event = journal.node_event("node.moved", make.LOOP, row, from_state=before, to_state=after)
         event.at = now - timedelta(days=days)
         event.save()
-    xid = Finding(
-        symptom=Symptom.NODE, since=now.timestamp(), severity=Severity.BAD, why="Xid 79: it fell off the bus."
+    xid = DetectorFinding(
+        symptom=SymptomType.NODE, since=now.timestamp(), severity=Severity.BAD, why="Xid 79: it fell off the bus."
     )
-    sign_actions.see(xid, seren, clock.now(), node=Node.objects.select_related("cluster").get(name="seren-004"))
+    sign_actions.record_finding(
+        xid, seren, clock.now(), node=Node.objects.select_related("cluster").get(name="seren-004")
+    )
     for row in Node.objects.all():
         for hours in (0, 6):
-            at = interval(now - timedelta(hours=hours), 300)
+            at = interval_start(now - timedelta(hours=hours), 300)
             busy, hot = [90.0 - hours * 10] * 8, [50.0 + 5 * gpu for gpu in range(8)]
             rows = {"gpu_util": busy, "gpu_temperature_c": hot, "resolution": Resolution.FIVE_MINUTES}
             Sample.objects.create(node=row, at=at, **rows)

@@ -4,7 +4,7 @@ import pytest
 from django.contrib.auth.models import Permission
 from playwright.sync_api import expect
 
-from jobs.models import Node, Role
+from jobs.models import Node, TeamRole
 from tests import make
 from tests.browser.test_every_page import AXE, VIOLATIONS
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 @pytest.fixture
 def olga(visit):
     make.cluster()
-    make.team("pretraining", ada=Role.RESEARCHER)
+    make.team("pretraining", ada=TeamRole.RESEARCHER)
     make.running(make.job(by="ada", name="pretrain-7b", gpus_per_node=8), on=["seren-002"])
     make.user("olga").user_permissions.add(Permission.objects.get(codename="operate_cluster"))
     return visit("olga", bypass_csp=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from jobs import clock, progress
+from jobs.actions import progress
+from jobs.models import clock
 from tests import make
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -43,7 +44,7 @@ def training():
         {"step": n, "loss": 3 - n / 100, "learning_rate": 3e-4 - n * 2e-6, "at": now - timedelta(seconds=60 - n)}
         for n in range(60)
     ]
-    progress.note(attempt.key, beats)
+    progress.record_attempt_heartbeats(attempt.key, beats)
     return job
 
 

@@ -7,9 +7,9 @@ import pytest
 from django.contrib.auth.models import Permission
 from playwright.sync_api import expect
 
-from jobs import clock, node_actions
-from jobs.models import Cluster, Node, Quota, Role, Sample, Team
-from scheduling.engine.policies import POLICIES
+from jobs.actions import nodes as node_actions
+from jobs.models import Cluster, Node, Quota, Sample, Team, TeamRole, clock
+from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.loops.schedule import schedule_once
 from tests import make
 
@@ -22,8 +22,8 @@ LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1440, 390
 @pytest.fixture
 def busy():
     seren = make.cluster(policy="acme")
-    make.team("pretraining", ada=Role.RESEARCHER)
-    make.team("speech", ben=Role.RESEARCHER)
+    make.team("pretraining", ada=TeamRole.RESEARCHER)
+    make.team("speech", ben=TeamRole.RESEARCHER)
     make.user("ada").user_permissions.add(Permission.objects.get(codename="operate_cluster"))
     for number, (by, gpus) in enumerate((("ben", 8), ("ada", 8), ("ada", 6)), 1):
         job = make.job(by=by, gpus_per_node=gpus, time_limit=3600 * number, name=f"pretrain-{number}", kind="pretrain")
@@ -39,7 +39,7 @@ def busy():
     busy, hot = [12.0 * gpu for gpu in range(8)], [35.0 + 6 * gpu for gpu in range(8)]
     for row in Node.objects.all():
         Sample.objects.create(node=row, at=clock.now(), gpu_util=busy, gpu_temperature_c=hot)
-    schedule_once(seren, POLICIES["acme"], clock.now(), lambda: None)
+    schedule_once(seren, LIVE_POLICIES["acme"], clock.now(), lambda: None)
     return seren
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from jobs import clock
-from scheduling.loops.simulate import simulate_once
+from jobs.models import clock
+from scheduling.loops.simulations import run_simulation_once
 from tests import make
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -29,7 +29,7 @@ def test_a_replay_is_asked_for_and_its_result_comes_by_itself(visit):
     expect(ada.page.locator("#replay")).to_contain_text("waits for its turn")
     address = ada.page.url.removeprefix(ada.server.url)
 
-    simulate_once(clock.now)
+    run_simulation_once(clock.now)
 
     expect(ada.page.locator(".runs")).to_contain_text("Queue delay")
     ada.open("/what-if/")

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from jobs import actions, clock
-from jobs.models import Quota
-from scheduling.engine.policies import POLICIES
-from scheduling.loops.estimate import estimate_once
+from jobs.actions import jobs as job_actions
+from jobs.models import Quota, clock
+from scheduling.engine.policies import LIVE_POLICIES
 from scheduling.loops.schedule import schedule_once
-from scheduling.models import EstimateError, Lead
+from scheduling.loops.start_estimates import estimate_starts_once
+from scheduling.models import EstimateError, EstimateLead
 from tests import make
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -32,9 +32,9 @@ def waiting():
     make.job(by="ada", nodes=2, gpus_per_node=8, time_limit=7200, name="sft-7b")
     job = make.job(by="ada", nodes=1, gpus_per_node=8, time_limit=7200, name="evaluate-step-4000")
     Quota.objects.create(cluster=seren, team=job.team, gpus=12)
-    schedule_once(seren, POLICIES["easy"], clock.now(), lambda: None)
-    estimate_once(seren, clock.now())
-    for lead in Lead.values:
+    schedule_once(seren, LIVE_POLICIES["easy"], clock.now(), lambda: None)
+    estimate_starts_once(seren, clock.now())
+    for lead in EstimateLead.values:
         EstimateError.objects.create(
             cluster=seren, lead=lead, jobs=340, median_s=720, within_p90=0.91, updated_at=clock.now()
         )
@@ -66,9 +66,9 @@ def test_it_follows_the_queue_and_goes_when_the_job_runs(visit, waiting):
     why = ada.page.locator("#why")
     expect(why).to_contain_text("over the quota")
 
-    actions.hold(waiting, author=make.author())
+    job_actions.hold(waiting, author=make.author())
     expect(why).to_contain_text("Its owner holds it.")
 
-    actions.release(waiting, author=make.author())
+    job_actions.release(waiting, author=make.author())
     make.attempt(waiting, on=["seren-003"], gpus=(6, 7))
     expect(why).to_be_hidden()

@@ -26,9 +26,9 @@ import redis
 from celery import Celery
 from psycopg.conninfo import conninfo_to_dict
 
-from acmeweb.env import read_file
-from acmeweb.services import leash, postgres
-from acmeweb.services.supervisor import Silent
+from acmeweb.common.env import read_file
+from acmeweb.services import parent_guard, postgres
+from acmeweb.services.supervisor import SupervisorUnavailable
 from tests.acceptance.instance import Instance
 from tests.chaos import proxy as answers
 from tests.chaos.disks import Disk
@@ -119,7 +119,7 @@ class Second:
         words = [sys.executable, "-m", "acmeweb.services.workers", "--queues", TURNS_QUEUE]
         with (place.log / "second.log").open("ab") as out:
             return subprocess.Popen(
-                leash.command(words, stop="KILL", parent=os.getpid(), hold=place.alive),
+                parent_guard.guarded_command(words, stop="KILL", parent=os.getpid(), hold=place.alive),
                 cwd=Path(__file__).parents[2],
                 env=self.instance.surroundings(),
                 stdin=subprocess.DEVNULL,
@@ -371,14 +371,14 @@ def _stopped_database(instance: Instance) -> Iterator[None]:
 
 
 def _halted(instance: Instance) -> bool:
-    with suppress(Silent):
+    with suppress(SupervisorUnavailable):
         instance.halt("postgres")
     running = instance.pids()
     return bool(running) and "postgres" not in running
 
 
 def _started(instance: Instance) -> bool:
-    with suppress(Silent):
+    with suppress(SupervisorUnavailable):
         instance.launch("postgres")
     with suppress(psycopg.Error, OSError):
         return bool(instance.sql("SELECT 1"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from jobs.lifecycle import FINAL, LIVE, MOVES, State
+from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, TRANSITIONS, State
 from tests.chaos.effects import Effect
 
 Gpu = tuple[str, int]
@@ -132,7 +132,7 @@ def lost(accepted: Iterable[str], states: Mapping[str, str]) -> Iterator[str]:
     for job in accepted:
         if job not in states:
             yield f"{job} was accepted and is not in the record"
-        elif states[job] not in FINAL:
+        elif states[job] not in FINAL_STATES:
             yield f"{job} is still {states[job]}"
 
 
@@ -203,7 +203,7 @@ def success_not_recorded(
     """(5) A job whose command ended with exit code 0 is COMPLETED, unless a person cancelled it."""
     for job in sorted({effect.job for effect in effects if effect.succeeded and effect.job in states}):
         state = states[job]
-        if state in FINAL and state != State.COMPLETED and not (state == State.CANCELLED and job in withdrawn):
+        if state in FINAL_STATES and state != State.COMPLETED and not (state == State.CANCELLED and job in withdrawn):
             yield f"{job} is {state}, but a command of it ended with exit code 0"
 
 
@@ -246,7 +246,7 @@ def _by_transaction(events: Sequence[JobEvent]) -> Iterable[list[JobEvent]]:
 
 
 def _releases(event: JobEvent) -> bool:
-    return event.gpus is not None or (event.source in LIVE and event.target not in LIVE)
+    return event.gpus is not None or (event.source in LIVE_STATES and event.target not in LIVE_STATES)
 
 
 def moved_after_the_end(seen: Mapping[str, str], rows: Sequence[JobRow], events: Sequence[JobEvent]) -> Iterator[str]:
@@ -255,7 +255,9 @@ def moved_after_the_end(seen: Mapping[str, str], rows: Sequence[JobRow], events:
     for job, state in seen.items():
         if states.get(job) != state:
             yield f"{job} was {state} and is {states.get(job, 'gone')}"
-    yield from (f"{event.job} left {event.source} (event {event.id})" for event in events if event.source in FINAL)
+    yield from (
+        f"{event.job} left {event.source} (event {event.id})" for event in events if event.source in FINAL_STATES
+    )
 
 
 def unexplained(rows: Sequence[JobRow], events: Sequence[JobEvent]) -> Iterator[str]:
@@ -273,14 +275,14 @@ def _broken(row: JobRow, chain: Sequence[JobEvent]) -> Iterator[str]:
         yield f"{row.job}: no Event says that it was submitted"
         return
     for before, after in pairwise(chain):
-        if after.source != before.target or (State(after.source), State(after.target)) not in MOVES:
+        if after.source != before.target or (State(after.source), State(after.target)) not in TRANSITIONS:
             yield f"{row.job}: {before.target} was followed by {after.source} to {after.target} (event {after.id})"
     if chain[-1].target != row.state:
         yield f"{row.job}: the last Event says {chain[-1].target}, the row {row.state}"
     promised = sum(event.source == State.PENDING and event.target == State.RUNNING for event in chain)
     if promised != row.attempts:
         yield f"{row.job}: {row.attempts} attempts, but {promised} Events of a promise"
-    if row.live_attempts != (row.state in LIVE):
+    if row.live_attempts != (row.state in LIVE_STATES):
         yield f"{row.job} is {row.state} with {row.live_attempts} live attempts"
 
 
@@ -310,7 +312,7 @@ def restarted_alive(events: Sequence[JobEvent]) -> Iterator[str]:
     """(13) No job is started again while an attempt of it runs."""
     states: dict[str, str] = {}
     for event in events:
-        if event.what == "job.recovered" and states.get(event.job) in LIVE:
+        if event.what == "job.recovered" and states.get(event.job) in LIVE_STATES:
             yield f"{event.job} was recovered while it was {states[event.job]} (event {event.id})"
         if event.target:
             states[event.job] = event.target

@@ -16,7 +16,7 @@ import httpx
 import psycopg
 from django.utils.crypto import salted_hmac
 
-from acmeweb.env import read_file
+from acmeweb.common.env import read_file
 from tests.acceptance.instance import Instance
 from tests.chaos.effects import Effect
 from tests.chaos.record import Record

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import psycopg
 
-from jobs.lifecycle import FINAL
+from jobs.core.lifecycle import FINAL_STATES
 from tests.acceptance.instance import Instance
 from tests.chaos.effects import FILE_NAME, Effect, read_effects
 from tests.chaos.judge import EndedAttempt, Evidence, Gpu, Holding, JobEvent, JobRow, NodeEvent, RecoveryStep
@@ -68,7 +68,7 @@ class Record:
     def finals(self) -> dict[str, str]:
         """Final states as they are now; nothing while the database is away."""
         with suppress(psycopg.Error, OSError):
-            return dict(self.instance.sql(FINALS, [sorted(FINAL)]).fetchall())
+            return dict(self.instance.sql(FINALS, [sorted(FINAL_STATES)]).fetchall())
         return {}
 
     def unfinished(self, jobs: set[str]) -> set[str]:

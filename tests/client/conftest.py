@@ -13,7 +13,7 @@ from django.core.signals import request_finished, request_started
 from django.db import close_old_connections
 from typer.testing import CliRunner
 
-from tests.jobs import api_make as make
+from tests.jobs.api import api_make as make
 
 CLIENT = str(Path(__file__).parents[2] / "client")
 if CLIENT not in sys.path:

@@ -19,7 +19,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed; `.ci/run` i
 
 from acme_client.checkpointing import AsyncCheckpointer  # noqa: E402 - torch must be there
 
-from failures import checkpoints, shelves  # noqa: E402
+from failures.actions import checkpoint_listing  # noqa: E402
+from failures.recovery import checkpoints  # noqa: E402
 from tests.patience import until  # noqa: E402
 
 LONG_S = 800  # four processes, each of which imports torch
@@ -43,7 +44,7 @@ def state(value=1.0, size=64):
 
 def found(directory):
     """As recovery sees it, by the convention of torch DCP."""
-    return checkpoints.find(shelves.listing(str(directory), "."))
+    return checkpoints.find_checkpoints(checkpoint_listing.list_checkpoint_files(str(directory), "."))
 
 
 def test_what_was_saved_is_there_again_and_recovery_takes_it_for_whole(tmp_path):
@@ -162,7 +163,7 @@ def test_a_restart_that_is_not_told_of_the_choice_does_not_go_on_from_what_was_a
 
     with AsyncCheckpointer(sent_back, keep=9) as other:
         assert other.restore(fresh) == last and fresh["model"]["w"].eq(last).all()
-    assert {one.step for one in found(sent_back) if one.is_whole} == {800, 900, 1000, 1100, *saves}
+    assert {one.step for one in found(sent_back) if one.is_complete} == {800, 900, 1000, 1100, *saves}
 
 
 def test_a_look_at_an_older_one_by_its_path_abandons_nothing(tmp_path):
@@ -280,7 +281,7 @@ def test_killed_at_any_moment_the_newest_durable_one_is_whole(tmp_path):
     with AsyncCheckpointer(tmp_path) as saving:
         step = saving.restore(fresh)
 
-    assert all(one.is_whole for one in found(tmp_path)) and step == newest.step
+    assert all(one.is_complete for one in found(tmp_path)) and step == newest.step
     assert fresh["w"].eq(float(step)).all() and not list(tmp_path.glob(".*"))
 
 

@@ -13,11 +13,12 @@ import pytest
 from acme_client import Acme, Refused, config, table
 from acme_client.cli import app, run
 
-from jobs import actions, clock, progress
-from jobs.journal import Author
-from jobs.models import Attempt, Cluster, Hold, IdempotencyKey, Job, Node, Scope
-from scheduling.loops.estimate import estimate_once
-from tests.jobs import api_make as make
+from jobs.actions import jobs as job_actions
+from jobs.actions import progress
+from jobs.actions.journal import Author
+from jobs.models import Attempt, Cluster, HoldKind, IdempotencyKey, Job, Node, TokenScope, clock
+from scheduling.loops.start_estimates import estimate_starts_once
+from tests.jobs.api import api_make as make
 
 pytestmark = pytest.mark.django_db
 
@@ -65,7 +66,7 @@ def test_the_queue_as_squeue_shows_it(acme, ada):
     make.running(make.job(ada, name="live", gpus_per_node=1))
     make.job(ada, name="waits")
     done = make.job(ada, name="done")
-    actions.cancel(done, author=Author(by="ada"))
+    job_actions.cancel(done, author=Author(by="ada"))
 
     head, *rows = acme("jobs").stdout.splitlines()
 
@@ -92,7 +93,7 @@ def test_long_lists_come_page_by_page(acme, ada, door, monkeypatch):
         make.job(ada)
     client = Acme.configured(door)
 
-    monkeypatch.setattr("acme_client.api.PAGE", 2)
+    monkeypatch.setattr("acme_client.api.PAGE_SIZE", 2)
 
     assert len(list(client.pages("jobs/", {}, 100))) == 5
     assert len(list(client.pages("jobs/", {}, 3))) == 3
@@ -100,7 +101,7 @@ def test_long_lists_come_page_by_page(acme, ada, door, monkeypatch):
 
 def test_job_and_why(acme, ada):
     job = make.job(ada, environment={"API_KEY": "hunter2"})
-    actions.explain_waits([(job.pk, "Resources", "It needs 8 GPUs; 3 are free.")])
+    job_actions.store_wait_reasons([(job.pk, "Resources", "It needs 8 GPUs; 3 are free.")])
 
     shown = acme("job", job).stdout
 
@@ -111,12 +112,14 @@ def test_job_and_why(acme, ada):
 
 def test_a_job_tells_how_far_it_is_as_far_as_that_is_known(acme, ada):
     silent, job = make.running(make.job(ada, gpus_per_node=1)), make.running(make.job(ada, gpus_per_node=1), gpus=(1,))
-    progress.note(job.attempts.get().key, [{"step": 740, "loss": 2.5}])
+    progress.record_attempt_heartbeats(job.attempts.get().key, [{"step": 740, "loss": 2.5}])
     assert "last_save" not in acme("job", job).stdout
 
-    saved = [progress.Saved(path=f"/ckpt/{step}", step=step, durable=step < 700) for step in (600, 700)]
+    saved = [progress.CheckpointReport(path=f"/ckpt/{step}", step=step, durable=step < 700) for step in (600, 700)]
     for one in saved:
-        progress.save_checkpoints(progress.note(job.attempts.get().key, []), [one], Author(by="ada"))
+        progress.record_checkpoints(
+            progress.record_attempt_heartbeats(job.attempts.get().key, []), [one], Author(by="ada")
+        )
     shown = dict(row.split(maxsplit=1) for row in acme("job", job).stdout.splitlines() if " " in row.strip())
 
     assert shown["step"].startswith("740 at 20") and shown["loss"] == "2.5"
@@ -128,8 +131,8 @@ def test_a_job_tells_how_far_it_is_as_far_as_that_is_known(acme, ada):
 def test_what_a_job_s_log_tells_is_said_to_be_its_log_s(acme, ada):
     job = make.running(make.job(ada, gpus_per_node=1))
     attempt, now = job.attempts.get(), clock.now()
-    progress.note_printed(attempt.pk, {"at": now, "step": 40, "loss": math.nan}, total=90, is_late=False)
-    progress.note_printed_save(attempt.pk, step=30, path="/ckpt/30", saved_at=now)
+    progress.record_log_step(attempt.pk, {"at": now, "step": 40, "loss": math.nan}, total=90, is_late=False)
+    progress.record_log_checkpoint(attempt.pk, step=30, path="/ckpt/30", saved_at=now)
 
     shown = acme("job", job).stdout
 
@@ -149,7 +152,7 @@ def test_why_tells_who_holds_what_and_what_would_start_it(acme, ada):
         made = make.job(ada, gpus_per_node=8, time_limit=7200, name="long run")
         make.running(made, f"gpu{number:03d}", tuple(range(8)))
     job = make.job(ada, gpus_per_node=8, time_limit=3600)
-    estimate_once(job.cluster, clock.now())
+    estimate_starts_once(job.cluster, clock.now())
 
     shown = acme("why", job).stdout
 
@@ -165,7 +168,7 @@ def test_verbs_on_ids_and_filters(acme, ada):
 
     assert acme("hold", job, "--reason", "data").exit_code == 0
     job.refresh_from_db()
-    assert job.hold == Hold.USER
+    assert job.hold == HoldKind.USER
     dry = acme("cancel", "--filter", "state=PENDING", "--dry-run")
     assert dry.stdout == "cancel would reach 2 of 2 jobs.\n"
     assert acme("release", job).exit_code == 0
@@ -263,7 +266,7 @@ def test_without_words_it_shows_what_it_can_do(door, monkeypatch, capsys):
 def test_login_keeps_the_token_where_only_you_can_read_it(acme, door, monkeypatch):
     monkeypatch.delenv("ACME_URL")
     monkeypatch.delenv("ACME_TOKEN")
-    secret = make.token(make.person("ada"), Scope.SUBMIT)
+    secret = make.token(make.person("ada"), TokenScope.SUBMIT)
 
     result = acme("login", "http://localhost", stdin=f"{secret}\n")
 
@@ -278,7 +281,7 @@ def test_the_sdk_submits_and_waits(acme, door):
     client = Acme.configured(door)
 
     id = acme_client.submit("train", gpus_per_node=8, acme=client)
-    actions.cancel(Job.objects.get(public_id=id), author=Author(by="ada"))
+    job_actions.cancel(Job.objects.get(public_id=id), author=Author(by="ada"))
 
     assert acme_client.wait(id, acme=client)["state"] == "CANCELLED"
     with pytest.raises(Refused, match="gpus_per_node: 12 do not fit a node of 8 GPUs"):
@@ -320,16 +323,16 @@ def test_a_lost_answer_does_not_submit_twice(acme, door, monkeypatch):
     ],
 )
 def test_hostlists(names, short):
-    assert table.hostlist(names) == short
+    assert table.format_hostlist(names) == short
 
 
 def test_a_name_cannot_command_the_terminal():
-    assert "\x1b" not in table.lines([("NAME", lambda row: row["name"])], [{"name": "\x1b[2Jgone\x9b"}])
+    assert "\x1b" not in table.format_table([("NAME", lambda row: row["name"])], [{"name": "\x1b[2Jgone\x9b"}])
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(5, "0:05"), (754, "12:34"), (3600, "1:00:00"), (183900, "2-03:05:00")])
 def test_times_as_squeue_shows_them(seconds, shown):
-    assert table.clock(seconds) == shown
+    assert table.format_duration(seconds) == shown
 
 
 # --- logs
@@ -350,7 +353,7 @@ def test_logs_come_as_they_are_into_a_pipe(acme, logged):
 
 
 def test_a_terminal_is_not_steered():
-    assert table.clean_lines("\x1b[31mtwo\x1b[0m\t1\n10%\r99%\x07\n\x1b]0;t\x07x") == "two\t1\n99%\ufffd\nx"
+    assert table.clean_log_text("\x1b[31mtwo\x1b[0m\t1\n10%\r99%\x07\n\x1b]0;t\x07x") == "two\t1\n99%\ufffd\nx"
 
 
 def test_logs_of_a_job_that_waits_are_refused_in_a_sentence(acme, logged):
@@ -360,8 +363,8 @@ def test_logs_of_a_job_that_waits_are_refused_in_a_sentence(acme, logged):
 
 @pytest.mark.django_db(transaction=True)
 def test_logs_are_followed_to_the_end_of_the_attempt(acme, logged, monkeypatch):
-    ended = actions.Ended(state="COMPLETED", at=clock.now(), exit_code=0)
-    actions.finish(logged.attempts.get(), ended, author=Author(by="test"))
+    ended = job_actions.AttemptEnd(state="COMPLETED", at=clock.now(), exit_code=0)
+    job_actions.finish(logged.attempts.get(), ended, author=Author(by="test"))
 
     result = acme("logs", logged, "-f", "-n", "2")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from acme_client.api import sentence_of
+from acme_client.api import format_error_body
 
 from jobs.models import Cluster
-from tests.jobs import api_make as make
+from tests.jobs.api import api_make as make
 
 pytestmark = pytest.mark.django_db
 KALOS = ("kalos", "--address", "http://127.0.0.1:1")
@@ -85,4 +85,4 @@ def test_a_test_is_of_one_or_the_other(cluster, words):
 def test_sentences_of_several_fields_are_joined_without_doubled_punctuation():
     errors = {"token_file": ["It is not there."], "log_root": ["It is a link."]}
 
-    assert sentence_of(errors) == "token_file: It is not there; log_root: It is a link."
+    assert format_error_body(errors) == "token_file: It is not there; log_root: It is a link."

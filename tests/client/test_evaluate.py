@@ -9,10 +9,9 @@ import pytest
 from acme_client import cli, evaluate
 from acme_client.api import Refused
 
-from jobs import clock
-from jobs.models import Cluster, Membership, Role
+from jobs.models import Cluster, Membership, TeamRole, clock
 from scheduling.models import Campaign, Evaluation, EvaluationRule
-from tests.jobs import api_make as make
+from tests.jobs.api import api_make as make
 
 pytestmark = pytest.mark.django_db
 
@@ -146,12 +145,14 @@ def test_a_directory_is_watched_by_a_rule_that_is_listed_changed_and_removed(acm
 
 
 def test_who_has_several_teams_is_told_how_to_name_one(acme, suite):
-    Membership.objects.create(team=make.team("speech"), user=make.person("ada"), role=Role.RESEARCHER)
+    Membership.objects.create(team=make.team("speech"), user=make.person("ada"), role=TeamRole.RESEARCHER)
 
     with pytest.raises(Refused) as refused:
         acme("evaluate", "--watch", "/ckpt/run", "-s", "core")
 
-    assert cli._sentence(refused.value) == ("team: is missing; you may submit for speech, vision. Name one with -A.")
+    assert cli._error_message(refused.value) == (
+        "team: is missing; you may submit for speech, vision. Name one with -A."
+    )
 
 
 def test_the_suite_of_the_readme_can_be_defined(acme, tmp_path):

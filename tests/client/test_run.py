@@ -12,9 +12,9 @@ import pytest
 from acme_client import Run
 from acme_client import run as run_module
 
-from jobs import progress
+from jobs.actions import progress
 from jobs.models import Checkpoint, Progress
-from tests.jobs import api_make as make
+from tests.jobs.api import api_make as make
 from tests.patience import until
 
 ENVIRONMENT = {"ACME_URL": "http://acme.test", "ACME_PROGRESS_TOKEN": "acme_run_x.y"}
@@ -83,7 +83,7 @@ def test_a_server_that_was_away_gets_everything_in_order():
 
 
 def test_while_it_is_away_only_the_newest_are_kept(monkeypatch):
-    monkeypatch.setattr(run_module, "KEPT", 10)
+    monkeypatch.setattr(run_module, "MAX_PENDING", 10)
     server = Server(0)
     run = started(server)
     for step in range(100):
@@ -185,7 +185,7 @@ def test_a_forked_child_says_nothing(monkeypatch):
 @pytest.mark.django_db(transaction=True)
 def test_the_real_server_takes_what_a_run_sends(door):
     attempt = make.running(make.job(make.person("ada"), gpus_per_node=1)).attempts.get()
-    environment = {"ACME_URL": "http://localhost", "ACME_PROGRESS_TOKEN": progress.token_of(attempt.key)}
+    environment = {"ACME_URL": "http://localhost", "ACME_PROGRESS_TOKEN": progress.run_token(attempt.key)}
 
     # A second thread has a connection of its own, which nobody would give back
     from django.core.signals import request_finished

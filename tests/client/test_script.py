@@ -12,7 +12,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def fields(options=(), text="#!/bin/sh\nsrun train\n", arguments=(), environment=None):
-    body, _ = script.request(list(options), text, arguments, now=NOW, environment=environment or {})
+    body, _ = script.build_submit_body(list(options), text, arguments, now=NOW, environment=environment or {})
     body.pop("command")
     return body
 
@@ -69,14 +69,14 @@ def test_directives_end_at_the_first_command():
 
 
 def test_what_acme_has_no_use_for_is_named_and_left_out():
-    body, ignored = script.request([], "#SBATCH -p gpu --output=%j.log\n", now=NOW, environment={})
+    body, ignored = script.build_submit_body([], "#SBATCH -p gpu --output=%j.log\n", now=NOW, environment={})
 
     assert list(body) == ["command"]
     assert ignored == ["--partition", "--output"]
 
 
 def test_all_of_the_environment_is_never_sent():
-    body, ignored = script.request(["--export=ALL"], "x", now=NOW, environment={"AWS_SECRET": "x"})
+    body, ignored = script.build_submit_body(["--export=ALL"], "x", now=NOW, environment={"AWS_SECRET": "x"})
 
     assert "environment" not in body
     assert ignored == ["--export=ALL"]
@@ -108,7 +108,7 @@ def test_a_wrong_option_is_one_sentence(words, sentence):
 @pytest.mark.parametrize("words", [["--colour", "run.sh"], ["-Z", "run.sh"], ["--test-only", "run.sh"]])
 def test_an_unknown_option_is_named_and_takes_no_script_for_its_value(words):
     with pytest.raises(BadOption, match=f"^{words[0]}"):
-        script.split(words)
+        script.split_options(words)
 
 
 def test_an_open_quotation_mark_in_a_directive():
@@ -129,11 +129,11 @@ def test_an_open_quotation_mark_in_a_directive():
     ],
 )
 def test_options_end_where_the_script_begins(words, options, rest):
-    assert script.split(words) == (options, rest)
+    assert script.split_options(words) == (options, rest)
 
 
 def test_arguments_are_given_to_a_shell_and_quoted():
-    assert script.with_arguments("#!/bin/sh\nrun\n", ["a b", "$x"]) == "#!/bin/sh\nset -- 'a b' '$x'\nrun\n"
-    assert script.with_arguments("run", ["a"]) == "set -- a\nrun"
+    assert script.insert_script_arguments("#!/bin/sh\nrun\n", ["a b", "$x"]) == "#!/bin/sh\nset -- 'a b' '$x'\nrun\n"
+    assert script.insert_script_arguments("run", ["a"]) == "set -- a\nrun"
     with pytest.raises(BadOption, match="shell scripts only"):
-        script.with_arguments("#!/usr/bin/env python3\n", ["a"])
+        script.insert_script_arguments("#!/usr/bin/env python3\n", ["a"])

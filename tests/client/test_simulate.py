@@ -7,8 +7,8 @@ import json
 import pytest
 from acme_client import simulate
 
-from jobs import clock
-from scheduling.loops.simulate import simulate_once
+from jobs.models import clock
+from scheduling.loops.simulations import run_simulation_once
 from scheduling.models import Simulation
 
 pytestmark = pytest.mark.django_db
@@ -21,7 +21,7 @@ def worker(monkeypatch):
 
     def turn(_seconds):
         turns.append(Simulation.objects.get().state)
-        simulate_once(clock.now)
+        run_simulation_once(clock.now)
 
     monkeypatch.setattr(simulate.time, "sleep", turn)
     return turns
@@ -32,7 +32,7 @@ def test_policies_are_compared_line_by_line(acme, worker):
 
     assert result.exit_code == 0, result.stderr
     head, *rows = (line.split() for line in result.stdout.splitlines())
-    assert head == [title for title, _ in simulate.COLUMNS]
+    assert head == [title for title, _ in simulate.SIMULATION_COLUMNS]
     assert [row[:2] for row in rows] == [["fifo", "60"], ["easy", "60"]]
     assert Simulation.objects.get().params == {"jobs": 60, "seed": 7}
     assert worker == ["PENDING"]

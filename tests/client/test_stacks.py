@@ -15,7 +15,7 @@ import httpx
 import pytest
 from acme_client import Run, stacks, wrapped
 
-from failures.detect import stacks as read
+from failures.detection import stacks as read
 from tests.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and /proc are Linux'")
@@ -77,7 +77,7 @@ def test_the_stacks_of_all_threads_are_in_the_log_with_the_rank_before_each_line
     job.process.send_signal(signal.SIGUSR2)
     until(lambda: "waits_for_ever" in job.said, what="the stacks")
 
-    [(rank, place)] = read.places(read.read(job.said)).items()
+    [(rank, place)] = read.rank_positions(read.parse_stacks(job.said)).items()
     assert rank == 3 and place.words(many=False).startswith("is in waits_for_ever, waits_for_ever (")
     assert all(line.startswith("[rank3]: ") for line in job.said.splitlines()[1:])
     assert job.process.poll() is None  # and it lives on
@@ -132,7 +132,7 @@ def test_exec_asks_a_program_that_knows_nothing_of_us_and_its_shell_outlives_it(
     job.process.send_signal(signal.SIGUSR2)
     until(lambda: "waits_for_ever" in job.said, what="the stacks")
 
-    assert read.places(read.read(job.said))[1].name == "waits_for_ever"
+    assert read.rank_positions(read.parse_stacks(job.said))[1].name == "waits_for_ever"
     assert "over" not in job.said and job.process.poll() is None
 
 
@@ -140,8 +140,8 @@ def test_everybody_below_exec_may_be_signalled_at_once(start, tmp_path):
     shell = f"{' '.join(program(tmp_path))} | cat; echo over"
     job = start(wrapped_in_exec(["/bin/sh", "-c", shell]))
 
-    assert all(stacks.expects(pid, signal.SIGUSR2) for pid in stacks.descendants(job.process.pid))
-    assert stacks.survives("USR2", {"SLURM_TASK_PID": str(job.process.pid), "SLURM_STEP_ID": "0"})
+    assert all(stacks.catches_or_ignores(pid, signal.SIGUSR2) for pid in stacks.descendants(job.process.pid))
+    assert stacks.is_signal_safe("USR2", {"SLURM_TASK_PID": str(job.process.pid), "SLURM_STEP_ID": "0"})
 
 
 @pytest.mark.parametrize(("command", "code"), [("exit 7", 7), ("kill -TERM $$", 143)])
@@ -205,9 +205,9 @@ def test_the_first_rank_alone_tells_and_only_where_everybody_survives_it(start, 
     step = SAFE | {"SLURM_TASK_PID": str(job.process.pid), "SLURM_STEP_ID": "0"}
     bodies = []
 
-    assert wrapped.declare("USR2", step, told_to(bodies))
-    assert not wrapped.declare("USR2", step | {"RANK": "1"}, told_to(bodies))
-    assert not wrapped.declare("USR2", SAFE, told_to(bodies))  # nobody can tell who would get it
+    assert wrapped.announce_stacks("USR2", step, told_to(bodies))
+    assert not wrapped.announce_stacks("USR2", step | {"RANK": "1"}, told_to(bodies))
+    assert not wrapped.announce_stacks("USR2", SAFE, told_to(bodies))  # nobody can tell who would get it
     assert bodies == [{"stacks": "USR2"}]
 
 
@@ -215,7 +215,7 @@ def test_a_neighbour_that_would_die_of_it_keeps_everybody_from_being_asked(start
     shell = f"{' '.join(program(tmp_path, LISTENS))} | cat"
     job = start(["/bin/sh", "-c", shell])
 
-    assert not stacks.survives("USR2", {"SLURM_TASK_PID": str(job.process.pid)})
+    assert not stacks.is_signal_safe("USR2", {"SLURM_TASK_PID": str(job.process.pid)})
 
 
 def test_a_run_tells_after_its_first_step_and_once(start, tmp_path):

@@ -19,8 +19,8 @@ from acme_client.cli import app
 from rich.console import Console
 from typer.testing import CliRunner
 
-from jobs.models import Hold, Job
-from tests.jobs import api_make as make
+from jobs.models import HoldKind, Job
+from tests.jobs.api import api_make as make
 
 CLIENT = Path(__file__).parents[2] / "client"
 
@@ -46,7 +46,7 @@ def test_a_dry_run_of_any_verb_changes_nothing(acme, ada):
         said = acme(*verb, "-f", "labels__run=7b", "--dry-run")
         assert (said.exit_code, said.stdout) == (0, f"{verb[0]} would reach 1 of 1 jobs.\n")
 
-    assert not Job.objects.exclude(hold=Hold.NONE, state="PENDING", priority=0).exists()
+    assert not Job.objects.exclude(hold=HoldKind.NONE, state="PENDING", priority=0).exists()
     assert len(jobs) == Job.objects.count()
 
 
@@ -70,7 +70,7 @@ def test_a_range_of_tasks_is_meant_one_by_one(acme, ada):
 
     acme("hold", f"{job.array_id}_[0-1,4]")
 
-    assert set(Job.objects.exclude(hold=Hold.NONE).values_list("array_index", flat=True)) == {0, 1, 4}
+    assert set(Job.objects.exclude(hold=HoldKind.NONE).values_list("array_index", flat=True)) == {0, 1, 4}
 
 
 @pytest.mark.django_db
@@ -108,7 +108,7 @@ class Rounds:
 def test_a_filter_that_finds_more_than_one_request_may_touch_is_asked_again():
     server, seen = Rounds(2500), []
 
-    done = acting.on_filter(server, {"verb": "cancel"}, {"user": "ada"}, lambda *at: seen.append(at))
+    done = acting.run_verb_on_filter(server, {"verb": "cancel"}, {"user": "ada"}, lambda *at: seen.append(at))
 
     assert done.done == 2500 and done.left == 0 and len(server.asked) == 3
     assert seen[-1][0] == seen[-1][1]
@@ -117,7 +117,7 @@ def test_a_filter_that_finds_more_than_one_request_may_touch_is_asked_again():
 def test_a_round_that_does_nothing_is_the_last():
     server = Rounds(2500, refused=1000)
 
-    done = acting.on_filter(server, {"verb": "cancel"}, {"user": "ada"}, lambda *at: None)
+    done = acting.run_verb_on_filter(server, {"verb": "cancel"}, {"user": "ada"}, lambda *at: None)
 
     assert len(server.asked) == 1 and done.left and len(done.refused) == 1000
 
@@ -125,7 +125,7 @@ def test_a_round_that_does_nothing_is_the_last():
 def test_many_ids_go_in_several_requests_each_once():
     server = Rounds(0)
 
-    done = acting.on_ids(server, {"verb": "hold"}, [f"j{n % 1200}" for n in range(2400)], lambda *at: None)
+    done = acting.run_verb_on_ids(server, {"verb": "hold"}, [f"j{n % 1200}" for n in range(2400)], lambda *at: None)
 
     assert [len(body["ids"]) for body in server.asked] == [500, 500, 200] and done.done == 1200
 
@@ -146,7 +146,7 @@ def row(number, state="RUNNING", **fields):
 def drawn(seen, lines=24, width=120):
     console = Console(width=width, height=lines, file=open(os.devnull, "w"), record=True)  # noqa: SIM115
     with console.file:
-        console.print(top.view(seen, lines))
+        console.print(top.render_snapshot(seen, lines))
     return console.export_text()
 
 
@@ -157,7 +157,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 def test_the_live_view_shows_capacity_what_runs_and_why_the_rest_waits():
     nodes = [NODE, NODE | {"code": "drain", "gpus_held": 0}]
 
-    shown = drawn(top.Seen(at=NOON, nodes=nodes, running=[row(1)], waiting=[row(2, "PENDING")]))
+    shown = drawn(top.LiveSnapshot(at=NOON, nodes=nodes, running=[row(1)], waiting=[row(2, "PENDING")]))
 
     assert "seren        gpus 2/16 [##" in shown and "1 mix, 1 drain" in shown
     assert "1:00:00" in shown and "(Resources)" in shown
@@ -167,20 +167,22 @@ def test_the_live_view_shows_capacity_what_runs_and_why_the_rest_waits():
 def test_it_never_is_longer_than_the_terminal(lines):
     many = [row(n) for n in range(100)]
 
-    shown = drawn(top.Seen(at=NOON, nodes=[NODE], running=many, waiting=[row(n, "PENDING") for n in range(100)]), lines)
+    shown = drawn(
+        top.LiveSnapshot(at=NOON, nodes=[NODE], running=many, waiting=[row(n, "PENDING") for n in range(100)]), lines
+    )
 
     assert len(shown.splitlines()) <= lines
     assert "(Resources)" in shown and "gpu001" in shown
 
 
 def test_what_a_job_calls_itself_cannot_steer_the_terminal():
-    shown = drawn(top.Seen(at=NOON, running=[row(1, name="\x1b[2J\x07[red]x[/red]")]))
+    shown = drawn(top.LiveSnapshot(at=NOON, running=[row(1, name="\x1b[2J\x07[red]x[/red]")]))
 
     assert "\x1b" not in shown and "\x07" not in shown and "[red]" in shown
 
 
 def test_a_server_that_is_away_leaves_the_last_view_and_says_so():
-    looks = [top.Seen(at=NOON, running=[row(1)]), Unreachable("it does not answer")]
+    looks = [top.LiveSnapshot(at=NOON, running=[row(1)]), Unreachable("it does not answer")]
     looking = SimpleNamespace(look=lambda lines: looks.pop(0) if not isinstance(looks[0], Exception) else away())
     rounds = iter([False, True])
 
@@ -189,7 +191,7 @@ def test_a_server_that_is_away_leaves_the_last_view_and_says_so():
 
     console = Console(width=100, height=20, force_terminal=True, file=open(os.devnull, "w"), record=True)  # noqa: SIM115
     with console.file:
-        top.show(looking, 1.0, console, lambda seconds: next(rounds))
+        top.show_live_view(looking, 1.0, console, lambda seconds: next(rounds))
 
     assert "stale: it does not answer" in console.export_text()
 
@@ -197,7 +199,7 @@ def test_a_server_that_is_away_leaves_the_last_view_and_says_so():
 def test_nodes_are_asked_for_seldom():
     asked = []
     server = SimpleNamespace(pages=lambda path, query, most: asked.append(path) or [])
-    looking, clock = top.Looking(acme=server), iter([0.0, 0.0, 2.0, 11.0, 11.0])
+    looking, clock = top.LiveStatusReader(acme=server), iter([0.0, 0.0, 2.0, 11.0, 11.0])
 
     for _ in range(3):
         looking.look(10, lambda: next(clock))

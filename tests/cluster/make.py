@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduling.simulator.play import PlayHands
-from scheduling.simulator.troubles import Faults
-from scheduling.simulator.values import Job, Picture, Request, plan_nodes
-from scheduling.simulator.world import World
+from scheduling.slurmsim.controller import ClusterController
+from scheduling.slurmsim.faults import FaultModel
+from scheduling.slurmsim.scripts.play import SimulatedExecutor
+from scheduling.slurmsim.values import SimulatorSnapshot, SlurmJob, SlurmJobRequest, build_nodes
 
 NOW = 1_800_000_000.0
 NODES = tuple(f"seren-00{i}" for i in range(1, 5))
 
 
-def picture(gpus: int = 8) -> Picture:
-    return Picture(nodes=tuple(plan_nodes(NODES, gpus=gpus, gpu_model="a100", now=NOW)))
+def picture(gpus: int = 8) -> SimulatorSnapshot:
+    return SimulatorSnapshot(nodes=tuple(build_nodes(NODES, gpus=gpus, gpu_model="a100", now=NOW)))
 
 
-def world(*, faults: Faults | None = None, seed: int = 0) -> World:
-    return World(picture(), PlayHands(seed=seed), NOW, faults=faults)
+def world(*, faults: FaultModel | None = None, seed: int = 0) -> ClusterController:
+    return ClusterController(picture(), SimulatedExecutor(seed=seed), NOW, faults=faults)
 
 
-def request(*nodes: str, seconds: float = 100.0, end: str = "COMPLETED", **changed: Any) -> Request:
+def request(*nodes: str, seconds: float = 100.0, end: str = "COMPLETED", **changed: Any) -> SlurmJobRequest:
     plain: dict[str, Any] = {
         "name": "train",
         "user": "ada",
@@ -33,10 +33,10 @@ def request(*nodes: str, seconds: float = 100.0, end: str = "COMPLETED", **chang
         "gpus_per_node": 4,
         "cpus_per_node": 8,
     }
-    return Request(**{**plain, **changed})
+    return SlurmJobRequest(**{**plain, **changed})
 
 
-def after(cluster: World, seconds: float, job: Job) -> Job:
+def after(cluster: ClusterController, seconds: float, job: SlurmJob) -> SlurmJob:
     """The job as it stands some seconds after NOW."""
-    cluster.advance(NOW + seconds)
+    cluster.advance_to(NOW + seconds)
     return cluster.jobs[job.id]

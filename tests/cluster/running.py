@@ -11,7 +11,7 @@ from secrets import token_hex
 
 from scheduling.backends.base import Backend
 from scheduling.backends.opening import open_backend
-from scheduling.simulator import stepd
+from scheduling.slurmsim.execution import stepd
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +44,7 @@ class ClusterProcess:
 
     def start(self) -> None:
         self.state.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "scheduling.simulator.server", "--state", str(self.state)]
+        command = [sys.executable, "-m", "scheduling.slurmsim.server", "--state", str(self.state)]
         command += ["--port", self.port]
         (self.state / "token").write_text(self.token)
         command += ["--configure-s", "0.1", "--token-file", str(self.state / "token")]

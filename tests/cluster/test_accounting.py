@@ -6,32 +6,32 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.lifecycle import State
-from scheduling.simulator.accounting import query_of
-from scheduling.simulator.store import ACCOUNTED_S, Store
-from scheduling.simulator.values import Changes, Exit, Job
-from scheduling.simulator.wire import BadBody
+from jobs.core.lifecycle import State
+from scheduling.slurmsim.accounting import parse_accounting_query
+from scheduling.slurmsim.store import ACCOUNTING_RETENTION_S, StateStore
+from scheduling.slurmsim.values import ProcessExit, SlurmJob, StateChanges
+from scheduling.slurmsim.wire import InvalidRequest
 
 from .make import NOW, picture, request
 
 
-def ended(job_id: int, *, at: float = NOW, **changed) -> Job:
+def ended(job_id: int, *, at: float = NOW, **changed) -> SlurmJob:
     asked = request(comment=f"acme:k3v9q2m7:j{job_id}.1", **changed)
-    job = Job(id=job_id, request=asked, submitted_at=at - 100, started_at=at - 90, ended_at=at)
-    return replace(job, state=State.FAILED, exit=Exit(code=3))
+    job = SlurmJob(id=job_id, request=asked, submitted_at=at - 100, started_at=at - 90, ended_at=at)
+    return replace(job, state=State.FAILED, exit=ProcessExit(code=3))
 
 
 @pytest.fixture
 def store(tmp_path):
-    store = Store(tmp_path / "cluster.sqlite3", most_accounted=5)
+    store = StateStore(tmp_path / "cluster.sqlite3", most_accounted=5)
     store.begin(picture())
     yield store
     store.close()
 
 
-def forget(store: Store, *jobs: Job) -> None:
-    store.write(Changes(jobs=jobs))
-    store.write(Changes(forgotten=jobs))
+def forget(store: StateStore, *jobs: SlurmJob) -> None:
+    store.write(StateChanges(jobs=jobs))
+    store.write(StateChanges(forgotten=jobs))
 
 
 def test_a_forgotten_job_is_accounted_with_its_comment_and_without_its_script(store):
@@ -46,7 +46,7 @@ def test_a_forgotten_job_is_accounted_with_its_comment_and_without_its_script(st
 
 
 def test_a_job_that_was_never_written_before_it_was_forgotten_is_accounted(store):
-    store.write(Changes(forgotten=(ended(1),)))
+    store.write(StateChanges(forgotten=(ended(1),)))
 
     assert [job.id for job in store.accounted_since(0)] == [1]
 
@@ -58,7 +58,7 @@ def test_a_job_that_never_was_is_not_accounted(store):
 def test_accounting_keeps_a_job_for_thirty_days(store):
     forget(store, ended(1), ended(2, at=NOW + 10))
 
-    forget(store, ended(3, at=NOW + 5 + ACCOUNTED_S))
+    forget(store, ended(3, at=NOW + 5 + ACCOUNTING_RETENTION_S))
 
     assert [job.id for job in store.accounted_since(0)] == [2, 3]
 
@@ -70,7 +70,7 @@ def test_accounting_keeps_only_so_many_jobs(store):
 
 
 def test_a_store_without_accounting_keeps_no_forgotten_job(tmp_path):
-    store = Store(tmp_path / "cluster.sqlite3", accounting=False)
+    store = StateStore(tmp_path / "cluster.sqlite3", accounting=False)
     store.begin(picture())
 
     forget(store, ended(1))
@@ -100,17 +100,17 @@ def test_a_store_without_accounting_keeps_no_forgotten_job(tmp_path):
     ],
 )
 def test_a_query_finds_jobs_by_period_and_names(given, matches):
-    assert query_of(given).matches(ended(1)) is matches
+    assert parse_accounting_query(given).matches(ended(1)) is matches
 
 
 def test_a_job_that_still_waits_is_in_every_period_after_its_submission():
     waiting = replace(ended(1), ended_at=0.0, state=State.PENDING)
 
-    assert query_of({"start_time": str(int(NOW) + 5000)}).matches(waiting)
+    assert parse_accounting_query({"start_time": str(int(NOW) + 5000)}).matches(waiting)
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "1" * 13, "٣", "2024-13-01"])
 @pytest.mark.parametrize("field", ["start_time", "end_time"])
 def test_a_moment_that_is_none_names_the_parameter(field, text):
-    with pytest.raises(BadBody, match=field):
-        query_of({field: text})
+    with pytest.raises(InvalidRequest, match=field):
+        parse_accounting_query({field: text})

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.lifecycle import State
-from scheduling.simulator.attempt_records import REFUSAL, AttemptRecords
-from scheduling.simulator.effects import NAME, EffectsFile
-from scheduling.simulator.logs import LogBook
-from scheduling.simulator.play import PlayHands
-from scheduling.simulator.values import Exit, Job
-from scheduling.simulator.world import World
+from jobs.core.lifecycle import State
+from scheduling.slurmsim.controller import ClusterController
+from scheduling.slurmsim.effects import EFFECTS_FILE_NAME, EffectsFile
+from scheduling.slurmsim.execution.attempt_records import ALREADY_STARTED_MESSAGE, AttemptRecords
+from scheduling.slurmsim.scripts.logs import JobLogWriter
+from scheduling.slurmsim.scripts.play import SimulatedExecutor
+from scheduling.slurmsim.values import ProcessExit, SlurmJob
 
 from .make import NODES, NOW, after, picture, request
 
@@ -26,16 +26,16 @@ class Site:
     def __init__(self, home: Path) -> None:
         self.home, self.logs, self.offset_s = home, home / "logs", 0.0
         self.logs.mkdir()
-        self.start(World(picture(), PlayHands(), NOW))
+        self.start(ClusterController(picture(), SimulatedExecutor(), NOW))
 
-    def start(self, before: World) -> None:
+    def start(self, before: ClusterController) -> None:
         records = AttemptRecords(self.logs, clock_offset_s=lambda: self.offset_s)
-        hands = PlayHands(stage=LogBook(self.logs, records), effects=EffectsFile(self.home))
-        self.world = World(before.picture(), hands, NOW)
+        hands = SimulatedExecutor(stage=JobLogWriter(self.logs, records), effects=EffectsFile(self.home))
+        self.world = ClusterController(before.take_snapshot(), hands, NOW)
 
     def submit(
         self, key: str = "k3v9q2m7:j1.1", *, end: str = "COMPLETED", seconds: float = 100.0, at: float = NOW, **changed
-    ) -> Job:
+    ) -> SlurmJob:
         log = str(self.logs / "j1-1.log")
         environment = {"SIM_DURATION_S": str(seconds), "SIM_END": end, "ACME_ATTEMPT_RECORD": f"{log}.acme"}
         plain = {"comment": f"acme:{key}", "stdout": log, "environment": environment}
@@ -43,7 +43,7 @@ class Site:
 
     @property
     def effects(self) -> list[tuple[str, int, int | None, int | None]]:
-        lines = (json.loads(line) for line in (self.home / NAME).read_text().splitlines())
+        lines = (json.loads(line) for line in (self.home / EFFECTS_FILE_NAME).read_text().splitlines())
         return [(line["event"], line["job_id"], line["exit_code"], line["signal"]) for line in lines]
 
     @property
@@ -62,7 +62,7 @@ def test_an_effect_names_the_job_its_key_and_the_moment(site):
 
     after(site.world, 50, job)
 
-    start, end = (json.loads(line) for line in (site.home / NAME).read_text().splitlines())
+    start, end = (json.loads(line) for line in (site.home / EFFECTS_FILE_NAME).read_text().splitlines())
     plain = {"job_id": job.id, "key": "k3v9q2m7:0vqrm34vg06.2"}
     assert start == {**plain, "event": "start", "at": NOW + 1, "exit_code": None, "signal": None}
     assert end == {**plain, "event": "end", "at": NOW + 6, "exit_code": 0, "signal": None}
@@ -96,7 +96,7 @@ def test_a_cancelled_job_records_the_signal(site):
 
     site.world.cancel(job.id, NOW + 50)
 
-    assert after(site.world, 60, job).exit == Exit(signal=15)
+    assert after(site.world, 60, job).exit == ProcessExit(signal=15)
     assert site.effects[-1] == ("end", job.id, None, 15)
     assert site.record["exit"] == f"143 {int(NOW) + 50}\n"
 
@@ -108,7 +108,7 @@ def test_a_job_that_succeeds_while_it_is_cancelled_is_reported_with_its_own_exit
     site.world.cancel(job.id, NOW + 50)
 
     ended = after(site.world, 60, job)
-    assert (ended.state, ended.exit) == (State.CANCELLED, Exit(code=0))
+    assert (ended.state, ended.exit) == (State.CANCELLED, ProcessExit(code=0))
     assert site.effects[-1] == ("end", job.id, 0, None)
 
 
@@ -133,9 +133,9 @@ def test_an_attempt_starts_once_whoever_submits_it_again(site):
     again = site.submit(at=NOW + 50)
 
     ended = after(site.world, 100, again)
-    assert (ended.state, ended.exit) == (State.FAILED, Exit(code=97))
+    assert (ended.state, ended.exit) == (State.FAILED, ProcessExit(code=97))
     assert site.effects == [("start", first.id, None, None), ("end", first.id, 0, None)]
-    assert (site.logs / "j1-1.log").read_text() == f"{log}{REFUSAL}\n"
+    assert (site.logs / "j1-1.log").read_text() == f"{log}{ALREADY_STARTED_MESSAGE}\n"
     assert site.record["start"].startswith(f"{first.id} ")
 
 
@@ -144,13 +144,13 @@ def test_a_record_without_a_start_line_refuses_too(site):
 
     ended = after(site.world, 50, site.submit())
 
-    assert ended.exit == Exit(code=97)
+    assert ended.exit == ProcessExit(code=97)
     assert site.effects == []
 
 
 def test_a_start_that_a_crash_cut_off_is_repeated(site):
     job = site.submit(seconds=5)
-    configuring = World(site.world.picture(), PlayHands(), NOW)
+    configuring = ClusterController(site.world.take_snapshot(), SimulatedExecutor(), NOW)
     site.world.advance(NOW + 3)
 
     site.start(configuring)
@@ -166,7 +166,7 @@ def test_a_server_that_comes_back_reports_the_end_that_was_due(site, moment):
 
     site.start(site.world)
 
-    assert after(site.world, 60, job).exit == Exit(code=3)
+    assert after(site.world, 60, job).exit == ProcessExit(code=3)
     assert set(site.effects) == {("start", job.id, None, None), ("end", job.id, 3, None)}
     assert site.record["exit"] == f"3 {int(NOW) + 6}\n"
 
@@ -176,11 +176,11 @@ def test_a_server_that_comes_back_reports_no_end_of_what_never_began(site, refus
     if refused:
         (site.logs / "j1-1.log.acme").mkdir()
     job = site.submit(**({} if refused else {"stdout": "/etc/acme.log"}))
-    assert after(site.world, 1.1, job).completing
+    assert after(site.world, 1.1, job).is_completing
 
     site.start(site.world)
 
-    assert not after(site.world, 60, job).completing
+    assert not after(site.world, 60, job).is_completing
     assert site.effects == []
 
 
@@ -213,26 +213,26 @@ def test_the_record_is_written_by_the_clock_of_the_cluster_and_the_effects_by_th
     after(site.world, 50, job)
 
     assert site.record["exit"] == f"0 {int(NOW) + 306}\n"
-    assert json.loads((site.home / NAME).read_text().splitlines()[-1])["at"] == NOW + 6
+    assert json.loads((site.home / EFFECTS_FILE_NAME).read_text().splitlines()[-1])["at"] == NOW + 6
     assert (site.logs / "j1-1.log").read_text().startswith("[2027-01-15 08:05:")
 
 
 def test_half_a_line_of_the_effects_file_stays_a_line_of_its_own(tmp_path):
-    (tmp_path / NAME).write_text('{"event":"st')
+    (tmp_path / EFFECTS_FILE_NAME).write_text('{"event":"st')
     effects = EffectsFile(tmp_path)
-    job = Job(id=1, request=request(A), submitted_at=NOW)
+    job = SlurmJob(id=1, request=request(A), submitted_at=NOW)
 
     effects.started(job, NOW)
 
-    half, whole = (tmp_path / NAME).read_text().splitlines()
+    half, whole = (tmp_path / EFFECTS_FILE_NAME).read_text().splitlines()
     assert (half, json.loads(whole)["job_id"]) == ('{"event":"st', 1)
     effects.close()
 
 
 def test_a_large_effects_file_is_set_aside_when_the_server_starts(tmp_path):
-    (tmp_path / NAME).write_text("x" * 11)
+    (tmp_path / EFFECTS_FILE_NAME).write_text("x" * 11)
 
     EffectsFile(tmp_path, most_bytes=10).close()
 
-    assert (tmp_path / NAME).read_text() == ""
-    assert (tmp_path / f"{NAME}.old").read_text() == "x" * 11
+    assert (tmp_path / EFFECTS_FILE_NAME).read_text() == ""
+    assert (tmp_path / f"{EFFECTS_FILE_NAME}.old").read_text() == "x" * 11

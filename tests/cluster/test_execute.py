@@ -11,14 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from jobs.lifecycle import State
-from scheduling.simulator import stepd
-from scheduling.simulator.accounts import SharedAccount, TeamAccounts
-from scheduling.simulator.attempt_records import REFUSAL
-from scheduling.simulator.effects import NAME, EffectsFile
-from scheduling.simulator.execute import ExecuteHands
-from scheduling.simulator.values import Aim, Job, Node, Picture, Request, Timing
-from scheduling.simulator.world import World
+from jobs.core.lifecycle import State
+from scheduling.slurmsim.controller import ClusterController
+from scheduling.slurmsim.effects import EFFECTS_FILE_NAME, EffectsFile
+from scheduling.slurmsim.execution import stepd
+from scheduling.slurmsim.execution.accounts import SharedAccount, TeamAccounts
+from scheduling.slurmsim.execution.attempt_records import ALREADY_STARTED_MESSAGE
+from scheduling.slurmsim.execution.runner import ProcessExecutor
+from scheduling.slurmsim.values import (
+    ControllerTiming,
+    SignalTarget,
+    SimulatorSnapshot,
+    SlurmJob,
+    SlurmJobRequest,
+    SlurmNode,
+)
 from tests.backends.test_dialect import submission
 from tests.patience import until
 
@@ -31,16 +38,18 @@ class Machine:
     """A world of one node that runs what it is given, advanced by hand; a second one on the same directories is a
     controller that came back."""
 
-    def __init__(self, home: Path, picture: Picture | None = None, gpus: int = 4, accounts=None) -> None:
+    def __init__(self, home: Path, picture: SimulatorSnapshot | None = None, gpus: int = 4, accounts=None) -> None:
         self.home, self.logs = home, home / "logs"
         self.logs.mkdir(exist_ok=True)
-        node = Node(name="here", cpus=4, memory_mb=1000, gpus=gpus, gpu_model="a100")
+        node = SlurmNode(name="here", cpus=4, memory_mb=1000, gpus=gpus, gpu_model="a100")
         effects = EffectsFile(home)
-        self.hands = ExecuteHands(state=home / "jobs", log_root=self.logs, accounts=accounts, effects=effects)
-        timing = Timing(configure_s=0.05, complete_s=0.05, kill_wait_s=0.5)
-        self.world = World(picture or Picture(nodes=(node,)), self.hands, time.time(), timing=timing)
+        self.hands = ProcessExecutor(state=home / "jobs", log_root=self.logs, accounts=accounts, effects=effects)
+        timing = ControllerTiming(configure_s=0.05, complete_s=0.05, kill_wait_s=0.5)
+        self.world = ClusterController(
+            picture or SimulatorSnapshot(nodes=(node,)), self.hands, time.time(), timing=timing
+        )
 
-    def submit(self, command: str, **changed) -> Job:
+    def submit(self, command: str, **changed) -> SlurmJob:
         plain = {
             "name": "t",
             "user": "ada",
@@ -48,9 +57,9 @@ class Machine:
             "required_nodes": ("here",),
             "script": f"#!/bin/bash\n{command}\n",
         }
-        return self.world.submit(Request(**{**plain, **changed}), time.time())
+        return self.world.submit(SlurmJobRequest(**{**plain, **changed}), time.time())
 
-    def submit_attempt(self, command: str, **changed) -> Job:
+    def submit_attempt(self, command: str, **changed) -> SlurmJob:
         """One whose record is to be beside its log, `a.log`."""
         log = str(self.logs / "a.log")
         environment = {"ACME_ATTEMPT_RECORD": f"{log}.acme"}
@@ -58,22 +67,22 @@ class Machine:
 
     @property
     def effects(self) -> list[tuple[str, str, int | None, int | None]]:
-        lines = (json.loads(line) for line in (self.home / NAME).read_text().splitlines())
+        lines = (json.loads(line) for line in (self.home / EFFECTS_FILE_NAME).read_text().splitlines())
         return [(line["event"], line["key"], line["exit_code"], line["signal"]) for line in lines]
 
-    def now(self, job: Job) -> Job:
-        self.world.advance(time.time())
+    def now(self, job: SlurmJob) -> SlurmJob:
+        self.world.advance_to(time.time())
         return self.world.jobs[job.id]
 
-    def until_ended(self, job: Job) -> Job:
+    def until_ended(self, job: SlurmJob) -> SlurmJob:
         until(lambda: self.now(job).ended_at and not self.now(job).flags, what=str(job.id))
         return self.now(job)
 
-    def until_said(self, job: Job, word: str) -> str:
+    def until_said(self, job: SlurmJob, word: str) -> str:
         until(lambda: self.now(job) and word in self.said(job), what=word)
         return self.said(job)
 
-    def said(self, job: Job) -> str:
+    def said(self, job: SlurmJob) -> str:
         path = self.logs / f"slurm-{job.id}.out"
         return path.read_text() if path.exists() else ""
 
@@ -85,7 +94,7 @@ def machine(tmp_path):
     yield machine
     for job in machine.world.jobs.values():
         machine.hands.signal(job, 9, time.time())
-    until(lambda: machine.hands.poll(time.time()) is not None and machine.hands.idle)
+    until(lambda: machine.hands.poll_ends(time.time()) is not None and machine.hands.idle)
 
 
 def test_a_job_runs_in_its_directory_with_its_environment_and_its_gpus(machine, tmp_path):
@@ -132,7 +141,7 @@ def test_another_interpreter_is_respected(machine):
 def test_a_job_that_cannot_start_says_so_in_its_log(machine, changed, word):
     job = machine.submit("true", **changed)
 
-    assert machine.until_ended(job).exit.code == stepd.CANNOT_START
+    assert machine.until_ended(job).exit.code == stepd.CANNOT_START_EXIT_CODE
     assert word in machine.said(job)
 
 
@@ -181,7 +190,7 @@ def test_job_of_a_team_without_a_free_user_id_is_refused(others):
 def test_home_that_was_removed_is_made_again_under_another_name(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can give jobs another user")
-    job = Job(id=1, request=Request(name="t", user="ada", account="vision"), submitted_at=0.0)
+    job = SlurmJob(id=1, request=SlurmJobRequest(name="t", user="ada", account="vision"), submitted_at=0.0)
     accounts = TeamAccounts(tmp_path / "accounts.json", UIDS, tmp_path)
     first = accounts.of(job)
     Path(first.home).rename(tmp_path / "elsewhere")
@@ -208,14 +217,14 @@ def test_a_directory_that_this_user_cannot_enter_is_said_in_the_log(others):
 
     ended = others.until_ended(job)
 
-    assert (ended.state, ended.exit.code) == (State.FAILED, stepd.CANNOT_START)
+    assert (ended.state, ended.exit.code) == (State.FAILED, stepd.CANNOT_START_EXIT_CODE)
     assert f"ada cannot enter the working directory {others.home}/closed (Permission denied)" in others.said(job)
 
 
 def test_team_gets_another_user_id_where_its_own_lies_outside_the_range(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can give jobs another user")
-    job = Job(id=1, request=Request(name="t", user="ada", account="vision"), submitted_at=0.0)
+    job = SlurmJob(id=1, request=SlurmJobRequest(name="t", user="ada", account="vision"), submitted_at=0.0)
     path = tmp_path / "accounts.json"
     TeamAccounts(path, UIDS, tmp_path).of(job)
 
@@ -227,7 +236,7 @@ def test_team_gets_another_user_id_where_its_own_lies_outside_the_range(tmp_path
 def test_shared_account_is_the_user_of_the_server():
     me = pwd.getpwuid(os.geteuid())
 
-    account = SharedAccount().of(Job(id=1, request=Request(name="t", user="ada"), submitted_at=0.0))
+    account = SharedAccount().of(SlurmJob(id=1, request=SlurmJobRequest(name="t", user="ada"), submitted_at=0.0))
 
     assert (account.name, account.home, account.ids) == (me.pw_name, me.pw_dir, None)
 
@@ -272,7 +281,7 @@ def test_a_controller_that_comes_back_adopts_what_runs(machine):
     job = machine.submit("echo $$; sleep 2; exit 4")
     pid = int(machine.until_said(job, "\n"))
 
-    successor = Machine(machine.home, machine.world.picture())
+    successor = Machine(machine.home, machine.world.take_snapshot())
 
     assert successor.now(job).state == State.RUNNING
     assert successor.world.used_gpus("here") == machine.world.used_gpus("here")
@@ -284,7 +293,7 @@ def test_an_end_that_nobody_saw_is_found_in_the_record(machine):
     job = machine.submit("exit 5")
     machine.until_said(job, "") and machine.now(job)
     until(lambda: machine.world.advance(time.time()) or (machine.home / "jobs" / "job-1" / "exit.json").exists())
-    picture = Picture(nodes=machine.world.picture().nodes, jobs=(machine.world.jobs[job.id],))
+    picture = SimulatorSnapshot(nodes=machine.world.take_snapshot().nodes, jobs=(machine.world.jobs[job.id],))
 
     assert Machine(machine.home, picture).until_ended(job).exit.code == 5
 
@@ -294,7 +303,7 @@ def test_starting_twice_runs_once(machine):
     machine.until_said(job, "once")
 
     machine.hands.start(machine.now(job), time.time())
-    ExecuteHands(state=machine.home / "jobs", log_root=machine.logs).start(machine.now(job), time.time())
+    ProcessExecutor(state=machine.home / "jobs", log_root=machine.logs).start(machine.now(job), time.time())
 
     machine.until_ended(job)
     assert machine.said(job) == "once\n"
@@ -318,7 +327,7 @@ def test_a_shim_killed_before_it_wrote_the_record_leaves_no_process(tmp_path):
     child = os.fork()
     if child == 0:
         os.close(may_go)
-        stepd.wait_for_word(is_ready, go)
+        stepd.wait_for_go(is_ready, go)
         marker.touch()
         os._exit(0)
     os.close(is_ready)
@@ -327,7 +336,7 @@ def test_a_shim_killed_before_it_wrote_the_record_leaves_no_process(tmp_path):
     os.close(may_go)  # what the kernel does when the shim is killed
 
     _, status = os.waitpid(child, 0)
-    assert (os.WEXITSTATUS(status), marker.exists()) == (stepd.CANNOT_START, False)
+    assert (os.WEXITSTATUS(status), marker.exists()) == (stepd.CANNOT_START_EXIT_CODE, False)
 
 
 def test_the_record_is_there_before_the_command_runs(machine):
@@ -343,10 +352,10 @@ def test_a_signal_reaches_the_shell_alone_or_all_but_the_shell(machine):
     job = machine.submit(f"trap 'echo shell heard' USR1\nbash -c \"{inner}\" &\nwhile ! wait; do :; done; sleep 60")
     machine.until_said(job, "up")
 
-    machine.world.signal(job.id, signal.SIGUSR1, time.time(), Aim.SHELL)
+    machine.world.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.SHELL)
     assert "inner" not in machine.until_said(job, "shell heard")
 
-    machine.world.signal(job.id, signal.SIGUSR1, time.time(), Aim.STEPS)
+    machine.world.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.STEPS)
     assert machine.until_said(job, "inner heard").count("shell heard") == 1
     assert machine.now(job).state == State.RUNNING
 
@@ -369,10 +378,10 @@ def test_a_script_that_runs_beneath_a_wrapper_is_part_of_the_batch_shell(machine
     job = machine.submit(WRAPPED)
     machine.until_said(job, "up")
 
-    machine.world.signal(job.id, signal.SIGUSR1, time.time(), Aim.SHELL)
+    machine.world.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.SHELL)
     assert "program heard" not in machine.until_said(job, "script heard")
 
-    machine.world.signal(job.id, signal.SIGUSR1, time.time(), Aim.STEPS)
+    machine.world.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.STEPS)
     assert machine.until_said(job, "program heard").count("script heard") == 1
     assert machine.now(job).state == State.RUNNING
 
@@ -382,7 +391,7 @@ def test_a_subshell_of_the_script_is_no_batch_shell(machine):
     job = machine.submit(f"trap 'echo shell heard' USR1\n{subshell} &\nwhile ! wait; do :; done; sleep 60")
     machine.until_said(job, "up")
 
-    machine.world.signal(job.id, signal.SIGUSR1, time.time(), Aim.STEPS)
+    machine.world.signal(job.id, signal.SIGUSR1, time.time(), SignalTarget.STEPS)
 
     assert "shell heard" not in machine.until_said(job, "subshell heard").replace("subshell heard", "")
 
@@ -422,7 +431,7 @@ def test_an_attempt_that_has_a_record_is_not_started_again(machine):
     again = machine.until_ended(machine.submit_attempt(f"{RECORDING}; echo twice"))
 
     assert (again.state, again.exit.code) == (State.FAILED, 97)
-    assert (machine.logs / "a.log").read_text() == f"once\n{REFUSAL}\n"
+    assert (machine.logs / "a.log").read_text() == f"once\n{ALREADY_STARTED_MESSAGE}\n"
     assert [event for event, *_ in machine.effects] == ["start", "end"]
 
 

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from scheduling.backends import telemetry
-from scheduling.simulator import exporter
-from scheduling.simulator.play import PlayHands
-from scheduling.simulator.troubles import Breakage
+from scheduling.slurmsim import dcgm_exporter
+from scheduling.slurmsim.faults import FaultKind
+from scheduling.slurmsim.scripts.play import SimulatedExecutor
 
 from .make import NODES, NOW, request, world
 
 
 def reading(cluster, now):
-    samples = exporter.simulated(cluster, PlayHands().play, seed=3, now=now)
-    return telemetry.parse(exporter.page(samples))
+    samples = dcgm_exporter.simulated_samples(cluster, SimulatedExecutor().run_of_job, seed=3, now=now)
+    return telemetry.parse(dcgm_exporter.exporter_page(samples))
 
 
 def busy(kind: str, seconds: float = 1000.0):
     cluster = world()
     hints = {"ACME_KIND": kind, "SIM_DURATION_S": str(seconds), "SIM_END": "COMPLETED"}
     cluster.submit(request(NODES[0], environment=hints), NOW)
-    cluster.advance(NOW + 100)
+    cluster.advance_to(NOW + 100)
     return cluster
 
 
 def test_every_gpu_is_there_with_its_identity():
     seen = reading(world(), NOW)
 
-    assert (len(seen.gpus), seen.skipped) == (32, 0)
+    assert (len(seen.gpus), seen.unreadable_lines) == (32, 0)
     assert len({gpu.uuid for gpu in seen.gpus}) == 32
     assert seen.gpus[0].model == "NVIDIA A100"
 
@@ -63,7 +63,7 @@ def test_a_dead_node_says_nothing():
 def test_a_device_error_stays_on_its_gpu_until_the_node_boots():
     cluster = world()
     cluster.submit(request(NODES[0], seconds=5, end="FAILED:1:nvlink_error", gpus_per_node=2), NOW)
-    cluster.advance(NOW + 20)
+    cluster.advance_to(NOW + 20)
 
     assert reading(cluster, NOW + 20).by_place[NODES[0], 0].last_xid == 74
     cluster.set_down(NODES[0], "reboot", "ada", NOW + 30)
@@ -76,30 +76,33 @@ def test_a_device_error_stays_on_its_gpu_until_the_node_boots():
 
 def broken(kind, after=30.0, gpu=2):
     cluster = world()
-    cluster.befall(kind, NOW + 60, node=NODES[0], gpu=gpu)
+    cluster.inject_fault(kind, NOW + 60, node=NODES[0], gpu=gpu)
     at = NOW + 60 + after
-    samples = exporter.simulated(cluster, PlayHands().play, seed=3, now=at)
-    return telemetry.parse(exporter.page(samples, exporter.ports(cluster, now=at)))
+    samples = dcgm_exporter.simulated_samples(cluster, SimulatedExecutor().run_of_job, seed=3, now=at)
+    return telemetry.parse(dcgm_exporter.exporter_page(samples, dcgm_exporter.nic_ports(cluster, now=at)))
 
 
 def test_a_sound_machine_room_counts_nothing_that_is_trouble():
     seen = telemetry.parse(
-        exporter.page(exporter.simulated(world(), PlayHands().play, seed=3, now=NOW), exporter.ports(world(), now=NOW))
+        dcgm_exporter.exporter_page(
+            dcgm_exporter.simulated_samples(world(), SimulatedExecutor().run_of_job, seed=3, now=NOW),
+            dcgm_exporter.nic_ports(world(), now=NOW),
+        )
     )
 
-    assert seen.skipped == 0 and not seen.nics_down
+    assert seen.unreadable_lines == 0 and not seen.nics_down
     assert {name for gpu in seen.gpus for name, value in gpu.counted.items() if value} <= {"ecc_sbe"}
 
 
 def test_a_damaged_row_is_counted_and_waits_for_the_next_reset():
-    mine = broken(Breakage.ECC).by_place[NODES[0], 2].counted
+    mine = broken(FaultKind.ECC).by_place[NODES[0], 2].counted
 
     assert (mine["ecc_dbe"], mine["rows_pending"], mine["remap_failed"]) == (1, 1, 0)
-    assert not broken(Breakage.ECC).by_place[NODES[0], 3].counted["ecc_dbe"]
+    assert not broken(FaultKind.ECC).by_place[NODES[0], 3].counted["ecc_dbe"]
 
 
 def test_a_link_a_hot_gpu_and_a_cable_show_where_they_are():
-    assert broken(Breakage.NVLINK).by_place[NODES[0], 2].counted["nvlink_crc"] >= 1000
-    assert broken(Breakage.SLOW).by_place[NODES[0], 2].counted["slowed"] == 0x40
-    assert broken(Breakage.FABRIC).nics_down == {NODES[0]: ("mlx5_0:1",)}
-    assert not broken(Breakage.FABRIC, after=200.0).nics_down
+    assert broken(FaultKind.NVLINK).by_place[NODES[0], 2].counted["nvlink_crc"] >= 1000
+    assert broken(FaultKind.SLOW).by_place[NODES[0], 2].counted["slowed"] == 0x40
+    assert broken(FaultKind.FABRIC).nics_down == {NODES[0]: ("mlx5_0:1",)}
+    assert not broken(FaultKind.FABRIC, after=200.0).nics_down

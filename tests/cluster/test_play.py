@@ -6,27 +6,27 @@ from math import inf
 
 import pytest
 
-from jobs.lifecycle import State
-from scheduling.simulator.logtext import lines, script_of
-from scheduling.simulator.play import BadHint, check_hints, play_of
-from scheduling.simulator.reasons import NAMES
-from scheduling.simulator.values import Job
+from jobs.core.lifecycle import State
+from scheduling.slurmsim.failure_reasons import REASON_NAMES
+from scheduling.slurmsim.scripts.job_output import lines_until, plan_log
+from scheduling.slurmsim.scripts.play import InvalidSimHint, check_hints, simulate_run
+from scheduling.slurmsim.values import SlurmJob
 
 from .make import NODES, NOW, request
 
 
-def job(**environment: str) -> Job:
+def job(**environment: str) -> SlurmJob:
     asked = request(*NODES[:2], environment=environment, comment="acme:a1")
-    return Job(id=7, request=asked, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:2])
+    return SlurmJob(id=7, request=asked, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:2])
 
 
 def play(speed: float = 1.0, seed: int = 0, **environment: str):
-    return play_of(job(**environment), seed=seed, speed=speed)
+    return simulate_run(job(**environment), seed=seed, speed=speed)
 
 
 def log(until: float = inf, first: int = 0, **environment: str) -> list[str]:
-    script = script_of(job(**environment), play(**environment))
-    return lines(script, first, until)
+    script = plan_log(job(**environment), play(**environment))
+    return lines_until(script, first, until)
 
 
 def test_the_same_seed_plays_the_same():
@@ -65,7 +65,7 @@ def test_a_job_told_to_time_out_never_ends_by_itself():
     ],
 )
 def test_a_hint_that_makes_no_sense_is_named(name, value):
-    with pytest.raises(BadHint, match=name):
+    with pytest.raises(InvalidSimHint, match=name):
         check_hints({name: value})
 
 
@@ -96,7 +96,7 @@ def test_evaluation_tells_its_datasets():
     assert said[-1].endswith("all done")
 
 
-@pytest.mark.parametrize("cause", sorted(NAMES))
+@pytest.mark.parametrize("cause", sorted(REASON_NAMES))
 def test_every_failure_leaves_a_tail(cause):
     said = log(ACME_KIND="pretrain", SIM_DURATION_S="60", SIM_END=f"FAILED:1:{cause}")
 
@@ -134,4 +134,4 @@ def test_a_long_log_stays_small():
 def test_each_attempt_has_the_end_of_its_number(comment, state):
     asked = request(end="FAILED:1:cuda_error,NODE_FAIL,COMPLETED", comment=comment)
 
-    assert play_of(Job(id=1, request=asked, submitted_at=NOW), seed=1, speed=1).state == state
+    assert simulate_run(SlurmJob(id=1, request=asked, submitted_at=NOW), seed=1, speed=1).state == state

@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from jobs.lifecycle import State
+from jobs.core.lifecycle import State
 from scheduling.backends import telemetry
-from scheduling.backends.base import BackendError, NoAccounting, Refused, Unreachable
+from scheduling.backends.base import AccountingUnavailable, BackendError, ClusterUnreachable, RequestRejected
 from scheduling.backends.opening import open_backend
-from scheduling.simulator.server import options_of
+from scheduling.slurmsim.server import parse_options
 from tests.backends.test_dialect import submission
 from tests.patience import until
 
@@ -50,7 +50,7 @@ def asked(cluster: ClusterProcess, key: str, **changed):
 
 def test_it_is_healthy_and_tells_of_every_gpu(cluster, http):
     assert http.get("/healthz").status_code == 200
-    assert len(telemetry.read(f"{cluster.address}/metrics").gpus) == 32
+    assert len(telemetry.read_exporter(f"{cluster.address}/metrics").gpus) == 32
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_cluster_without_accounting_has_no_accounting_api(unaccounted, path):
 def test_the_backend_sees_that_a_cluster_has_no_accounting(unaccounted):
     backend = unaccounted.backend()
 
-    with pytest.raises(NoAccounting):
+    with pytest.raises(AccountingUnavailable):
         backend.accounted_since(datetime.now(UTC))
     backend.close()
 
@@ -288,7 +288,7 @@ def test_a_clock_that_cannot_be_set_so_is_refused(http, offset):
 @pytest.mark.parametrize("age", ["0", "86401", "1.5", "", "-1", "٣", "soon"])
 def test_a_job_age_that_is_none_names_the_option(tmp_path, age):
     with pytest.raises(SystemExit, match=r"--min-job-age: .* is not a whole number of seconds from 1 to 86400"):
-        options_of(["--state", str(tmp_path), "--port", "0", f"--min-job-age={age}"])
+        parse_options(["--state", str(tmp_path), "--port", "0", f"--min-job-age={age}"])
 
 
 def test_accounting_names_who_has_jobs(cluster, http):
@@ -365,7 +365,7 @@ def test_a_bad_output_path_fails_the_job_and_touches_nothing(cluster, tmp_path, 
 def test_without_the_token_it_is_unreachable(cluster, given):
     backend = open_backend(cluster.address, user="ada", token=given)
 
-    with pytest.raises(Unreachable, match="401"):
+    with pytest.raises(ClusterUnreachable, match="401"):
         backend.nodes()
     backend.close()
 
@@ -395,7 +395,7 @@ def test_a_browser_is_sent_away_even_with_the_token(http):
 
 def test_nothing_is_run_for_whoever_asks(tmp_path):
     with pytest.raises(SystemExit, match="--token-file"):
-        options_of(["--state", str(tmp_path), "--port", "0", "--execute"])
+        parse_options(["--state", str(tmp_path), "--port", "0", "--execute"])
 
 
 def test_a_second_server_on_the_same_state_does_not_start(tmp_path):
@@ -406,7 +406,7 @@ def test_a_second_server_on_the_same_state_does_not_start(tmp_path):
 def test_a_hint_with_a_slip_in_it_is_refused_by_name(cluster):
     backend = cluster.backend()
 
-    with pytest.raises(Refused, match="SIM_END"):
+    with pytest.raises(RequestRejected, match="SIM_END"):
         backend.submit(asked(cluster, "slip", environment={"SIM_END": "FALED:1"}))
     backend.close()
 

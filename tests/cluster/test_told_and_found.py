@@ -13,10 +13,10 @@ from math import inf
 import pytest
 
 from failures.diagnosis.engine import diagnose_text
-from scheduling.simulator.logtext import lines, script_of
-from scheduling.simulator.play import play_of
-from scheduling.simulator.reasons import NAMES
-from scheduling.simulator.values import Job
+from scheduling.slurmsim.failure_reasons import REASON_NAMES
+from scheduling.slurmsim.scripts.job_output import lines_until, plan_log
+from scheduling.slurmsim.scripts.play import simulate_run
+from scheduling.slurmsim.values import SlurmJob
 
 from .make import NODES, NOW, request
 
@@ -34,7 +34,7 @@ LABELS = {
     "host_oom": "HostOOMKilled",
     "loss_nan": "LossNaNOrSpike",
 }
-EXPECTED = {name: LABELS.get(name, name.title().replace("_", "")) for name in NAMES}
+EXPECTED = {name: LABELS.get(name, name.title().replace("_", "")) for name in REASON_NAMES}
 
 
 def log_of(reason: str, *, seed: int, nodes: int) -> str:
@@ -44,13 +44,13 @@ def log_of(reason: str, *, seed: int, nodes: int) -> str:
         *NODES[:nodes], environment=hints, comment=f"acme:{reason}-{seed}", gpus_per_node=8 if nodes > 1 else 1
     )
     gpus = {node: tuple(range(asked.gpus_per_node)) for node in NODES[:nodes]}
-    job = Job(id=7, request=asked, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:nodes], gpus=gpus)
-    return "\n".join(lines(script_of(job, play_of(job, seed=seed, speed=1.0)), 0, inf)) + "\n"
+    job = SlurmJob(id=7, request=asked, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES[:nodes], gpus=gpus)
+    return "\n".join(lines_until(plan_log(job, simulate_run(job, seed=seed, speed=1.0)), 0, inf)) + "\n"
 
 
 def found() -> Iterator[tuple[str, str, int]]:
     """Reason, the label that was found, nodes."""
-    for reason in sorted(NAMES):
+    for reason in sorted(REASON_NAMES):
         for nodes in (1, 4):
             for seed in SEEDS:
                 yield reason, diagnose_text(log_of(reason, seed=seed, nodes=nodes)).root_cause, nodes
@@ -75,9 +75,9 @@ def test_a_good_run_with_all_its_noise_is_taken_for_one():
     hints = {"ACME_KIND": "pretrain", "SIM_DURATION_S": "3000", "SIM_END": "COMPLETED"}
     for seed in SEEDS:
         asked = request(*NODES, environment=hints, comment=f"acme:{seed}", gpus_per_node=8)
-        job = Job(id=7, request=asked, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES)
+        job = SlurmJob(id=7, request=asked, submitted_at=NOW, started_at=NOW, began_at=NOW, nodes=NODES)
 
-        text = "\n".join(lines(script_of(job, play_of(job, seed=seed, speed=1.0)), 0, inf))
+        text = "\n".join(lines_until(plan_log(job, simulate_run(job, seed=seed, speed=1.0)), 0, inf))
 
         assert diagnose_text(text).root_cause == "None"
 

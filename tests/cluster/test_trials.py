@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from scheduling.evaluation import orders
-from scheduling.evaluation.told import hear
-from scheduling.simulator import logtext, trials
-from scheduling.simulator.play import play_of
-from scheduling.simulator.troubles import Blow, Breakage
-from scheduling.simulator.values import Job
+from scheduling.evaluation.job_output import parse_job_output
+from scheduling.slurmsim.faults import FaultImpact, FaultKind
+from scheduling.slurmsim.scripts import evaluation_jobs, job_output
+from scheduling.slurmsim.scripts.play import simulate_run
+from scheduling.slurmsim.values import SlurmJob
 from tests.cluster.make import NOW, request
 
 
@@ -25,16 +25,16 @@ def what(do: str = "run", *, scores: bool = False, parts: int = 3, **more) -> di
     return plain | more
 
 
-def job(asked: dict, **changed) -> Job:
+def job(asked: dict, **changed) -> SlurmJob:
     plain = request("seren-001", gpus_per_node=1)
     environment = {"ACME_EVALUATION": json.dumps(asked), "ACME_KIND": "evaluation"}
-    made = Job(id=7, request=replace(plain, environment=environment, comment="key"), submitted_at=NOW)
+    made = SlurmJob(id=7, request=replace(plain, environment=environment, comment="key"), submitted_at=NOW)
     return replace(made, began_at=NOW, nodes=("seren-001",), gpus={"seren-001": (0,)}, **changed)
 
 
-def told(of: Job, until_s: float = 1e9):
-    script = logtext.script_of(of, play_of(of, seed=1, speed=60))
-    return hear(logtext.lines(script, 0, until_s), "word")
+def told(of: SlurmJob, until_s: float = 1e9):
+    script = job_output.plan_log(of, simulate_run(of, seed=1, speed=60))
+    return parse_job_output(job_output.lines_until(script, 0, until_s), "word")
 
 
 def test_a_trial_says_each_part_once_at_growing_times_and_ends_well():
@@ -44,7 +44,7 @@ def test_a_trial_says_each_part_once_at_growing_times_and_ends_well():
     assert [part.part for part in said.parts] == [0, 1, 2]
     assert [part.at_s for part in said.parts] == sorted(part.at_s for part in said.parts)
     assert said.ready
-    assert play_of(of, seed=1, speed=60).state == "COMPLETED"
+    assert simulate_run(of, seed=1, speed=60).state == "COMPLETED"
 
 
 def test_a_part_is_said_when_it_is_done_and_not_before():
@@ -70,12 +70,12 @@ def test_a_metric_brings_a_result_that_is_the_same_at_every_look():
 
 
 def course(asked: dict, speed: float = 1.0):
-    return trials.course({"ACME_EVALUATION": json.dumps(asked)}, True, "dice", speed)
+    return evaluation_jobs.trial_output({"ACME_EVALUATION": json.dumps(asked)}, True, "dice", speed)
 
 
 def test_a_faster_cluster_says_the_same_sooner():
     plain, fast = course(what(scores=True)), course(what(scores=True), speed=10)
-    slow, quick = (hear([text for _, text in one.said], "word").parts for one in (plain, fast))
+    slow, quick = (parse_job_output([text for _, text in one.said], "word").parts for one in (plain, fast))
 
     assert fast.ends_s == pytest.approx(plain.ends_s / 10)
     assert [part.took_s for part in quick] == pytest.approx([part.took_s / 10 for part in slow], abs=0.001)
@@ -100,10 +100,12 @@ def test_copies_arrive_and_go():
 def test_what_befalls_a_trial_cuts_its_log_and_what_it_said_before_counts():
     whole = told(job(what()))
     at = whole.parts[1].at_s - 0.01
-    struck = job(what(), blows=(Blow(kind=Breakage.OFF_BUS, at=NOW + at, until=NOW + at, node="seren-001", gpu=0),))
+    struck = job(
+        what(), blows=(FaultImpact(kind=FaultKind.OFF_BUS, at=NOW + at, until=NOW + at, node="seren-001", gpu=0),)
+    )
 
     assert [part.part for part in told(struck).parts] == [0]
-    assert play_of(struck, seed=1, speed=60).state == "FAILED"
+    assert simulate_run(struck, seed=1, speed=60).state == "FAILED"
 
 
 MOMENTS = (10.0, 14.0, 18.0, 22.0)  # the model is there, and each of three parts is done
@@ -121,23 +123,23 @@ MOMENTS = (10.0, 14.0, 18.0, 22.0)  # the model is there, and each of three part
 def test_asked_to_give_way_it_ends_after_its_part_or_at_once(asked_s, grace_s, ends_s):
     environment = {"ACME_EVALUATION": json.dumps(what(grace_s=grace_s))}
 
-    assert trials.gives_way_s(environment, MOMENTS, asked_s) == ends_s
+    assert evaluation_jobs.preempted_end_s(environment, MOMENTS, asked_s) == ends_s
 
 
 def test_no_other_job_gives_way():
-    assert trials.gives_way_s({}, (), 3.0) is None
-    assert trials.gives_way_s({"ACME_EVALUATION": json.dumps({"do": "stage"})}, (4.5,), 3.0) is None
+    assert evaluation_jobs.preempted_end_s({}, (), 3.0) is None
+    assert evaluation_jobs.preempted_end_s({"ACME_EVALUATION": json.dumps({"do": "stage"})}, (4.5,), 3.0) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"do": "run"}', '{"do": "fly"}', '{"do": "run", "parts": [1]}'])
 def test_a_variable_that_is_nonsense_is_played_like_any_other_job(text):
-    assert trials.course({"ACME_EVALUATION": text}, True, "dice") is None
+    assert evaluation_jobs.trial_output({"ACME_EVALUATION": text}, True, "dice") is None
 
 
 def test_lines_are_due_one_after_the_other_and_then_never():
     of = job(what())
-    script = logtext.script_of(of, play_of(of, seed=1, speed=60))
-    due = [logtext.next_due_s(script, index) for index in range(6)]
+    script = job_output.plan_log(of, simulate_run(of, seed=1, speed=60))
+    due = [job_output.next_due_s(script, index) for index in range(6)]
 
     assert due[:4] == sorted(due[:4])
     assert due[4:] == [float("inf")] * 2

@@ -8,16 +8,16 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from jobs.lifecycle import State
+from jobs.core.lifecycle import State
 from scheduling.backends import dialect
-from scheduling.simulator import bodies, wire
-from scheduling.simulator.values import Aim, Refusal
-from scheduling.simulator.wire import BadBody, Cluster
+from scheduling.slurmsim import request_bodies, wire
+from scheduling.slurmsim.values import SignalTarget, SlurmError
+from scheduling.slurmsim.wire import ClusterInfo, InvalidRequest
 from tests.backends.test_dialect import anything, recorded, submission
 
 from .make import NODES, NOW, request, world
 
-SEREN = Cluster(name="seren")
+SEREN = ClusterInfo(name="seren")
 
 
 def running():
@@ -26,14 +26,14 @@ def running():
     cluster.submit(request(NODES[2], seconds=1, end="FAILED:3"), NOW)
     cluster.submit(request(NODES[0], gpus_per_node=8), NOW)
     cluster.drain(NODES[3], "fan", "ada", NOW)
-    cluster.advance(NOW + 5)
+    cluster.advance_to(NOW + 5)
     return cluster
 
 
 def test_the_adapter_reads_what_the_wire_writes():
     cluster = running()
 
-    gang, failed, waiting = [dialect.job(wire.job(SEREN, job)) for job in cluster.jobs.values()]
+    gang, failed, waiting = [dialect.parse_job(wire.job_body(SEREN, job)) for job in cluster.jobs.values()]
 
     assert (gang.key, gang.state, gang.nodes) == ("k1", State.RUNNING, NODES[:2])
     assert gang.gpus == {NODES[0]: (0, 1, 2, 3), NODES[1]: (0, 1, 2, 3)}
@@ -42,7 +42,9 @@ def test_the_adapter_reads_what_the_wire_writes():
 
 
 def test_nodes_are_written_as_they_are_read():
-    nodes = {node.name: node for node in dialect.nodes(wire.nodes(running(), SEREN, running().nodes.values()))}
+    nodes = {
+        node.name: node for node in dialect.parse_nodes(wire.nodes_body(running(), SEREN, running().nodes.values()))
+    }
 
     assert (nodes[NODES[0]].gpus, nodes[NODES[0]].gpu_model) == (8, "a100")
     assert "leaf-l01" in nodes[NODES[0]].features
@@ -52,7 +54,11 @@ def test_nodes_are_written_as_they_are_read():
 @pytest.mark.parametrize("kind", ["jobs", "nodes"])
 def test_every_field_has_the_shape_that_a_real_slurm_gives_it(kind):
     cluster = running()
-    ours = wire.job(SEREN, cluster.jobs[1]) if kind == "jobs" else wire.node(cluster, SEREN, cluster.nodes[NODES[0]])
+    ours = (
+        wire.job_body(SEREN, cluster.jobs[1])
+        if kind == "jobs"
+        else wire.node_body(cluster, SEREN, cluster.nodes[NODES[0]])
+    )
     theirs = recorded("v0.0.42")[kind][kind][0]
 
     assert set(ours) <= set(theirs)
@@ -65,7 +71,7 @@ def test_every_field_has_the_shape_that_a_real_slurm_gives_it(kind):
 def test_a_submission_of_the_adapter_is_understood():
     sent = dialect.submit_body(dialect.DIALECTS[wire.API], submission(time_limit=timedelta(minutes=90)))
 
-    asked = bodies.request_of(json.loads(json.dumps(sent)), "ada")
+    asked = request_bodies.parse_job_request(json.loads(json.dumps(sent)), "ada")
 
     assert (asked.comment, asked.user, asked.account) == ("acme:a1", "ada", "nlp")
     assert (asked.required_nodes, asked.node_count) == (("gpu1", "gpu2"), 2)
@@ -95,8 +101,8 @@ GOOD = {"script": "#!/bin/sh\n", "environment": ["A=b"], "current_working_direct
     ],
 )
 def test_a_bad_submission_is_named_with_slurms_number(changed, number):
-    with pytest.raises(BadBody) as bad:
-        bodies.request_of({"job": {**GOOD, **changed}}, "ada")
+    with pytest.raises(InvalidRequest) as bad:
+        request_bodies.parse_job_request({"job": {**GOOD, **changed}}, "ada")
 
     assert bad.value.number == number
 
@@ -112,7 +118,7 @@ def test_a_bad_submission_is_named_with_slurms_number(changed, number):
     ],
 )
 def test_gpus_are_asked_for_in_any_spelling(text, gpus):
-    asked = bodies.request_of({"job": {**GOOD, "tres_per_node": text}}, "ada")
+    asked = request_bodies.parse_job_request({"job": {**GOOD, "tres_per_node": text}}, "ada")
 
     assert (asked.gpu_model, asked.gpus_per_node) == gpus
 
@@ -120,34 +126,41 @@ def test_gpus_are_asked_for_in_any_spelling(text, gpus):
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(anything)
 def test_no_body_makes_it_fall_over(body):
-    for read in (lambda b: bodies.request_of(b, "x"), bodies.job_update_of, bodies.node_update_of):
+    for read in (
+        lambda b: request_bodies.parse_job_request(b, "x"),
+        request_bodies.parse_job_update,
+        request_bodies.parse_node_update,
+    ):
         for said in (body, {"job": body}, {"job": {**GOOD, "required_nodes": body}}, {"state": body}):
             try:
                 read(said)
-            except (BadBody, Refusal):
+            except (InvalidRequest, SlurmError):
                 continue
 
 
 @pytest.mark.parametrize(("text", "number"), [("9", 9), ("KILL", 9), ("sigusr1", 10), ("TERM", 15)])
 def test_a_signal_is_a_number_or_a_name(text, number):
-    assert bodies.signal_of(text) == number
+    assert request_bodies.parse_signal(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "99", "FOO", "-1", "9999999999"])
 def test_no_other_word_is_a_signal(text):
-    with pytest.raises(BadBody):
-        bodies.signal_of(text)
+    with pytest.raises(InvalidRequest):
+        request_bodies.parse_signal(text)
 
 
 def test_gpu_indices_are_written_as_ranges():
-    assert wire.ranges([7, 0, 1, 2, 5]) == "0-2,5,7"
+    assert wire.format_ranges([7, 0, 1, 2, 5]) == "0-2,5,7"
 
 
-@pytest.mark.parametrize(("text", "aim"), [("", Aim.ALL), ("BATCH_JOB", Aim.SHELL), ("FULL_STEPS_ONLY", Aim.STEPS)])
+@pytest.mark.parametrize(
+    ("text", "aim"),
+    [("", SignalTarget.ALL), ("BATCH_JOB", SignalTarget.SHELL), ("FULL_STEPS_ONLY", SignalTarget.STEPS)],
+)
 def test_flags_say_who_of_a_job_gets_a_signal(text, aim):
-    assert bodies.aim_of(text) == aim
+    assert request_bodies.parse_signal_target(text) == aim
 
 
 def test_no_other_flag_is_understood():
-    with pytest.raises(BadBody, match="flags=EVERYBODY"):
-        bodies.aim_of("EVERYBODY")
+    with pytest.raises(InvalidRequest, match="flags=EVERYBODY"):
+        request_bodies.parse_signal_target("EVERYBODY")

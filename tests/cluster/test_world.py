@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from jobs.lifecycle import FINAL, Flag, NodeFlag, NodeState, State
-from scheduling.simulator.play import PlayHands
-from scheduling.simulator.store import Store
-from scheduling.simulator.troubles import Faults
-from scheduling.simulator.values import Exit, Refusal
-from scheduling.simulator.world import World
+from jobs.core.lifecycle import FINAL_STATES, Flag, NodeFlag, NodeState, State
+from scheduling.slurmsim.controller import ClusterController
+from scheduling.slurmsim.faults import FaultModel
+from scheduling.slurmsim.scripts.play import SimulatedExecutor
+from scheduling.slurmsim.store import StateStore
+from scheduling.slurmsim.values import ProcessExit, SlurmError
 
 from .make import NODES, NOW, after, picture, request, world
 
@@ -36,7 +36,7 @@ def test_it_takes_the_lowest_free_gpus_and_gives_them_back():
     cluster = world()
     first, second = cluster.submit(request(A, seconds=10), NOW), cluster.submit(request(A), NOW)
 
-    cluster.advance(NOW)
+    cluster.advance_to(NOW)
 
     assert [cluster.jobs[j.id].gpus[A] for j in (first, second)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     third = cluster.submit(request(A), NOW + 5)
@@ -61,7 +61,7 @@ def test_a_younger_job_does_not_pass_an_older_one_on_the_same_node():
     wide = cluster.submit(request(A, gpus_per_node=8), NOW)
     narrow, elsewhere = cluster.submit(request(A, gpus_per_node=1), NOW), cluster.submit(request(B), NOW)
 
-    cluster.advance(NOW)
+    cluster.advance_to(NOW)
 
     reasons = [cluster.jobs[j.id].reason for j in (wide, narrow, elsewhere)]
     assert reasons == ["Resources", "Priority", "None"]
@@ -73,7 +73,7 @@ def test_a_job_for_a_drained_node_waits_and_holds_back_nobody():
     waiting, gang = cluster.submit(request(A), NOW), cluster.submit(request(A, B), NOW)
     other = cluster.submit(request(B), NOW)
 
-    cluster.advance(NOW)
+    cluster.advance_to(NOW)
 
     reasons = [cluster.jobs[j.id].reason for j in (waiting, gang, other)]
     assert reasons == ["ReqNodeNotAvail", "ReqNodeNotAvail", "None"]
@@ -84,7 +84,7 @@ def test_a_job_for_a_drained_node_waits_and_holds_back_nobody():
 def test_a_drained_node_lets_its_jobs_finish():
     cluster = world()
     job = cluster.submit(request(A), NOW)
-    cluster.advance(NOW + 2)
+    cluster.advance_to(NOW + 2)
 
     cluster.drain(A, "fan", "ada", NOW + 2)
 
@@ -96,7 +96,7 @@ def test_a_drained_node_lets_its_jobs_finish():
 def test_a_dead_node_takes_every_job_that_touches_it():
     cluster = world()
     gang, other = cluster.submit(request(A, B), NOW), cluster.submit(request(NODES[2]), NOW)
-    cluster.advance(NOW + 2)
+    cluster.advance_to(NOW + 2)
 
     cluster.set_down(A, "Not responding", "slurm", NOW + 2)
 
@@ -109,10 +109,10 @@ def test_a_dead_node_takes_every_job_that_touches_it():
 @pytest.mark.parametrize(
     ("end", "state", "ended"),
     [
-        ("COMPLETED", State.COMPLETED, Exit()),
-        ("FAILED:7", State.FAILED, Exit(code=7)),
-        ("OUT_OF_MEMORY", State.OUT_OF_MEMORY, Exit(signal=125)),
-        ("NODE_FAIL", State.NODE_FAIL, Exit()),
+        ("COMPLETED", State.COMPLETED, ProcessExit()),
+        ("FAILED:7", State.FAILED, ProcessExit(code=7)),
+        ("OUT_OF_MEMORY", State.OUT_OF_MEMORY, ProcessExit(signal=125)),
+        ("NODE_FAIL", State.NODE_FAIL, ProcessExit()),
     ],
 )
 def test_a_job_ends_as_it_is_told_to(end, state, ended):
@@ -128,10 +128,10 @@ def test_a_job_that_takes_its_node_along_leaves_it_down_until_it_is_repaired():
     cluster = world()
     cluster.submit(request(A, seconds=1, end="NODE_FAIL"), NOW)
 
-    cluster.advance(NOW + 10)
+    cluster.advance_to(NOW + 10)
 
     assert cluster.node_state(A)[0] == NodeState.DOWN
-    cluster.advance(NOW + 9000)
+    cluster.advance_to(NOW + 9000)
     assert cluster.node_state(A)[0] == NodeState.IDLE
     assert cluster.nodes[A].boot_at > NOW
 
@@ -147,7 +147,7 @@ def test_the_time_limit_ends_a_job():
 def test_a_longer_limit_counts_from_then_on():
     cluster = world()
     job = cluster.submit(request(A, seconds=1000, limit_s=60.0), NOW)
-    cluster.advance(NOW + 30)
+    cluster.advance_to(NOW + 30)
 
     cluster.update(job.id, {"limit_s": 120.0}, NOW + 30)
 
@@ -159,7 +159,7 @@ def test_a_longer_limit_counts_from_then_on():
 def test_a_cancelled_job_is_cancelled_at_once_and_frees_its_gpus_soon(when):
     cluster = world()
     job = cluster.submit(request(A), NOW)
-    cluster.advance(NOW + when)
+    cluster.advance_to(NOW + when)
 
     cluster.cancel(job.id, NOW + when)
 
@@ -190,7 +190,7 @@ def test_a_held_job_waits_for_its_release():
     ],
 )
 def test_what_can_never_run_is_refused(asked, number):
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(SlurmError) as refused:
         world().submit(asked, NOW)
 
     assert refused.value.number == number
@@ -199,10 +199,10 @@ def test_what_can_never_run_is_refused(asked, number):
 def test_unknown_and_ended_jobs_cannot_be_cancelled():
     cluster = world()
     job = cluster.submit(request(A, seconds=1), NOW)
-    cluster.advance(NOW + 10)
+    cluster.advance_to(NOW + 10)
 
     for job_id, number in ((99, 2017), (job.id, 2021)):
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(SlurmError) as refused:
             cluster.cancel(job_id, NOW + 10)
         assert refused.value.number == number
 
@@ -212,10 +212,10 @@ def test_an_ended_job_is_forgotten_after_five_minutes_and_its_id_is_not_used_aga
     job = cluster.submit(request(A, seconds=1), NOW)
     ended_at = after(cluster, 10, job).ended_at
 
-    cluster.advance(ended_at + 299)
+    cluster.advance_to(ended_at + 299)
     assert job.id in cluster.jobs
 
-    cluster.advance(ended_at + 300)
+    cluster.advance_to(ended_at + 300)
     assert job.id not in cluster.jobs
     assert cluster.submit(request(A), NOW + 4000).id == job.id + 1
 
@@ -224,7 +224,7 @@ def test_a_forgotten_job_goes_to_the_store_as_it_stood_at_last():
     cluster = world()
     job = cluster.submit(request(A, seconds=1, end="FAILED:3"), NOW)
 
-    cluster.advance(NOW + 4000)  # it began, ended and was forgotten in one leap
+    cluster.advance_to(NOW + 4000)  # it began, ended and was forgotten in one leap
 
     changes = cluster.take_changes()
     assert changes.jobs == ()
@@ -234,7 +234,7 @@ def test_a_forgotten_job_goes_to_the_store_as_it_stood_at_last():
 def test_the_wall_clock_shifts_what_is_stamped_from_then_on_and_nothing_that_is_planned():
     cluster = world()
     job = cluster.submit(request(A, seconds=100), NOW)
-    cluster.advance(NOW + 50)
+    cluster.advance_to(NOW + 50)
 
     cluster.set_clock_offset(300)
 
@@ -258,8 +258,8 @@ def test_the_wall_clock_is_part_of_the_picture():
 
     cluster.set_clock_offset(300)
 
-    assert World(cluster.picture(), PlayHands(), NOW).clock_offset_s == 300
-    assert cluster.take_changes().clock == cluster.picture().clock
+    assert ClusterController(cluster.take_snapshot(), SimulatedExecutor(), NOW).clock_offset_s == 300
+    assert cluster.take_changes().clock == cluster.take_snapshot().clock
 
 
 def test_a_job_never_starts_before_it_was_submitted():
@@ -272,8 +272,8 @@ def test_a_job_never_starts_before_it_was_submitted():
 
 def test_faults_are_drawn_from_the_seed():
     def story(seed: int) -> list[str]:
-        cluster = world(faults=Faults(per_node_day=24, seed=seed))
-        cluster.advance(NOW + 20_000)
+        cluster = world(faults=FaultModel(per_node_day=24, seed=seed))
+        cluster.advance_to(NOW + 20_000)
         return [f"{n.name} {n.down} {n.boot_at}" for n in cluster.nodes.values()]
 
     assert story(1) == story(1) != story(2)
@@ -286,10 +286,10 @@ def test_one_leap_does_what_many_steps_do():
             cluster.submit(request(NODES[i % 4], seconds=7 * i, end="FAILED:2" if i % 3 else "COMPLETED"), NOW)
 
     for tenth in range(3000):
-        stepping.advance(NOW + tenth / 10)
-    leaping.advance(NOW + 299.9)
+        stepping.advance_to(NOW + tenth / 10)
+    leaping.advance_to(NOW + 299.9)
 
-    assert stepping.picture() == leaping.picture()
+    assert stepping.take_snapshot() == leaping.take_snapshot()
 
 
 class WorldMachine(RuleBasedStateMachine):
@@ -297,9 +297,9 @@ class WorldMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = Store(":memory:")
+        self.store = StateStore(":memory:")
         self.store.begin(picture())
-        self.world, self.now, self.ids = World(picture(), PlayHands(), NOW), NOW, []
+        self.world, self.now, self.ids = ClusterController(picture(), SimulatedExecutor(), NOW), NOW, []
 
     nodes = st.lists(st.sampled_from(NODES), min_size=0, max_size=3, unique=True)
     ends = st.sampled_from(["COMPLETED", "FAILED:3", "OUT_OF_MEMORY", "NODE_FAIL", "TIMEOUT"])
@@ -317,7 +317,7 @@ class WorldMachine(RuleBasedStateMachine):
             return
         try:
             self.world.cancel(self.ids[index % len(self.ids)], self.now)
-        except Refusal:
+        except SlurmError:
             return
 
     @rule(node=st.sampled_from(NODES), what=st.sampled_from(["drain", "down", "resume"]))
@@ -332,23 +332,23 @@ class WorldMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 0.3, 1.0, 7.0, 60.0, 4000.0]))
     def pass_time(self, seconds):
         self.now += seconds
-        self.world.advance(self.now)
+        self.world.advance_to(self.now)
 
     @rule()
     def restart(self):
         self.store.write(self.world.take_changes())
         stored = self.store.load()
-        assert stored.clock == self.world.picture().clock
+        assert stored.clock == self.world.take_snapshot().clock
         assert {n.name: n for n in stored.nodes} == dict(self.world.nodes)
         assert {j.id: j for j in stored.jobs} == dict(self.world.jobs)
-        self.world = World(stored, PlayHands(), self.now)
+        self.world = ClusterController(stored, SimulatedExecutor(), self.now)
 
     @invariant()
     def no_gpu_is_held_twice(self):
         held = Counter(
             (node, gpu)
             for job in self.world.jobs.values()
-            if job.holds
+            if job.holds_resources
             for node, indices in job.gpus.items()
             for gpu in indices
         )
@@ -373,11 +373,11 @@ class WorldMachine(RuleBasedStateMachine):
         for node in NODES:
             self.world.resume(node, self.now)
         for job in list(self.world.jobs.values()):
-            if job.state not in FINAL:
+            if job.state not in FINAL_STATES:
                 self.world.cancel(job.id, self.now)
-        self.world.advance(self.now + 100)
+        self.world.advance_to(self.now + 100)
         assert all(self.world.used_gpus(node) == () for node in NODES)
-        assert all(job.state in FINAL and not job.flags for job in self.world.jobs.values())
+        assert all(job.state in FINAL_STATES and not job.flags for job in self.world.jobs.values())
         self.store.close()
 
 

@@ -13,4 +13,4 @@ settings.load_profile("no-deadline")
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_rules() -> scan.Scanner:
-    return scan.shipped()
+    return scan.shipped_scanner()

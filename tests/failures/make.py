@@ -8,11 +8,12 @@ from typing import Any
 
 from failures.loops.diagnose import diagnose_once
 from failures.models import Diagnosis
-from jobs import actions, clock, node_actions
-from jobs.ending import Ended
-from jobs.journal import SYNC
-from jobs.lifecycle import NodeState, State
-from jobs.models import Attempt, Cluster, Job, Node, Team
+from jobs.actions import jobs as job_actions
+from jobs.actions import nodes as node_actions
+from jobs.actions.journal import SYNC
+from jobs.core.attempt_end import AttemptEnd
+from jobs.core.lifecycle import NodeState, State
+from jobs.models import Attempt, Cluster, Job, Node, Team, clock
 from tests import make
 
 STORAGE = "botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL: https://s3.example/b\n"
@@ -47,7 +48,7 @@ def running(
         make.team(f"team-of-{by}", **{by: "researcher"})
     job = job or make.job(by=by, cluster=home, **{"gpus_per_node": 8, "nodes": len(on) or 1, **asked})
     attempt = make.attempt(job, on=on, gpus=gpus)
-    actions.confirm(attempt, started_at=clock.now() - ran, author=make.LOOP)
+    job_actions.confirm_start(attempt, started_at=clock.now() - ran, author=make.LOOP)
     return attempt
 
 
@@ -65,8 +66,8 @@ def end(
     if text is not None:
         (root / name).write_bytes(text.encode() if isinstance(text, str) else text)
     Attempt.objects.filter(pk=attempt.pk).update(log_path=name)
-    ended = Ended(state=State(state), at=clock.now(), exit_code=exit_code, reason=reason)
-    actions.finish(attempt, ended, author=make.LOOP)
+    ended = AttemptEnd(state=State(state), at=clock.now(), exit_code=exit_code, reason=reason)
+    job_actions.finish(attempt, ended, author=make.LOOP)
     attempt.refresh_from_db()
     return attempt
 
@@ -91,4 +92,4 @@ def of(attempt: Attempt) -> Diagnosis:
 
 def dies(name: str) -> None:
     """The cluster reports a node DOWN."""
-    node_actions.observe(Node.objects.get(name=name), author=SYNC, now=clock.now(), state=NodeState.DOWN)
+    node_actions.record_observation(Node.objects.get(name=name), author=SYNC, now=clock.now(), state=NodeState.DOWN)

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs import clock
-from jobs.lifecycle import FINAL, State
-from jobs.models import Allocation, Attempt, Cluster, Deed, Event, Job
+from jobs.core.lifecycle import FINAL_STATES, State
+from jobs.models import Allocation, Attempt, Cluster, Deed, Event, Job, clock
 from scheduling.backends.base import Backend
-from scheduling.loops.turn import turn_once
+from scheduling.loops.turn import run_turn_once
 from tests import make
 from tests.patience import until
-from tests.scheduling.test_turn import free
+from tests.scheduling.loops.test_turn import free
 
 LASTS = {
     "gpus_per_node": 1,
@@ -45,7 +44,7 @@ def costs_no_job(slurm: Away, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = make.cluster(nodes=0, policy="fifo", log_root=str(slurm.output))
 
     def turn() -> int:
-        turn_once(Cluster.objects.get(pk=cluster.pk), lambda _: slurm.backend, free(), clock.now())
+        run_turn_once(Cluster.objects.get(pk=cluster.pk), lambda _: slurm.backend, free(), clock.now())
         return Job.objects.filter(state=State.RUNNING, flags=[], foreign_id="").count()
 
     def told() -> int:
@@ -84,4 +83,4 @@ def _each_once(backend: Backend) -> None:
     assert sorted(job.key for job in there) == sorted(ours)
     for job in there:
         backend.cancel(job.backend_id)
-    until(lambda: all(backend.find(key).state in FINAL for key in ours))
+    until(lambda: all(backend.find(key).state in FINAL_STATES for key in ours))

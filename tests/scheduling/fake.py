@@ -6,31 +6,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from jobs.lifecycle import NodeState, State
+from jobs.core.lifecycle import NodeState, State
 from scheduling.backends.base import (
+    AccountingUnavailable,
     BackendError,
-    Greeting,
-    Listing,
-    NoAccounting,
-    SeenJob,
-    SeenNode,
-    Submission,
+    BackendJob,
+    BackendNode,
+    ClusterListing,
+    PingReply,
+    SubmitRequest,
     UnreadableRow,
 )
 
 
 class FakeCluster:
     def __init__(self, nodes: int = 4, gpus: int = 8) -> None:
-        self.known: dict[str, SeenJob] = {}
+        self.known: dict[str, BackendJob] = {}
         self.unreadable_jobs: list[UnreadableRow] = []
         self.unreadable_nodes: list[UnreadableRow] = []
-        self.sent: list[Submission] = []
+        self.sent: list[SubmitRequest] = []
         self.cancelled: list[str] = []
         self.signalled: list[tuple[str, str]] = []
         self.drained: dict[str, str] = {}
-        self.accounting: list[SeenJob] | None = None  # None: the cluster keeps none
+        self.accounting: list[BackendJob] | None = None  # None: the cluster keeps none
         self.machines = {
-            name: SeenNode(
+            name: BackendNode(
                 name=name,
                 state=NodeState.IDLE,
                 cpus=128,
@@ -59,7 +59,7 @@ class FakeCluster:
 
     def adopt(self, attempt) -> None:
         """It runs this attempt already."""
-        self.known[attempt.backend_id] = SeenJob(
+        self.known[attempt.backend_id] = BackendJob(
             backend_id=attempt.backend_id,
             key=attempt.key,
             name=attempt.job.name,
@@ -87,44 +87,44 @@ class FakeCluster:
     def foreign(self, name: str = "others", **fields: object) -> str:
         backend_id = str(9000 + len(self.known))
         plain = {"backend_id": backend_id, "key": "", "name": name, "user": "mallory", "state": State.RUNNING}
-        self.known[backend_id] = SeenJob(**{**plain, **fields})
+        self.known[backend_id] = BackendJob(**{**plain, **fields})
         return backend_id
 
     # the protocol
 
-    def ping(self) -> Greeting:
+    def ping(self) -> PingReply:
         self.before("ping")
-        return Greeting(product="slurm 23.11.4", api="v0.0.40")
+        return PingReply(product="slurm 23.11.4", api="v0.0.40")
 
-    def nodes(self) -> Listing[SeenNode]:
+    def nodes(self) -> ClusterListing[BackendNode]:
         self.before("nodes")
-        return Listing(self.machines.values(), self.unreadable_nodes)
+        return ClusterListing(self.machines.values(), self.unreadable_nodes)
 
-    def jobs(self) -> Listing[SeenJob]:
+    def jobs(self) -> ClusterListing[BackendJob]:
         self.before("jobs")
-        return Listing(self.known.values(), self.unreadable_jobs)
+        return ClusterListing(self.known.values(), self.unreadable_jobs)
 
-    def find(self, key: str) -> SeenJob | None:
+    def find(self, key: str) -> BackendJob | None:
         self.before("find")
         return next((job for job in self.known.values() if job.key == key), None)
 
-    def accounted(self, backend_id: str) -> list[SeenJob]:
+    def accounted(self, backend_id: str) -> list[BackendJob]:
         return [job for job in self._accounting() if job.backend_id == backend_id]
 
-    def accounted_since(self, since: datetime) -> list[SeenJob]:
+    def accounted_since(self, since: datetime) -> list[BackendJob]:
         return [job for job in self._accounting() if job.submitted_at is None or job.submitted_at >= since]
 
-    def _accounting(self) -> list[SeenJob]:
+    def _accounting(self) -> list[BackendJob]:
         self.before("accounting")
         if self.accounting is None:
-            raise NoAccounting("this cluster keeps no accounting")
+            raise AccountingUnavailable("this cluster keeps no accounting")
         return self.accounting
 
-    def submit(self, what: Submission) -> str:
+    def submit(self, what: SubmitRequest) -> str:
         self.before("submit")
         backend_id = str(len(self.sent) + 1)
         self.sent.append(what)
-        self.known[backend_id] = SeenJob(
+        self.known[backend_id] = BackendJob(
             backend_id=backend_id,
             key=what.key,
             installation=what.installation,
@@ -136,10 +136,10 @@ class FakeCluster:
         self.after("submit")
         return backend_id
 
-    def submit_all(self, what: Sequence[Submission]) -> list[str | BackendError]:
+    def submit_all(self, what: Sequence[SubmitRequest]) -> list[str | BackendError]:
         return [self._tried(one) for one in what]
 
-    def _tried(self, one: Submission) -> str | BackendError:
+    def _tried(self, one: SubmitRequest) -> str | BackendError:
         try:
             return self.submit(one)
         except BackendError as error:
@@ -165,8 +165,8 @@ class FakeCluster:
         pass
 
 
-def seen_job(**fields: object) -> SeenJob:
-    return SeenJob(**{"backend_id": "7", "key": "", "name": "llm", "user": "ada", "state": State.RUNNING, **fields})
+def seen_job(**fields: object) -> BackendJob:
+    return BackendJob(**{"backend_id": "7", "key": "", "name": "llm", "user": "ada", "state": State.RUNNING, **fields})
 
 
 def failing(error: Exception, *verbs: str) -> Callable[[str], None]:

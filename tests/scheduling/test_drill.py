@@ -10,22 +10,22 @@ from math import inf
 import pytest
 from django.core.management import CommandError, call_command
 
-from scheduling import ledger
 from scheduling.drill import figures, report
-from scheduling.drill.agenda import Agenda
-from scheduling.drill.faults import BUG, SCENARIOS, drawn
-from scheduling.drill.run import ANSWERS, run
-from scheduling.drill.values import Fault, Plan
-from scheduling.drill.works import GANG
-from scheduling.simulator.troubles import Breakage
+from scheduling.drill.agenda import EventQueue
+from scheduling.drill.faults import BUG, SCENARIOS, draw_faults
+from scheduling.drill.jobs import GANG_JOB
+from scheduling.drill.run import STRATEGIES, run_drill
+from scheduling.drill.values import DrillFault, DrillPlan
+from scheduling.ledger import buckets as ledger
+from scheduling.slurmsim.faults import FaultKind
 
-SMALL = Plan(nodes=24, gang_nodes=12, hours=2.0, spares=2, cooldown_h=1.5, evaluate_steps=200)
+SMALL = DrillPlan(nodes=24, gang_nodes=12, hours=2.0, spares=2, cooldown_h=1.5, evaluate_steps=200)
 OFTEN = replace(SCENARIOS["dense"], per_node_day=1.0)
 AT = 3600.0
 
 
 def fault(kind, *, number=1, node=3, sticks=False, lasts_s=1800.0, at=AT):
-    return Fault(
+    return DrillFault(
         number=number,
         at=at,
         kind=str(kind),
@@ -38,11 +38,11 @@ def fault(kind, *, number=1, node=3, sticks=False, lasts_s=1800.0, at=AT):
 
 
 def drilled(*faults, answer="acme", plan=SMALL):
-    return run(OFTEN, plan, answer, faults)
+    return run_drill(OFTEN, plan, answer, faults)
 
 
 def of_gang(done):
-    return [case for case in done.tally.cases if case.job == GANG]
+    return [case for case in done.tally.cases if case.job == GANG_JOB]
 
 
 # --- what is drawn
@@ -51,16 +51,16 @@ def of_gang(done):
 def test_what_breaks_is_the_same_whoever_answers_and_another_with_another_seed():
     plan = replace(SMALL, hours=48)
 
-    assert drawn(OFTEN, plan) == drawn(OFTEN, plan)
-    assert drawn(OFTEN, plan) != drawn(OFTEN, replace(plan, seed=2))
+    assert draw_faults(OFTEN, plan) == draw_faults(OFTEN, plan)
+    assert draw_faults(OFTEN, plan) != draw_faults(OFTEN, replace(plan, seed=2))
 
 
 def test_faults_come_at_the_rate_of_their_scenario():
-    plan = Plan(hours=24 * 365)
+    plan = DrillPlan(hours=24 * 365)
     for name, scenario in SCENARIOS.items():
         expected = scenario.per_node_day * 302 * 365
 
-        assert abs(len(drawn(scenario, plan)) - expected) < 5 * expected**0.5, name
+        assert abs(len(draw_faults(scenario, plan)) - expected) < 5 * expected**0.5, name
 
 
 def test_the_llama_3_rate_is_one_interruption_of_16384_gpus_every_3_hours():
@@ -68,13 +68,13 @@ def test_the_llama_3_rate_is_one_interruption_of_16384_gpus_every_3_hours():
 
 
 def test_the_same_seed_gives_the_same_drill_to_the_last_digit():
-    one, other = (report.document(SMALL, {"x": {"acme": run(OFTEN, SMALL, "acme")}}) for _ in range(2))
+    one, other = (report.drill_document(SMALL, {"x": {"acme": run_drill(OFTEN, SMALL, "acme")}}) for _ in range(2))
 
     assert json.dumps(one) == json.dumps(other)
 
 
 def test_things_due_at_one_moment_come_in_the_order_in_which_they_were_planned():
-    agenda, seen = Agenda(), []
+    agenda, seen = EventQueue(), []
     for name in "abc":
         agenda.at(5.0, lambda now, name=name: seen.append((now, name)))
     agenda.at(1.0, lambda now: seen.append((now, "first")))
@@ -92,13 +92,13 @@ def test_where_nothing_breaks_nobody_is_stopped_and_no_node_taken_out(seed):
     done = drilled(plan=replace(SMALL, hours=4.0, seed=seed))
 
     assert done.tally.wrong_stops == [] and done.tally.false_cordons == [] and done.tally.cordons == 0
-    assert of_gang(done) == [] and len(done.works[GANG].lives) == 1
+    assert of_gang(done) == [] and len(done.works[GANG_JOB].lives) == 1
 
 
 def test_the_gangs_buckets_sum_to_its_gpus_and_time():
-    done = drilled(fault(Breakage.OFF_BUS, sticks=True))
+    done = drilled(fault(FaultKind.OFF_BUS, sticks=True))
     buckets = figures.buckets_us(done)
-    start = done.works[GANG].lives[0].promised
+    start = done.works[GANG_JOB].lives[0].promised
 
     assert sum(buckets.values()) == 96 * round((SMALL.end_s - start) * 1_000_000)
     assert buckets[ledger.Bucket.LOST_WORK] > 0 and buckets[ledger.Bucket.RECOVERY] > 0
@@ -110,17 +110,17 @@ def test_the_gangs_buckets_sum_to_its_gpus_and_time():
 @pytest.mark.parametrize(
     ("kind", "sticks"),
     [
-        (Breakage.OFF_BUS, True),
-        (Breakage.NVLINK, True),
-        (Breakage.ECC, False),
-        (Breakage.ECC, True),
-        (Breakage.FABRIC, False),
-        (Breakage.DEATH, False),
-        (Breakage.HANG, False),
-        (Breakage.HANG, True),
-        (Breakage.SLOW, True),
-        (Breakage.STORAGE, False),
-        (Breakage.LOSS, False),
+        (FaultKind.OFF_BUS, True),
+        (FaultKind.NVLINK, True),
+        (FaultKind.ECC, False),
+        (FaultKind.ECC, True),
+        (FaultKind.FABRIC, False),
+        (FaultKind.DEATH, False),
+        (FaultKind.HANG, False),
+        (FaultKind.HANG, True),
+        (FaultKind.SLOW, True),
+        (FaultKind.STORAGE, False),
+        (FaultKind.LOSS, False),
         ("cuda_error", False),
         ("nccl_timeout_error", True),
         ("nccl_remote_error", False),
@@ -130,35 +130,35 @@ def test_what_a_restart_can_cure_is_cured_without_a_person(kind, sticks):
     done = drilled(fault(kind, sticks=sticks))
 
     [case] = of_gang(done)
-    assert case.recovered, case
+    assert case.is_recovered, case
     assert case.label in case.expected
     assert done.tally.wrong_stops == [] and done.tally.false_cordons == []
 
 
-@pytest.mark.parametrize("kind", [Breakage.OFF_BUS, Breakage.NVLINK, Breakage.HANG, Breakage.SLOW])
+@pytest.mark.parametrize("kind", [FaultKind.OFF_BUS, FaultKind.NVLINK, FaultKind.HANG, FaultKind.SLOW])
 def test_a_node_that_stays_broken_is_out_when_the_gang_goes_on(kind):
     done = drilled(fault(kind, sticks=True))
 
-    assert 3 in done.works[GANG].lives[0].nodes and 3 not in done.works[GANG].lives[-1].nodes
+    assert 3 in done.works[GANG_JOB].lives[0].nodes and 3 not in done.works[GANG_JOB].lives[-1].nodes
 
 
 def test_a_gang_without_recovery_waits_for_a_person():
-    done = drilled(fault(Breakage.OFF_BUS, sticks=True), answer="off")
+    done = drilled(fault(FaultKind.OFF_BUS, sticks=True), answer="off")
 
     [case] = of_gang(done)
-    assert case.human and not case.recovered
+    assert case.human and not case.is_recovered
 
 
 def test_who_always_requeues_meets_the_broken_node_again_and_again():
-    done = drilled(fault(Breakage.OFF_BUS, sticks=True), answer="requeue")
+    done = drilled(fault(FaultKind.OFF_BUS, sticks=True), answer="requeue")
 
     assert of_gang(done)[0].restarts >= 3 and of_gang(done)[0].human
 
 
 def test_a_cluster_starts_what_lost_its_node_again_by_itself_also_without_recovery():
-    [case] = of_gang(drilled(fault(Breakage.DEATH), answer="off"))
+    [case] = of_gang(drilled(fault(FaultKind.DEATH), answer="off"))
 
-    assert case.recovered
+    assert case.is_recovered
 
 
 def test_an_error_of_the_program_is_left_to_its_owner_and_requeued_by_who_always_requeues():
@@ -169,31 +169,31 @@ def test_an_error_of_the_program_is_left_to_its_owner_and_requeued_by_who_always
 
 
 def test_a_loss_that_went_wrong_goes_back_behind_it_and_leaves_the_data_out():
-    gang = drilled(fault(Breakage.LOSS)).works[GANG]
+    gang = drilled(fault(FaultKind.LOSS)).works[GANG_JOB]
 
     [(low, _, _)] = gang.bad_data
-    assert gang.lives[-1].base < low and gang.skipped(low) and not gang.tainted
+    assert gang.lives[-1].base < low and gang.is_step_skipped(low) and not gang.loss_defect
 
 
 def test_a_gang_that_fails_before_its_first_save_starts_again_without_a_person():
-    done = drilled(fault(Breakage.OFF_BUS, sticks=True, at=200.0))
+    done = drilled(fault(FaultKind.OFF_BUS, sticks=True, at=200.0))
 
     [case] = of_gang(done)
-    assert case.recovered and done.works[GANG].lives[1].base == 0
+    assert case.is_recovered and done.works[GANG_JOB].lives[1].base == 0
 
 
 def test_four_broken_nodes_within_an_hour_are_left_out_without_a_person():
     plan = replace(SMALL, nodes=48, gang_nodes=44, spares=4)
-    broken = [fault(Breakage.OFF_BUS, number=n, node=20 + n, sticks=True, at=2400.0 + 800 * n) for n in range(4)]
+    broken = [fault(FaultKind.OFF_BUS, number=n, node=20 + n, sticks=True, at=2400.0 + 800 * n) for n in range(4)]
 
     done = drilled(*broken, plan=plan)
 
-    assert [case.recovered for case in of_gang(done)] == [True] * 4
+    assert [case.is_recovered for case in of_gang(done)] == [True] * 4
 
 
-@pytest.mark.parametrize("kind", [Breakage.HANG, "nccl_timeout_error"])
+@pytest.mark.parametrize("kind", [FaultKind.HANG, "nccl_timeout_error"])
 def test_a_start_on_a_node_that_does_not_answer_is_ended_by_the_watchdog_and_repeated_without_it(kind):
-    first, *_, last = drilled(fault(kind, sticks=True, at=0.5)).works[GANG].lives
+    first, *_, last = drilled(fault(kind, sticks=True, at=0.5)).works[GANG_JOB].lives
 
     assert first.cause == "nccl_timeout_error" and first.first_step is None
     assert first.ended - first.promised > SMALL.watchdog_s
@@ -201,9 +201,9 @@ def test_a_start_on_a_node_that_does_not_answer_is_ended_by_the_watchdog_and_rep
 
 
 def test_a_fault_where_nobody_runs_is_counted_as_one_that_hit_nobody():
-    done = drilled(fault(Breakage.FABRIC, node=23, at=60.0))
+    done = drilled(fault(FaultKind.FABRIC, node=23, at=60.0))
 
-    assert done.tally.idle == ["fabric"] and figures.counts([done])["hit_nobody"] == 1
+    assert done.tally.idle == ["fabric"] and figures.drill_summary([done])["hit_nobody"] == 1
 
 
 # --- the document and the command
@@ -216,13 +216,13 @@ KEYS = {
 
 
 def test_the_document_has_its_keys_and_every_answer_its_ettr():
-    told = report.document(SMALL, {"llama3": {answer: run(OFTEN, SMALL, answer) for answer in ANSWERS}})
+    told = report.drill_document(SMALL, {"llama3": {answer: run_drill(OFTEN, SMALL, answer) for answer in STRATEGIES}})
 
     assert told.keys() >= KEYS and set(told["ettr"]) == {"acme", "requeue", "off"}
     assert set(told["detection_s"]) == {"p50", "p95"} == set(told["fault_to_first_step_s"])
     assert all(0 < part <= 1 for part in told["ettr"].values())
     assert sum(row["injected"] for row in told["by_kind"].values()) == told["injected"]
-    assert len(list(report.table(told))) > 10
+    assert len(list(report.report_lines(told))) > 10
 
 
 def test_the_command_prints_one_document():

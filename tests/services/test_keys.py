@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from acmeweb.env import read_file
-from acmeweb.services import keys
+from acmeweb.common.env import read_file
+from acmeweb.services import secret_files
 
 
 def mode(path):
@@ -13,20 +13,20 @@ def mode(path):
 
 
 def test_a_secret_is_made_once(tmp_path):
-    first = keys.keep(tmp_path / "postgres")
+    first = secret_files.read_or_create(tmp_path / "postgres")
 
-    assert keys.keep(tmp_path / "postgres") == first
+    assert secret_files.read_or_create(tmp_path / "postgres") == first
     assert len(first) == 48
 
 
 def test_two_secrets_differ(tmp_path):
-    assert keys.keep(tmp_path / "one") != keys.keep(tmp_path / "two")
+    assert secret_files.read_or_create(tmp_path / "one") != secret_files.read_or_create(tmp_path / "two")
 
 
 def test_only_the_owner_reads_it_whatever_the_umask(tmp_path):
     before = os.umask(0)
     try:
-        keys.keep(tmp_path / "secret")
+        secret_files.read_or_create(tmp_path / "secret")
     finally:
         os.umask(before)
 
@@ -37,19 +37,19 @@ def test_only_the_owner_reads_it_whatever_the_umask(tmp_path):
 def test_an_empty_file_is_no_secret(tmp_path, torn):
     (tmp_path / "secret").write_text(torn)
 
-    assert len(keys.keep(tmp_path / "secret")) == 48
+    assert len(secret_files.read_or_create(tmp_path / "secret")) == 48
 
 
 def test_what_an_interrupted_write_left_is_no_obstacle(tmp_path):
     (tmp_path / "secret.new").write_text("half")
 
-    assert len(keys.keep(tmp_path / "secret")) == 48
+    assert len(secret_files.read_or_create(tmp_path / "secret")) == 48
 
 
 def test_the_env_file_comes_back_as_it_went_in(tmp_path):
     values = {"SECRET_KEY": "a=b=c", "DATABASE_URL": "postgresql://acme:x@127.0.0.1:21000/acme"}
 
-    keys.write_env(tmp_path / "env", values)
+    secret_files.write_env(tmp_path / "env", values)
 
     assert read_file(tmp_path / "env") == values
     assert mode(tmp_path / "env") == 0o600

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from acmeweb.services import leash, locks
+from acmeweb.services import locks, parent_guard
 from tests.patience import PATIENCE_S, until
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -20,7 +20,7 @@ def run(words, **options):
 
 
 def test_it_becomes_the_program_and_keeps_its_pid():
-    words = leash.command([sys.executable, "-c", "import os; print(os.getpid())"])
+    words = parent_guard.guarded_command([sys.executable, "-c", "import os; print(os.getpid())"])
 
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     said, _ = process.communicate(timeout=PATIENCE_S)
@@ -29,14 +29,14 @@ def test_it_becomes_the_program_and_keeps_its_pid():
 
 
 def test_a_program_that_does_not_exist_is_one_sentence():
-    done = run(leash.command(["/no/such/program"]))
+    done = run(parent_guard.guarded_command(["/no/such/program"]))
 
     assert done.returncode == 1
     assert done.stderr == "/no/such/program: No such file or directory\n"
 
 
 def test_it_imports_no_django():
-    done = run([sys.executable, "-X", "importtime", "-I", "-S", leash.__file__, "--", "true"])
+    done = run([sys.executable, "-X", "importtime", "-I", "-S", parent_guard.__file__, "--", "true"])
 
     assert "django" not in done.stderr
 
@@ -45,7 +45,7 @@ def test_signals_that_a_background_shell_ignores_work_again():
     ignore = "import signal,os,sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     ask = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
 
-    done = run([sys.executable, "-c", ignore, *leash.command([sys.executable, "-c", ask])])
+    done = run([sys.executable, "-c", ignore, *parent_guard.guarded_command([sys.executable, "-c", ask])])
 
     assert done.stdout == "True\n"
 
@@ -68,18 +68,18 @@ class TestDeathOfTheParent:
 
     def test_kill_9_of_the_parent_ends_the_program(self, tmp_path):
         held = tmp_path / "alive"
-        parent = self.start(leash.command(["sleep", "600"], hold=held))
-        until(lambda: held.exists() and not locks.all_gone(held))
+        parent = self.start(parent_guard.guarded_command(["sleep", "600"], hold=held))
+        until(lambda: held.exists() and not locks.no_process_left(held))
 
         parent.kill()
         parent.wait()
 
-        until(lambda: locks.all_gone(held))
+        until(lambda: locks.no_process_left(held))
 
     def test_the_program_gets_the_signal_that_was_asked_for(self, tmp_path):
         note, ready = tmp_path / "note", tmp_path / "ready"
         script = f"trap 'echo INT > {note}; exit' INT; touch {ready}; while :; do sleep 0.05; done"
-        parent = self.start(leash.command(["sh", "-c", script], stop="INT"))
+        parent = self.start(parent_guard.guarded_command(["sh", "-c", script], stop="INT"))
         until(ready.exists)
 
         parent.kill()
@@ -90,16 +90,16 @@ class TestDeathOfTheParent:
     @as_root
     def test_it_also_ends_after_the_change_of_user(self, tmp_path):
         held = tmp_path / "alive"
-        parent = self.start(leash.command(["sleep", "600"], user="nobody", hold=held))
-        until(lambda: held.exists() and not locks.all_gone(held))
+        parent = self.start(parent_guard.guarded_command(["sleep", "600"], user="nobody", hold=held))
+        until(lambda: held.exists() and not locks.no_process_left(held))
 
         parent.kill()
         parent.wait()
 
-        until(lambda: locks.all_gone(held))
+        until(lambda: locks.no_process_left(held))
 
     def test_a_parent_that_was_gone_before_ends_it_at_once(self):
-        done = run(leash.command(["echo", "still here"], parent=1 if os.getpid() != 1 else 2))
+        done = run(parent_guard.guarded_command(["echo", "still here"], parent=1 if os.getpid() != 1 else 2))
 
         assert (done.returncode, done.stdout) == (1, "")
 
@@ -108,18 +108,18 @@ class TestHold:
     def test_the_lock_lasts_until_the_last_child_is_gone(self, tmp_path):
         held = tmp_path / "alive"
         script = "sleep 600 >/dev/null 2>&1 & echo $!"
-        done = run(leash.command(["sh", "-c", script], hold=held))
+        done = run(parent_guard.guarded_command(["sh", "-c", script], hold=held))
         child = int(done.stdout)
 
-        assert not locks.all_gone(held)
+        assert not locks.no_process_left(held)
         os.kill(child, signal.SIGKILL)
 
-        until(lambda: locks.all_gone(held))
+        until(lambda: locks.no_process_left(held))
 
     def test_the_holders_are_found_and_ended(self, tmp_path):
         held = tmp_path / "alive"
-        process = subprocess.Popen(leash.command(["sleep", "600"], hold=held))
-        until(lambda: process.pid in locks.holders(held))
+        process = subprocess.Popen(parent_guard.guarded_command(["sleep", "600"], hold=held))
+        until(lambda: process.pid in locks.lock_holders(held))
 
         locks.kill_holders(held)
 
@@ -129,18 +129,20 @@ class TestHold:
 @as_root
 class TestRootGivenUp:
     def capabilities(self, reach):
-        done = run(leash.command(["cat", "/proc/self/status"], user="nobody", reach=[reach]), cwd="/")
+        done = run(parent_guard.guarded_command(["cat", "/proc/self/status"], user="nobody", reach=[reach]), cwd="/")
         rows = dict(line.split(":\t", 1) for line in done.stdout.splitlines() if ":\t" in line)
         return {name: int(rows[name], 16) for name in ("CapEff", "CapPrm", "CapAmb", "CapInh")}
 
     def test_user_group_and_groups_are_nobodys(self):
-        done = run(leash.command(["sh", "-c", "id -u; id -g; id -G"], user="nobody"), cwd="/")
+        done = run(parent_guard.guarded_command(["sh", "-c", "id -u; id -g; id -G"], user="nobody"), cwd="/")
 
         uid, gid, groups = done.stdout.splitlines()
         assert "0" not in (uid, gid) and groups == gid
 
     def test_secrets_of_the_environment_stay_behind(self):
-        done = run(leash.command(["env"], user="nobody"), cwd="/", env={**os.environ, "SECRET_KEY": "hidden"})
+        done = run(
+            parent_guard.guarded_command(["env"], user="nobody"), cwd="/", env={**os.environ, "SECRET_KEY": "hidden"}
+        )
 
         assert "PATH=" in done.stdout and "hidden" not in done.stdout
 
@@ -150,36 +152,38 @@ class TestRootGivenUp:
     def test_a_closed_directory_leaves_only_the_right_to_read(self, tmp_path):
         tmp_path.chmod(0o700)
 
-        assert set(self.capabilities(tmp_path).values()) == {1 << leash.CAP_DAC_READ_SEARCH}
+        assert set(self.capabilities(tmp_path).values()) == {1 << parent_guard.CAP_DAC_READ_SEARCH}
 
     def test_a_program_closed_to_others_leaves_the_right_to_everything(self, tmp_path):
         (tmp_path / "program").touch(mode=0o700)
 
-        assert set(self.capabilities(tmp_path / "program").values()) == {1 << leash.CAP_DAC_OVERRIDE}
+        assert set(self.capabilities(tmp_path / "program").values()) == {1 << parent_guard.CAP_DAC_OVERRIDE}
 
     def test_a_number_needs_no_entry_in_the_list_of_users(self):
-        done = run(leash.command(["sh", "-c", "id -u; id -g; id -G"], user="60600"), cwd="/")
+        done = run(parent_guard.guarded_command(["sh", "-c", "id -u; id -g; id -G"], user="60600"), cwd="/")
 
         assert done.stdout == "60600\n60600\n60600\n"
 
     def test_a_program_with_a_home_keeps_its_environment(self, tmp_path):
-        words = leash.command(["env"], user="60600", home=tmp_path)
+        words = parent_guard.guarded_command(["env"], user="60600", home=tmp_path)
 
         done = run(words, cwd="/", env={**os.environ, "SECRET_KEY": "hidden"})
 
         assert {"SECRET_KEY=hidden", f"HOME={tmp_path}", "USER=acme"} <= set(done.stdout.splitlines())
 
     def test_low_port_is_a_right_of_its_own(self):
-        done = run(leash.command(["grep", "Cap", "/proc/self/status"], user="60600", low_port=True), cwd="/")
+        done = run(
+            parent_guard.guarded_command(["grep", "Cap", "/proc/self/status"], user="60600", low_port=True), cwd="/"
+        )
 
-        assert f"CapEff:\t{1 << leash.CAP_NET_BIND_SERVICE:016x}\n" in done.stdout
+        assert f"CapEff:\t{1 << parent_guard.CAP_NET_BIND_SERVICE:016x}\n" in done.stdout
 
     def test_with_it_a_file_in_the_closed_directory_can_be_read(self, tmp_path):
         tmp_path.chmod(0o700)
         (tmp_path / "file").write_text("found")
 
         look = f"test -r {tmp_path}/file && cat {tmp_path}/file"  # test asks access(2), as initdb does
-        done = run(leash.command(["sh", "-c", look], user="nobody", reach=[tmp_path]), cwd="/")
+        done = run(parent_guard.guarded_command(["sh", "-c", look], user="nobody", reach=[tmp_path]), cwd="/")
 
         assert done.stdout == "found"
 
@@ -193,4 +197,4 @@ def test_may_reach_reads_the_permission_bits(tmp_path, mode, uid, reachable):
     directory.mkdir()
     directory.chmod(mode)
 
-    assert leash._allows(directory, uid, 4242, 0o5) is reachable
+    assert parent_guard._permits(directory, uid, 4242, 0o5) is reachable

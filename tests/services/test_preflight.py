@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from acmeweb.services import locks, ports
-from acmeweb.services.place import Place
+from acmeweb.services.directories import InstanceDirectories
 from acmeweb.services.preflight import CannotStart, check_disk, check_path, check_port, make_directories
 
 
@@ -58,7 +58,7 @@ def test_other_odd_names_are_fine(name):
 
 
 def test_the_directories_are_made_and_the_secrets_closed(tmp_path):
-    place = Place(tmp_path / "var")
+    place = InstanceDirectories(tmp_path / "var")
 
     make_directories(place)
 
@@ -71,24 +71,24 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "var").write_text("a file is in the way")
 
     with pytest.raises(CannotStart, match=r"var cannot be made \(.*\); choose another directory with ACME_VAR"):
-        make_directories(Place(tmp_path / "var"))
+        make_directories(InstanceDirectories(tmp_path / "var"))
 
 
 def test_a_second_start_names_the_first(tmp_path):
     lock = tmp_path / "var" / "run" / "lock"
     lock.parent.mkdir(parents=True)
 
-    with locks.only_one(lock), pytest.raises(CannotStart) as caught, locks.only_one(lock):
+    with locks.instance_lock(lock), pytest.raises(CannotStart) as caught, locks.instance_lock(lock):
         pass
 
     assert f"Acme is already running in {tmp_path / 'var'} (process {os.getpid()})" in str(caught.value)
 
 
 def test_a_lock_that_was_let_go_can_be_taken(tmp_path):
-    with locks.only_one(tmp_path / "lock"):
+    with locks.instance_lock(tmp_path / "lock"):
         pass
 
-    with locks.only_one(tmp_path / "lock"):
+    with locks.instance_lock(tmp_path / "lock"):
         pass
 
 
@@ -99,7 +99,7 @@ def test_the_port_of_last_time_is_kept_while_it_is_free():
 
 
 def test_a_port_outside_our_range_is_not_kept():
-    assert ports.LOW <= ports.pick(5432) <= ports.HIGH
+    assert ports.MIN_PORT <= ports.pick(5432) <= ports.MAX_PORT
 
 
 def test_a_port_that_was_taken_meanwhile_is_not_kept():

@@ -21,7 +21,7 @@ def home(tmp_path):
 
 
 def prepare(home):
-    postgres.prepare(home, "secret", home.parent / "initdb.log", users.default().postgres)
+    postgres.prepare_data_directory(home, "secret", home.parent / "initdb.log", users.default().postgres)
     return home / "data"
 
 
@@ -56,7 +56,7 @@ def test_the_password_file_is_gone_afterwards(home):
 
 def test_a_failing_initdb_is_one_sentence(home, tmp_path):
     with pytest.raises(CannotStart, match=r"PostgreSQL could not create its files: .*initdb.log"):
-        postgres.prepare(home, "", tmp_path / "initdb.log", users.default().postgres)
+        postgres.prepare_data_directory(home, "", tmp_path / "initdb.log", users.default().postgres)
 
     assert not (home / "data").exists()
 
@@ -66,7 +66,10 @@ def test_a_full_disk_is_one_sentence(tmp_path):
     log.parent.mkdir(parents=True)
     log.write_text('initdb: error: could not write file "x": No space left on device\n')
 
-    assert postgres._why(log) == f"The disk of {tmp_path / 'var'} is full: PostgreSQL could not create its files."
+    assert (
+        postgres._initdb_error_text(log)
+        == f"The disk of {tmp_path / 'var'} is full: PostgreSQL could not create its files."
+    )
 
 
 def test_the_database_is_created_and_a_wrong_password_refused(tmp_path):
@@ -77,7 +80,7 @@ def test_the_database_is_created_and_a_wrong_password_refused(tmp_path):
         with psycopg.connect(url) as session:
             assert session.execute("SELECT current_database(), pg_encoding_to_char(6)").fetchone() == ("acme", "UTF8")
         with pytest.raises(CannotStart, match="refuses the password"):
-            postgres.answers(url.replace("acme:", "acme:x"))
+            postgres.accepts_login(url.replace("acme:", "acme:x"))
 
 
 def test_valkey_wants_the_password_and_keeps_everything(tmp_path):
@@ -90,5 +93,5 @@ def test_valkey_wants_the_password_and_keeps_everything(tmp_path):
 
 
 def test_nobody_answers_on_a_port_without_server():
-    assert valkey.answers("redis://127.0.0.1:1/0") is False
-    assert postgres.answers("postgresql://acme:x@127.0.0.1:1/acme") is False
+    assert valkey.accepts_login("redis://127.0.0.1:1/0") is False
+    assert postgres.accepts_login("postgresql://acme:x@127.0.0.1:1/acme") is False

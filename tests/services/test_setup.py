@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from acmeweb.env import ROOT
+from acmeweb.common.env import ROOT
 from tests.patience import PATIENCE_S
 
 TOOLS = ("sh", "dirname", "cat", "cksum", "df", "awk", "grep", "rm", "mv")

@@ -8,11 +8,11 @@ from contextlib import suppress
 import pytest
 from supervisor.options import ServerOptions
 
-from acmeweb.services import leash, ports, supervisor
-from acmeweb.services.place import Place
+from acmeweb.services import parent_guard, ports, supervisor
+from acmeweb.services.directories import InstanceDirectories
 from acmeweb.services.preflight import make_directories
-from acmeweb.services.programs import Program, Wish, table
-from scheduling.simulator.server import GIVE_UP_S
+from acmeweb.services.programs import InstanceConfig, SupervisedProgram, program_table
+from scheduling.slurmsim.server import SHUTDOWN_TIMEOUT_S
 from tests.patience import until
 
 ALWAYS = ["workers", "beat", "web"]
@@ -20,17 +20,17 @@ ALWAYS = ["workers", "beat", "web"]
 
 @pytest.fixture
 def wish(tmp_path):
-    place = Place(tmp_path / "100% var; it's")
+    place = InstanceDirectories(tmp_path / "100% var; it's")
     make_directories(place)
     place.postgres.mkdir()
-    return Wish(
+    return InstanceConfig(
         place=place, bind="127.0.0.1", port=8000, demo=True, postgres_port=21000, valkey_port=21001, cluster_port=21002
     )
 
 
 def read(wish):
     """What Supervisor makes of our configuration: group name -> {program name: its configuration}."""
-    supervisor.write(wish.place, supervisor.configuration(wish.place, table(wish), 21003, "pass"))
+    supervisor.write_configuration(wish.place, supervisor.configuration(wish.place, program_table(wish), 21003, "pass"))
     options = ServerOptions()
     options.realize(["-n", "-c", str(wish.place.run / "supervisord.conf")])
     return {group.name: {p.name: p for p in group.process_configs} for group in options.process_group_configs}
@@ -59,7 +59,7 @@ def test_every_program_is_leashed_and_holds_the_lock(wish):
         for program in programs.values():
             assert program.stdout_logfile == str(wish.place.log / f"{program.name}.log")
             words = shlex.split(program.command)
-            assert words[3] == leash.__file__
+            assert words[3] == parent_guard.__file__
             assert words[words.index("--hold") + 1] == str(wish.place.alive)
 
 
@@ -73,7 +73,7 @@ def test_postgres_is_not_signalled_behind_its_own_back(wish):
 def test_the_cluster_has_time_to_end_its_jobs_before_it_is_killed(wish):
     cluster = read(wish)["acme"]["cluster"]
 
-    assert cluster.stopwaitsecs > 3 + GIVE_UP_S
+    assert cluster.stopwaitsecs > 3 + SHUTDOWN_TIMEOUT_S
     words = shlex.split(cluster.command)
     assert words[words.index("--token-file") + 1] == str(wish.place.cluster_token)
 
@@ -90,11 +90,11 @@ def test_the_cluster_is_told_how_long_it_remembers_and_whether_it_has_accounting
 
 @pytest.mark.parametrize(("port", "name"), [("postgres_port", "postgres"), ("valkey_port", "valkey")])
 def test_a_server_of_somebody_else_is_not_started(wish, port, name):
-    assert name not in names(table(dataclasses.replace(wish, **{port: 0})))
+    assert name not in names(program_table(dataclasses.replace(wish, **{port: 0})))
 
 
 def test_without_the_demo_nobody_plays_users(wish):
-    assert "demo" not in names(table(dataclasses.replace(wish, demo=False)))
+    assert "demo" not in names(program_table(dataclasses.replace(wish, demo=False)))
 
 
 def test_the_file_is_the_owners_alone(wish):
@@ -111,15 +111,15 @@ def test_the_last_lines_of_a_log(tmp_path):
 
 
 def test_a_server_can_be_stopped_and_started_again_by_its_name(tmp_path):
-    place = Place(tmp_path / "var")
+    place = InstanceDirectories(tmp_path / "var")
     make_directories(place)
-    sleeper = Program(name="database", words=("sleep", "600"), orphaned="KILL", server=True)
+    sleeper = SupervisedProgram(name="database", words=("sleep", "600"), orphaned="KILL", server=True)
     port = ports.pick()
-    supervisor.write(place, supervisor.configuration(place, [sleeper], port, "pass"))
-    process, runner = supervisor.start(place, os.environ), supervisor.Runner(port, "pass")
+    supervisor.write_configuration(place, supervisor.configuration(place, [sleeper], port, "pass"))
+    process, runner = supervisor.start(place, os.environ), supervisor.SupervisorClient(port, "pass")
 
     def is_in(state):
-        with suppress(supervisor.Silent):
+        with suppress(supervisor.SupervisorUnavailable):
             return [(seen.name, seen.state) for seen in runner.programs()] == [("database", state)]
 
     try:

@@ -1,6 +1,6 @@
 """While the database is prepared, `make up` waits for as long as it takes, and says so now and then."""
 
-from acmeweb.services.instance import Waiting
+from acmeweb.services.instance import WaitReminder
 
 
 class Clock:
@@ -14,9 +14,9 @@ class Clock:
 def said_at(tmp_path, *moments):
     (tmp_path / "prepare.log").write_text("Running migrations:\n  Applying jobs.0028_events_of_nodes...\n")
     clock, said = Clock(), []
-    waiting = Waiting(tmp_path / "prepare.log", said.append, every_s=30, monotonic=clock)
+    waiting = WaitReminder(tmp_path / "prepare.log", said.append, every_s=30, monotonic=clock)
     for clock.at in moments:
-        waiting.remind()
+        waiting.remind_if_due()
     return said
 
 
@@ -33,9 +33,9 @@ def test_a_long_preparation_is_reported_every_half_minute_with_the_end_of_its_lo
 
 def test_a_log_without_a_line_is_said_to_be_empty(tmp_path):
     clock, said = Clock(), []
-    waiting = Waiting(tmp_path / "missing.log", said.append, every_s=30, monotonic=clock)
+    waiting = WaitReminder(tmp_path / "missing.log", said.append, every_s=30, monotonic=clock)
     clock.at = 31
 
-    waiting.remind()
+    waiting.remind_if_due()
 
     assert said[0].endswith("it has written nothing yet")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from acmeweb.env import ROOT, BadSetting, Env, web_processes
+from acmeweb.common.env import ROOT, EnvReader, InvalidEnvSetting, web_processes
 from acmeweb.services import ports
 from tests.patience import PATIENCE_S, until
 
@@ -50,7 +50,7 @@ def answers(port):
 
 
 def test_how_many_is_the_same_wherever_it_is_asked():
-    assert web_processes(Env({"ACME_WEB_PROCESSES": "7"})) == 7
-    assert 1 <= web_processes(Env({})) <= 4
-    with pytest.raises(BadSetting, match="ACME_WEB_PROCESSES"):
-        web_processes(Env({"ACME_WEB_PROCESSES": "0"}))
+    assert web_processes(EnvReader({"ACME_WEB_PROCESSES": "7"})) == 7
+    assert 1 <= web_processes(EnvReader({})) <= 4
+    with pytest.raises(InvalidEnvSetting, match="ACME_WEB_PROCESSES"):
+        web_processes(EnvReader({"ACME_WEB_PROCESSES": "0"}))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from acmeweb.env import ROOT
+from acmeweb.common.env import ROOT
 from acmeweb.services.workers import main
 from tests.patience import PATIENCE_S, until
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from acmeweb import env
-from acmeweb.services.prepare import collect_static, prepare
+from acmeweb.common import env
+from acmeweb.services.prepare import collect_static, prepare_instance
 
 
 class Command(BaseCommand):
@@ -19,4 +19,6 @@ class Command(BaseCommand):
         if static_only:
             return collect_static()
         asked = env.load()
-        self.stdout.write(prepare(asked.text("ACME_ADMIN_PASSWORD"), asked.flag("DEMO", True), self.stdout.write))
+        self.stdout.write(
+            prepare_instance(asked.text("ACME_ADMIN_PASSWORD"), asked.flag("DEMO", True), self.stdout.write)
+        )

@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from acmeweb.env import Env
+from acmeweb.common.env import EnvReader
 from acmeweb.services.instance import up
 
 
@@ -17,4 +17,4 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         # The real environment alone: var/run/env still describes the instance of last time.
-        sys.exit(up(Env(os.environ), settings.VAR.absolute()))
+        sys.exit(up(EnvReader(os.environ), settings.VAR.absolute()))

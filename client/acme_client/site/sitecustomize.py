@@ -10,7 +10,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _run(spec):
+def _run_module(spec):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -18,8 +18,8 @@ def _run(spec):
 
 with contextlib.suppress(Exception):
     ours = os.path.join(os.path.dirname(HERE), "stacks.py")
-    _run(importlib.util.spec_from_file_location("_acme_stacks", ours)).listen()
+    _run_module(importlib.util.spec_from_file_location("_acme_stacks", ours)).listen()
 
-others = [path for path in sys.path if os.path.abspath(path) != HERE]
-if (found := importlib.machinery.PathFinder.find_spec("sitecustomize", others)) and found.loader:
-    _run(found)
+other_paths = [path for path in sys.path if os.path.abspath(path) != HERE]
+if (found := importlib.machinery.PathFinder.find_spec("sitecustomize", other_paths)) and found.loader:
+    _run_module(found)

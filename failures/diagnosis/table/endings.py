@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..signatures import EXIT, Signature, place, symptom, teardown
+from ..signatures import CHILD_EXIT, Signature, rank_location, symptom, teardown
 from ..values import Blame
 
 ROWS: tuple[Signature, ...] = (
@@ -41,7 +41,7 @@ ROWS: tuple[Signature, ...] = (
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
     ),
     symptom(
-        EXIT,
+        CHILD_EXIT,
         "",
         8,
         (
@@ -79,17 +79,17 @@ ROWS: tuple[Signature, ...] = (
         r"Traceback \(most recent call last\)",
         "Traceback (most recent call last):",
     ),
-    place(
+    rank_location(
         "nccl-init",
         r"comm 0x[0-9a-f]+ rank [0-9]+ nranks [0-9]+ cudaDev [0-9]+",
         "heron-5:20:61 [1] NCCL INFO comm 0x55d0 rank 9 nranks 16 cudaDev 1 busId 3b000 - Init COMPLETE",
     ),
-    place(
+    rank_location(
         "elastic-host",
         r"^\s*(?:\[[\w:]+\] ?:? ?)?host +: +\S+",
         "  host      : tern-3",
     ),
-    place(
+    rank_location(
         "megatron-host",
         (
             r"\bRank +[0-9]+ Group +[0-9]+ Pid",

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 
-from ..signatures import GENERIC, Signature, cause
+from ..signatures import PYTHON_EXCEPTION, Signature, cause
 
 ROWS: tuple[Signature, ...] = (
     # Letters that stand fixed in each alternative: without them the whole scan takes a third longer
-    cause(GENERIC, "", 50, (
+    cause(PYTHON_EXCEPTION, "", 50, (
         r"[a-zA-Z](?:Error|Exception|Interrupted|Failure|Fault)\b",
         r"\bStopIteration\b|\bArrowInvalid\b|\bDistributionNotFound\b|\bException: ",
         r"(?:rrors?|xceptions?|exc)\.[A-Z]\w{2,60}(?::|$)",
@@ -21,7 +21,7 @@ ROWS: tuple[Signature, ...] = (
 )  # fmt: skip
 
 # class name (last part) → label. What is not here and ends in Error is judged by `by_name`.
-NAMES: dict[str, str] = {
+LABELS_BY_NAME: dict[str, str] = {
     "AttributeError": "AttributeError", "ConfigAttributeError": "AttributeError",
     "AssertionError": "AssertionError",
     "ValueError": "ValueError", "ValidationError": "ValueError", "JSONDecodeError": "ValueError", "ConfigValueError": "ValueError",
@@ -62,11 +62,11 @@ NAMES: dict[str, str] = {
 
 # Where a name is cut into words: `GradientBucketError` → "gradient bucket error", `NVMLError_GpuIsLost` → "nvml error gpu
 # is lost". The families below fit whole words, so that no `Important` is an import and no `POSError` the system's.
-CUTS = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+NAME_WORD_BOUNDARY = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 # What a name that is not above tells by its words. The first that fits decides: rare words before common ones.
 # The look-behinds are the trade's own words: networks are trained, connections skipped, learning rates limited.
-FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(rf"\b(?:{words})\b"), to) for words, to in (
+LABELS_BY_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(rf"\b(?:{words})\b"), to) for words, to in (
     (r"import|(?:module|package|distribution) not found", "ImportError"),
     (r"(?:api|access|secret|private|public|ssh) key", "PermissionError"),
     (r"key (?:error|not found)", "KeyError"),
@@ -113,7 +113,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = tuple((re.compile(rf"\b(?:{w
 ))  # fmt: skip
 
 # Wrappers: they report somebody else's end.
-WRAPPERS = frozenset(
+WRAPPER_EXCEPTIONS = frozenset(
     [
         "ChildFailedError",
         "CheckpointException",
@@ -151,27 +151,27 @@ WRAPPERS = frozenset(
         "StopAsyncIteration",
     ]
 )
-WEAK = {"Exception": 30, "RuntimeError": 40, "NotImplementedError": 46, "StopIteration": 30, "CalledProcessError": 36, "BrokenPipeError": 26, "TimeoutError": 44,
+WEAK_EXCEPTIONS = {"Exception": 30, "RuntimeError": 40, "NotImplementedError": 46, "StopIteration": 30, "CalledProcessError": 36, "BrokenPipeError": 26, "TimeoutError": 44,
         "EOFError": 34, "ConnectionResetError": 36, "ConnectionRefusedError": 44, "Error": 20,
         "RendezvousConnectionError": 44, "RendezvousTimeoutError": 44}  # fmt: skip
 
-NAME = re.compile(
+EXCEPTION_NAME = re.compile(
     r"(?:^|[\s\"'(\[:>|=])((?:[A-Za-z_]\w*\.)*_{0,2}([A-Z]\w*(?:Error|Exception|Interrupted|Failure|Fault)|Exception|gaierror|StopIteration|ArrowInvalid|DistributionNotFound|"
     r"VersionConflict|BackendCompilerFailed))"
     r"(?=$|[:\s('\"\\,.\])])"
 )
 # `package.Name: words` without a telling ending, as in zmq.error.Again: an exception only where a traceback stands above
-UNTOLD = re.compile(r"^(?:[a-z_]\w*\.)+([A-Z]\w+)(?:: |:?\s*$)")
+QUALIFIED_NAME = re.compile(r"^(?:[a-z_]\w*\.)+([A-Z]\w+)(?:: |:?\s*$)")
 # `See root cause above`: by its own words no cause, whatever its name
-REFERS = re.compile(
+REFERENCE_TO_CAUSE = re.compile(
     r"(?i)\b(?:see|check) (?:the )?(?:root cause|stack ?trace|traceback)s? (?:above|for (?:the )?root cause)|"
     r"due to an exception in a background process|"
     r"^exception raised from \S+ at "  # the head of the stack below what was said
 )
-HOME = re.compile(r"(?:[a-z_]\w*\.)*(?:errors?|exceptions?|exc)\.[A-Z]\w+: \S")
-INSIDE = re.compile(r"(?:RayTaskError|RemoteError)\((\w+)\)|Caught (\w+) in ")
-ERRNO = re.compile(r"\[?\bErrno (\d+)\]?")
-ERRNOS = {
+EXCEPTION_MODULE = re.compile(r"(?:[a-z_]\w*\.)*(?:errors?|exceptions?|exc)\.[A-Z]\w+: \S")
+INNER_EXCEPTION = re.compile(r"(?:RayTaskError|RemoteError)\((\w+)\)|Caught (\w+) in ")
+ERRNO_NUMBER = re.compile(r"\[?\bErrno (\d+)\]?")
+LABELS_BY_ERRNO = {
     "2": "FileNotFoundError", "12": "HostOOMKilled", "13": "PermissionError", "1": "PermissionError", "28": "DiskFull",
     "122": "DiskFull", "32": "ConnectionError", "104": "ConnectionError", "110": "ConnectionError", "111": "ConnectionError",
     "100": "ConnectionError", "101": "ConnectionError", "103": "ConnectionError", "112": "ConnectionError",
@@ -180,7 +180,7 @@ ERRNOS = {
 
 
 # What the kernel's errors are called, where no number and no class says it (`RuntimeError: Too many open files`)
-STRERROR = re.compile(
+STRERROR_TEXT = re.compile(
     r"(?:Error|Exception): (?:Resource temporarily unavailable|Bad file descriptor|Bad address|Exec format error|"
     r"Argument list too long|No such device(?: or address)?|No such process|No child processes|File exists|"
     r"Invalid cross-device link|Not a directory|Is a directory|Too many open files(?: in system)?|Text file busy|"
@@ -190,40 +190,40 @@ STRERROR = re.compile(
 )
 
 
-def named(message: str) -> tuple[str, int, int] | None:
+def match_exception(message: str) -> tuple[str, int, int] | None:
     """(label, specificity, column) of the exception a message names; None when the word is only a word."""
-    inside = INSIDE.search(message)
-    match = NAME.search(message)
-    if match is None or REFERS.search(message):
+    inside = INNER_EXCEPTION.search(message)
+    match = EXCEPTION_NAME.search(message)
+    if match is None or REFERENCE_TO_CAUSE.search(message):
         return None
     name = match[2]
-    if inside and (inner := (inside[1] or inside[2])) and inner not in WRAPPERS:
-        return by_name(inner), WEAK.get(inner, 50), match.start(1)
-    if name in WRAPPERS:
+    if inside and (inner := (inside[1] or inside[2])) and inner not in WRAPPER_EXCEPTIONS:
+        return label_by_name(inner), WEAK_EXCEPTIONS.get(inner, 50), match.start(1)
+    if name in WRAPPER_EXCEPTIONS:
         return None
-    label = by_name(name)
-    if label == "OSError" and (errno := ERRNO.search(message)):
-        label = ERRNOS.get(errno[1], label)
-    if label == "RuntimeError" and STRERROR.search(message):
-        return "OSError", WEAK["RuntimeError"], match.start(1)
-    unknown = name not in NAMES and label == "RuntimeError"
-    return label, WEAK.get("RuntimeError" if unknown else name, 50), match.start(1)
+    label = label_by_name(name)
+    if label == "OSError" and (errno := ERRNO_NUMBER.search(message)):
+        label = LABELS_BY_ERRNO.get(errno[1], label)
+    if label == "RuntimeError" and STRERROR_TEXT.search(message):
+        return "OSError", WEAK_EXCEPTIONS["RuntimeError"], match.start(1)
+    unknown = name not in LABELS_BY_NAME and label == "RuntimeError"
+    return label, WEAK_EXCEPTIONS.get("RuntimeError" if unknown else name, 50), match.start(1)
 
 
-def untold(message: str) -> str | None:
+def unknown_exception_name(message: str) -> str | None:
     """The name of what may be an exception by its place alone."""
-    match = UNTOLD.match(message)
-    return match[1] if match and match[1] not in WRAPPERS else None
+    match = QUALIFIED_NAME.match(message)
+    return match[1] if match and match[1] not in WRAPPER_EXCEPTIONS else None
 
 
-def at_home(message: str) -> bool:
+def is_in_exception_module(message: str) -> bool:
     """Defined where packages keep their exceptions: that is no other kind of name."""
-    return HOME.match(message) is not None
+    return EXCEPTION_MODULE.match(message) is not None
 
 
-def by_name(name: str) -> str:
+def label_by_name(name: str) -> str:
     """Unknown names fall to the family that their words belong to: libraries name theirs after what went wrong."""
-    if name in NAMES:
-        return NAMES[name]
-    told = CUTS.sub(" ", name).strip().lower()
-    return next((label for words, label in FAMILIES if words.search(told)), "RuntimeError")
+    if name in LABELS_BY_NAME:
+        return LABELS_BY_NAME[name]
+    told = NAME_WORD_BOUNDARY.sub(" ", name).strip().lower()
+    return next((label for words, label in LABELS_BY_WORDS if words.search(told)), "RuntimeError")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..signatures import DCGM, SXID, XID, Signature, cause, symptom
-from ..values import Blame, Restart
+from ..values import Blame, RestartAdvice
 
 ROWS: tuple[Signature, ...] = (
     cause(
@@ -333,7 +333,7 @@ ROWS: tuple[Signature, ...] = (
         "[rank6]: RuntimeError: CUDA error: an illegal memory access was encountered",
         caseless=True,
         blame=Blame.GPU,
-        restart=Restart.UNKNOWN,
+        restart=RestartAdvice.UNKNOWN,
     ),
     cause(
         "cuda-launch-failure",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..signatures import Signature, symptom, teardown
 from ..values import Blame
 
-CALM = (
+REASSURING_WORDS = (
     # `Warning` between two columns is how Kubernetes calls each event that matters
     r"(?i)\bwarn(?!ing {2,}\w+ {2,})|"
     r"\bno (?:\w+ ){0,2}(?:errors?|failures?)\b|\b(?:0|zero) (?:\w+ )?(?:errors?|failures?)|"
@@ -26,7 +26,7 @@ ROWS: tuple[Signature, ...] = (
         "gpu-doctor: NVLink lane 2 of GPU 6 failed its loopback",
         caseless=True,
         blame=Blame.GPU,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-node",
@@ -49,7 +49,7 @@ ROWS: tuple[Signature, ...] = (
         "fleet: machine tern-6 rebooted by itself during the run",
         caseless=True,
         blame=Blame.NODE,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-fabric",
@@ -67,7 +67,7 @@ ROWS: tuple[Signature, ...] = (
         "fleet: RDMA device 3 failed its loopback",
         caseless=True,
         blame=Blame.NETWORK,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-store",
@@ -88,7 +88,7 @@ ROWS: tuple[Signature, ...] = (
         "copier: object store said unavailable while shard 7 was written",
         caseless=True,
         blame=Blame.STORAGE,
-        unless=rf"{CALM}|bucket[_ ](?:size|cap|view)|(?:reduce|gather|gradient|grad|ddp|length)[_ ]?bucket|"
+        unless=rf"{REASSURING_WORDS}|bucket[_ ](?:size|cap|view)|(?:reduce|gather|gradient|grad|ddp|length)[_ ]?bucket|"
         r"\bbuckets? #?[0-9]{1,3}(?:[\s,:;)]|$)|"  # DDP numbers its buckets
         r"\bray(?:let)?\b|gcs_\w+|(?:from|to) gcs\b|\bgcs (?:server|client)\b",
     ),
@@ -108,7 +108,7 @@ ROWS: tuple[Signature, ...] = (
         "broker: the job was evicted to make room for queue gold",
         caseless=True,
         blame=Blame.SCHEDULER,
-        unless=rf"{CALM}|\brequests?\b|\bcache|\bblocks?\b",  # what a server makes room for by itself
+        unless=rf"{REASSURING_WORDS}|\brequests?\b|\bcache|\bblocks?\b",  # what a server makes room for by itself
     ),
     symptom(
         "hint-gpu-gone",
@@ -120,7 +120,7 @@ ROWS: tuple[Signature, ...] = (
         ),
         "gpu-doctor: GPU 3 disappeared from the list of devices",
         blame=Blame.NODE,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-xid",
@@ -130,7 +130,7 @@ ROWS: tuple[Signature, ...] = (
         "gpu-doctor: xid event 61 seen on GPU 3",
         caseless=True,
         blame=Blame.GPU,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-hang",
@@ -149,7 +149,7 @@ ROWS: tuple[Signature, ...] = (
         "trainer: rank 4 hung in all_gather for 20 minutes",
         caseless=True,
         blame=Blame.NODE,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-connection",
@@ -165,7 +165,7 @@ ROWS: tuple[Signature, ...] = (
         "sidecar: could not reach the parameter server",
         caseless=True,
         blame=Blame.NETWORK,
-        unless=rf"{CALM}|unexpectedly exits with a connection error code",  # Ray's way to say that a process is gone
+        unless=rf"{REASSURING_WORDS}|unexpectedly exits with a connection error code",  # Ray says so of a lost process
     ),
     symptom(
         "hint-checkpoint",
@@ -175,7 +175,7 @@ ROWS: tuple[Signature, ...] = (
         "loader: shard 7 of the weights is damaged",
         caseless=True,
         blame=Blame.STORAGE,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-memory",
@@ -184,7 +184,7 @@ ROWS: tuple[Signature, ...] = (
         r"\bout[- ]of[- ]memory\b|\boom\b.{0,30}(?:kill|event)|ran out of (?:host |system )?(?:memory|RAM)",
         "srun: error: tern-3: task 4: Out Of Memory",
         caseless=True,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-device",
@@ -197,7 +197,7 @@ ROWS: tuple[Signature, ...] = (
         "gpu-doctor: GPU 3 kernel launch failed",
         caseless=True,
         blame=Blame.GPU,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-ecc",
@@ -210,7 +210,7 @@ ROWS: tuple[Signature, ...] = (
         "gpu-doctor: ECC threshold of GPU 3 reached",
         caseless=True,
         blame=Blame.GPU,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-arguments",
@@ -222,7 +222,7 @@ ROWS: tuple[Signature, ...] = (
         ),
         "launcher: unsupported command line flag --fast",
         caseless=True,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-data",
@@ -232,7 +232,7 @@ ROWS: tuple[Signature, ...] = (
         r"\b(?:failed to|could not be|cannot be|is (?:empty|malformed|corrupt\w*))\b",
         "prepare: dataset shard 7 is malformed",
         caseless=True,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-weights",
@@ -242,7 +242,7 @@ ROWS: tuple[Signature, ...] = (
         r"\b(?:failed to load|could not be (?:loaded|read)|cannot be loaded)\b",
         "loader: weights of layer 9 could not be read",
         caseless=True,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-disk",
@@ -259,7 +259,7 @@ ROWS: tuple[Signature, ...] = (
         "quota-daemon: storage of team gold is exhausted",
         caseless=True,
         blame=Blame.STORAGE,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-slurm-node",
@@ -269,7 +269,7 @@ ROWS: tuple[Signature, ...] = (
         "slurm-watch: slurmctld took node tern-9 out, it is unresponsive",
         caseless=True,
         blame=Blame.NODE,
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
     symptom(
         "hint-collective",
@@ -282,7 +282,7 @@ ROWS: tuple[Signature, ...] = (
         "trainer: barrier of step 88 expired",
         caseless=True,
         blame=Blame.NODE,
-        unless=rf"{CALM}|timeout (?:is |was )?set|timeout[ =:]+[0-9]|detect|handl",
+        unless=rf"{REASSURING_WORDS}|timeout (?:is |was )?set|timeout[ =:]+[0-9]|detect|handl",
     ),
     teardown(  # grave words that name no cause: what ends with them did not end well, whatever it was
         "hint-grave",
@@ -292,6 +292,6 @@ ROWS: tuple[Signature, ...] = (
             r"^\[?F[0-9]{4} [0-9][0-9]:[0-9][0-9]:[0-9][0-9]",
         ),
         "F0301 04:00:12.000001 88 step.cc:90] Check failed: left == right (3 vs. 4)",
-        unless=CALM,
+        unless=REASSURING_WORDS,
     ),
 )

@@ -6,7 +6,7 @@ from ..signatures import Signature, cause, symptom
 from ..values import Blame
 
 # It warned, and went on another way
-OWN_WAY = r"(?i)ignor|instead(?! of)|default|disabl|fall|retry|using|optional|real path"
+FALLBACK_WORDS = r"(?i)ignor|instead(?! of)|default|disabl|fall|retry|using|optional|real path"
 
 ROWS: tuple[Signature, ...] = (
     cause(
@@ -206,7 +206,7 @@ ROWS: tuple[Signature, ...] = (
         ),
         "heron-2:81:95 [3] misc/socket.cc:510 NCCL WARN Net : error encountered when getting address info : x",
         blame=Blame.NETWORK,
-        unless=OWN_WAY,
+        unless=FALLBACK_WORDS,
     ),
     symptom(
         "nccl-part-device",
@@ -215,7 +215,7 @@ ROWS: tuple[Signature, ...] = (
         r"(?:cudawrap|nvmlwrap)\.(?:cc|h):[0-9]+ NCCL WARN .{0,120}(?:[Ff]ailed|Minimum requirement|not found)",
         "heron-2:81:95 [3] misc/nvmlwrap.cc:120 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: Unknown Error",
         blame=Blame.GPU,
-        unless=OWN_WAY,
+        unless=FALLBACK_WORDS,
     ),
     symptom(
         "nccl-part-call",
@@ -229,7 +229,7 @@ ROWS: tuple[Signature, ...] = (
             r"[Uu]nexpected|truncated|[Nn]o transport|already checked in)"
         ),
         "heron-2:81:95 [3] bootstrap.cc:130 NCCL WARN Message truncated : received 16 bytes instead of 8",
-        unless=OWN_WAY,
+        unless=FALLBACK_WORDS,
     ),
     symptom(  # how a failed call climbs out of the library: file:line -> result code
         "nccl-code-cuda",

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 from django.core.management.base import BaseCommand, CommandError
 
-from failures.agent.asking import Agent
-from failures.agent.configured import endpoint
+from failures.agent.endpoint_settings import endpoint_from_settings
+from failures.agent.model_client import Agent
 
-BUNDLE = (
+EXAMPLE_BUNDLE = (
     "@1 | [rank0]: iteration 120 | lm loss: 2.1\n"
     "@2 | [rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
     "@3 | [rank0]: NCCL watchdog: a peer is gone\n"
@@ -25,12 +25,12 @@ class Command(BaseCommand):
     requires_migrations_checks = False
 
     def handle(self, *_: Any, **__: Any) -> None:
-        where = endpoint()
+        where = endpoint_from_settings()
         if not where.configured:
             raise CommandError("No model is configured: set ACME_AGENT_URL and ACME_AGENT_MODEL.")
         began = time.monotonic()
         with httpx.Client() as client:
-            outcome = Agent(where, client).failure(BUNDLE)
+            outcome = Agent(where, client).failure(EXAMPLE_BUNDLE)
         took = time.monotonic() - began
         for trouble in outcome.troubles:
             self.stdout.write(f"  {trouble}")

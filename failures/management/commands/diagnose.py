@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from failures.diagnosis import commandline
-from failures.diagnosis.values import Ending
+from failures.diagnosis.values import ExitStatus
 
 
 class Command(BaseCommand):
@@ -23,7 +23,7 @@ class Command(BaseCommand):
 
     def handle(self, *, files: list[str], exit_code: int | None, signal: int | None, json: bool, **_: Any) -> None:
         unread = 0
-        for text, read in commandline.lines(files, Ending(exit_code=exit_code, signal=signal), json):
+        for text, read in commandline.diagnose_files(files, ExitStatus(exit_code=exit_code, signal=signal), json):
             self.stdout.write(text)
             unread += not read
         if unread:

@@ -11,7 +11,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs.models import Attempt, Installation
-from jobs.models.installation import new_id
+from jobs.models.installation import new_installation_id
 
 
 class Command(BaseCommand):
@@ -27,11 +27,11 @@ class Command(BaseCommand):
 
     def handle(self, **given: Any) -> None:
         if given["new_identity"]:
-            self._renew(given["yes"])
+            self._create_new_identity(given["yes"])
         self.stdout.write(Installation.current_id())
 
-    def _renew(self, sure: bool) -> None:
+    def _create_new_identity(self, sure: bool) -> None:
         running = Attempt.objects.live().filter(job__foreign_id="").count()
         if not sure:
             raise CommandError(f"{running} running attempts will belong to another installation; confirm with --yes.")
-        Installation.objects.update_or_create(only=True, defaults={"id_on_clusters": new_id()})
+        Installation.objects.update_or_create(only=True, defaults={"id_on_clusters": new_installation_id()})

@@ -10,10 +10,10 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from jobs import clock, token_actions
-from jobs.journal import Author
-from jobs.models import Scope, Team
-from jobs.token_forms import network
+from jobs.actions import tokens as token_actions
+from jobs.actions.journal import Author
+from jobs.models import Team, TokenScope, clock
+from jobs.web.token_forms import normalize_network
 
 
 class Command(BaseCommand):
@@ -21,7 +21,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("user")
-        parser.add_argument("--scope", required=True, help=", ".join(Scope.values))
+        parser.add_argument("--scope", required=True, help=", ".join(TokenScope.values))
         parser.add_argument(
             "--days", type=int, help="Until it expires; the default is the longest life allowed (ACME_TOKEN_MAX_DAYS)."
         )
@@ -38,34 +38,34 @@ class Command(BaseCommand):
         user = get_user_model().objects.filter(username=options["user"]).first()
         if user is None:
             raise CommandError(f"There is no user {options['user']!r}.")
-        if options["scope"] not in Scope.values:
-            raise CommandError(f"{options['scope']!r} is no scope; there are {', '.join(Scope.values)}.")
+        if options["scope"] not in TokenScope.values:
+            raise CommandError(f"{options['scope']!r} is no scope; there are {', '.join(TokenScope.values)}.")
         if options["days"] is not None and not 1 <= options["days"] <= 3650:
             raise CommandError(f"--days {options['days']} is not between 1 and 3650.")
         team = Team.objects.where(user).filter(name=options["team"]).first() if options["team"] else None
         if options["team"] and team is None:
             raise CommandError(f"{user} is in no team {options['team']!r}.")
         try:
-            networks = [network(text) for text in options["network"]]
+            networks = [normalize_network(text) for text in options["network"]]
         except ValidationError as error:
             raise CommandError(error.message) from None
-        life = timedelta(days=options["days"]) if options["days"] else token_actions.max_life()
+        life = timedelta(days=options["days"]) if options["days"] else token_actions.max_token_lifetime()
         try:
-            _, secret = token_actions.make(
+            _, secret = token_actions.create_token(
                 user=user,
                 team=team,
                 scope=options["scope"],
                 name=options["name"][:80],
                 expires_at=clock.now() + life if life else None,
                 networks=networks,
-                author=Author(by=_who()),
+                author=Author(by=_operator_name()),
             )
         except token_actions.TokenError as error:
             raise CommandError(str(error)) from None
         self.stdout.write(secret)
 
 
-def _who() -> str:
+def _operator_name() -> str:
     """Who is logged in on this machine, where the machine has a name for them."""
     try:
         return f"{getpass.getuser()[:100]} by manage.py"

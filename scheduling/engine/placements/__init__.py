@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from scheduling.engine.placement import Placement, consolidate, pack, spread
-from scheduling.engine.placements.cells import Cells
-from scheduling.engine.placements.exact import Exact
-from scheduling.engine.placements.gradient import Gradient
-from scheduling.engine.placements.outlook import Outlook
-from scheduling.engine.placements.tune import Tune
+from scheduling.engine.placement import PlacementFunction, consolidate, pack, spread
+from scheduling.engine.placements.cells import CellPlacement
+from scheduling.engine.placements.exact import ExactPlacement
+from scheduling.engine.placements.gradient import GradientPlacement
+from scheduling.engine.placements.outlook import PlacementContext
+from scheduling.engine.placements.tune import TunePlacement
 
-PLACEMENTS: dict[str, Callable[[Outlook], Placement]] = {
+PLACEMENTS: dict[str, Callable[[PlacementContext], PlacementFunction]] = {
     "consolidate": lambda _: consolidate,
     "pack": lambda _: pack,
     "spread": lambda _: spread,
-    "cells": lambda outlook: Cells(outlook.guarantees),
-    "gradient": lambda outlook: Gradient(outlook.wishes),
-    "tune": lambda outlook: Tune(elastic=outlook.elastic),
-    "exact": lambda _: Exact(),
+    "cells": lambda outlook: CellPlacement(outlook.guarantees),
+    "gradient": lambda outlook: GradientPlacement(outlook.wishes),
+    "tune": lambda outlook: TunePlacement(elastic=outlook.elastic),
+    "exact": lambda _: ExactPlacement(),
 }
 
-__all__ = ["PLACEMENTS", "Outlook"]
+__all__ = ["PLACEMENTS", "PlacementContext"]

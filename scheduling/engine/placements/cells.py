@@ -14,28 +14,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from scheduling.engine.cluster import Need
+from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import consolidate
-from scheduling.engine.room import Nodes, Places, Room, members
+from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
 
 
-class Cells:
+class CellPlacement:
     def __init__(self, guarantees: Mapping[str, int]) -> None:
         self.guarantees = dict(guarantees)
 
-    def __call__(self, room: Room, need: Need, among: Nodes) -> Places | None:
-        cells = _Bound(room, self.guarantees)
-        choices = cells.of(need.pool) if need.pool in self.guarantees else cells.opportunistic()
+    def __call__(self, room: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
+        cells = _CellBindings(room, self.guarantees)
+        choices = cells.of(need.pool) if need.pool in self.guarantees else cells.opportunistic_choices()
         for nodes in choices:
             if (places := consolidate(room, need, nodes & among)) is not None:
                 return places
         return None
 
 
-class _Bound:
+class _CellBindings:
     """Which cells are bound to whom, read from what runs where."""
 
-    def __init__(self, room: Room, guarantees: Mapping[str, int]) -> None:
+    def __init__(self, room: NodeResources, guarantees: Mapping[str, int]) -> None:
         self._leaves = room.leaves if len(room.leaves) > 1 else ()
         self._size = min((leaf.bit_count() for leaf in self._leaves), default=0)
         self._room, self._guarantees = room, guarantees
@@ -43,16 +43,16 @@ class _Bound:
         for pool in guarantees:
             held |= room.bound.get(pool, 0)
         self._held = held
-        self._empty = _empty(room) & ~held
-        self._own: dict[str, Nodes] = {}  # nodes that it may use at once
+        self._empty = _empty_nodes(room) & ~held
+        self._own: dict[str, NodeSet] = {}  # nodes that it may use at once
         self._leaves_due: dict[str, int] = {}
         self._nodes_due: dict[str, int] = {}
         for pool, promised in guarantees.items():
-            self._count(pool, promised)
+            self._count_due_cells(pool, promised)
         for nodes in self._own.values():
             self._empty &= ~nodes
 
-    def _count(self, pool: str, promised: int) -> None:
+    def _count_due_cells(self, pool: str, promised: int) -> None:
         """What is bound, and what is still due."""
         whole, single = divmod(promised, self._size) if self._size else (0, promised)
         held = self._room.bound.get(pool, 0)
@@ -63,25 +63,25 @@ class _Bound:
         self._leaves_due[pool] = whole - len(bound)
         self._nodes_due[pool] = max(0, single - (held & ~inside).bit_count())
 
-    def of(self, pool: str) -> Iterator[Nodes]:
+    def of(self, pool: str) -> Iterator[NodeSet]:
         """Its own, then more and more cells of what is due to it: the fewest and smallest first."""
         own = self._own[pool]
         yield own
         nodes = 0
-        for number, node in enumerate(self._loose()):
+        for number, node in enumerate(self._loose_nodes()):
             if number == self._nodes_due[pool]:
                 break
             nodes |= 1 << node
         if nodes:
             yield own | nodes
         leaves = 0
-        for leaf in self._whole()[: self._leaves_due[pool]]:
+        for leaf in self._empty_leaves()[: self._leaves_due[pool]]:
             leaves |= leaf
             yield own | leaves
         if leaves and nodes:
             yield own | leaves | nodes & ~leaves
 
-    def opportunistic(self) -> Iterator[Nodes]:
+    def opportunistic_choices(self) -> Iterator[NodeSet]:
         """Nodes in use by others without a guarantee, then empty ones that nobody was promised."""
         owned = self._held
         for nodes in self._own.values():
@@ -90,25 +90,25 @@ class _Bound:
         yield used
         leaves_due = sum(self._leaves_due.values())
         spare = self._empty.bit_count() - leaves_due * self._size - sum(self._nodes_due.values())
-        for number, node in enumerate(self._loose()):
+        for number, node in enumerate(self._loose_nodes()):
             if number >= spare:
                 break
             used |= 1 << node
         yield used
 
-    def _whole(self) -> list[Nodes]:
+    def _empty_leaves(self) -> list[NodeSet]:
         return [leaf for leaf in self._leaves if not leaf & ~self._empty]
 
-    def _loose(self) -> Iterator[int]:
+    def _loose_nodes(self) -> Iterator[int]:
         """Empty nodes that break no leaf which is due to somebody; those of the most broken leaves first."""
-        whole = self._whole()
+        whole = self._empty_leaves()
         kept = sum(whole[: sum(self._leaves_due.values())])
         pieces = [self._empty & leaf & ~kept for leaf in self._leaves] or [self._empty]
         for nodes in sorted(pieces, key=int.bit_count):
             yield from members(nodes)
 
 
-def _empty(room: Room) -> Nodes:
+def _empty_nodes(room: NodeResources) -> NodeSet:
     """Usable nodes with all their GPUs free."""
     found = 0
     for nodes in room.by_free[1:]:

@@ -15,42 +15,42 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from scheduling.engine.cluster import Need
+from scheduling.engine.cluster import ResourceRequest
 from scheduling.engine.placement import consolidate
-from scheduling.engine.room import Nodes, Places, Room, members
-from scheduling.engine.settings import Missing
+from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
+from scheduling.engine.settings import MissingLibrary
 
-NODES = 64
-JOBS = 64
-BUDGET = 0.2  # of the solver's deterministic time; about a quarter of a second
+MAX_NODES = 64
+MAX_MOVABLE_JOBS = 64
+SOLVER_BUDGET = 0.2  # of the solver's deterministic time; about a quarter of a second
 
-Wish = tuple[Need, Nodes]  # and the nodes that come into question
+PlacementRequest = tuple[ResourceRequest, NodeSet]  # and the nodes that come into question
 
 
-class Exact:
-    def __init__(self, budget: float = BUDGET) -> None:
+class ExactPlacement:
+    def __init__(self, budget: float = SOLVER_BUDGET) -> None:
         if find_spec("ortools") is None:
-            raise Missing("The placement exact needs OR-Tools: install acme[exact].")
+            raise MissingLibrary("The placement exact needs OR-Tools: install acme[exact].")
         self._budget = budget
         self.asked = self.helped = 0
 
-    def __call__(self, room: Room, need: Need, among: Nodes) -> Places | None:
+    def __call__(self, room: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
         places = consolidate(room, need, among)
         movable = room.unsettled
         if places is not None or not movable or need.total_gpus > room.free_gpus:
             return places
-        if len(room.nodes) > NODES or len(movable) > JOBS:
+        if len(room.nodes) > MAX_NODES or len(movable) > MAX_MOVABLE_JOBS:
             return None
-        return self._together(room, need, among)
+        return self._solve_with_movable(room, need, among)
 
-    def _together(self, room: Room, need: Need, among: Nodes) -> Places | None:
+    def _solve_with_movable(self, room: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
         jobs = list(room.unsettled)
         emptied = room.copy()
         for job in jobs:
             emptied.give(job.places, job.ask.need)
         wishes = [(job.ask.need, job.ask.able) for job in jobs] + [(need, among)]
         self.asked += 1
-        found = solved(emptied, wishes, hints=[job.places for job in jobs], budget=self._budget)
+        found = solve_placements(emptied, wishes, hints=[job.places for job in jobs], budget=self._budget)
         if found is None:
             return None
         self.helped += 1
@@ -63,30 +63,30 @@ class Exact:
         return found[-1]
 
 
-def solved(
-    room: Room,
-    wishes: Sequence[Wish],
+def solve_placements(
+    room: NodeResources,
+    wishes: Sequence[PlacementRequest],
     *,
-    hints: Sequence[Places] = (),
-    budget: float = BUDGET,
+    hints: Sequence[GpuPlacement] = (),
+    budget: float = SOLVER_BUDGET,
     all_of_them: bool = True,
-) -> list[Places | None] | None:
+) -> list[GpuPlacement | None] | None:
     """Places for all the wishes, or None; or, unless it must be all, for those that fill the most GPUs."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    items = [_Item(model, room, need, able, f"{number}") for number, (need, able) in enumerate(wishes)]
+    items = [_JobVariables(model, room, need, able, f"{number}") for number, (need, able) in enumerate(wishes)]
     for number in members(room.usable):
-        _hold(model, room, number, items)
+        _limit_node(model, room, number, items)
     for item in items:
         if all_of_them:
             model.add(item.placed == 1)
     if not all_of_them:
         model.maximize(sum(item.need.total_gpus * item.placed for item in items))
     elif len(room.leaves) > 1:
-        model.minimize(sum(leaf for item in items for leaf in item.leaves(model, room)))
+        model.minimize(sum(leaf for item in items for leaf in item.leaf_variables(model, room)))
     for item, places in zip(items, hints, strict=False):
-        item.hint(model, dict(places))
+        item.add_hints(model, dict(places))
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
@@ -96,10 +96,10 @@ def solved(
     return [item.places(solver) for item in items]
 
 
-class _Item:
+class _JobVariables:
     """One job as the solver sees it: is it placed, which nodes hold a share, which one the remainder."""
 
-    def __init__(self, model: Any, room: Room, need: Need, able: Nodes, name: str) -> None:
+    def __init__(self, model: Any, room: NodeResources, need: ResourceRequest, able: NodeSet, name: str) -> None:
         self.need = need
         self.placed = model.new_bool_var(f"placed{name}")
         nodes = list(members(able & room.usable))
@@ -111,7 +111,7 @@ class _Item:
             for n in nodes:
                 model.add(self.share[n] + self.rest[n] <= 1)
 
-    def leaves(self, model: Any, room: Room) -> list[Any]:
+    def leaf_variables(self, model: Any, room: NodeResources) -> list[Any]:
         """One for each leaf switch that it uses; nothing for what one node holds."""
         if self.need.nodes == 1 and not self.need.rest:
             return []
@@ -125,19 +125,19 @@ class _Item:
             used.append(touched)
         return used
 
-    def hint(self, model: Any, places: dict[int, int]) -> None:
+    def add_hints(self, model: Any, places: dict[int, int]) -> None:
         for shares, gpus in ((self.share, self.need.gpus), (self.rest, self.need.rest)):
             for number, share in shares.items():
                 model.add_hint(share, places.get(number) == gpus)
 
-    def places(self, solver: Any) -> Places | None:
+    def places(self, solver: Any) -> GpuPlacement | None:
         if not solver.value(self.placed):
             return None
         shares = [(n, self.need.gpus) for n, share in self.share.items() if solver.value(share)]
         return (*shares, *((n, self.need.rest) for n, rest in self.rest.items() if solver.value(rest)))
 
 
-def _hold(model: Any, room: Room, number: int, items: Sequence[_Item]) -> None:
+def _limit_node(model: Any, room: NodeResources, number: int, items: Sequence[_JobVariables]) -> None:
     """No node gives more than it has."""
     shares = [(item.need, item.share[number]) for item in items if number in item.share]
     rests = [(item.need, item.rest[number]) for item in items if number in item.rest]

@@ -15,33 +15,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scheduling.engine.cluster import Need
-from scheduling.engine.placement import consolidate, gang
-from scheduling.engine.room import Nodes, Places, Room, members
+from scheduling.engine.cluster import ResourceRequest
+from scheduling.engine.placement import consolidate, place_gang
+from scheduling.engine.room import GpuPlacement, NodeResources, NodeSet, members
 
 
-class Tune:
+class TunePlacement:
     def __init__(self, *, elastic: bool) -> None:
         self._elastic = elastic
 
-    def __call__(self, room: Room, need: Need, among: Nodes) -> Places | None:
+    def __call__(self, room: NodeResources, need: ResourceRequest, among: NodeSet) -> GpuPlacement | None:
         if need.nodes > 1 or need.rest:
-            places = gang(room, need, among, _least_left)
+            places = place_gang(room, need, among, _fullest_first)
         else:
-            chosen = _least_left(room, room.fitting(need, among), need, 1)
+            chosen = _fullest_first(room, room.fitting_nodes(need, among), need, 1)
             places = ((chosen[0], need.gpus),) if chosen else None
         if places is None and self._elastic and need.gpus:
             return consolidate(room, replace(need, cpus=0, memory_mb=0), among)
         return places
 
 
-def _least_left(room: Room, nodes: Nodes, need: Need, count: int) -> list[int]:
+def _fullest_first(room: NodeResources, nodes: NodeSet, need: ResourceRequest, count: int) -> list[int]:
     """Where the least stays free, GPUs first."""
     order = sorted((room.free[n], room.cpus[n], room.memory_mb[n], n) for n in members(nodes))
     return [number for *_, number in order[:count]]
 
 
-def granted(whole: float, gpus: int, asked: Sequence[tuple[int, float]]) -> list[float]:
+def cpu_memory_grants(whole: float, gpus: int, asked: Sequence[tuple[int, float]]) -> list[float]:
     """Of `whole` CPUs (or memory) of a node with so many GPUs, what jobs that hold (GPUs, asked for) get.
 
     Nobody gets more than he asked, nor less than he asked or the part of his GPUs, whichever is smaller; what is left

@@ -14,75 +14,82 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jobs.lifecycle import Kind
-from scheduling.engine.engine import Ask, Engine, Job
-from scheduling.engine.policies.drf import Drf
-from scheduling.engine.policies.fair import Fair
-from scheduling.engine.policies.fifo import Fifo
-from scheduling.engine.policies.qssf import Qssf
-from scheduling.engine.policies.sjf import Sjf
-from scheduling.engine.policies.tiresias import Tiresias
-from scheduling.engine.rules import Rules
-from scheduling.engine.settings import AcmeSettings, parse
-from scheduling.engine.turns.conservative import conservative
-from scheduling.engine.turns.easy import easy
+from jobs.core.lifecycle import JobKind
+from scheduling.engine.engine import Engine, EngineJob, RequestGroup
+from scheduling.engine.policies.drf import DrfRules
+from scheduling.engine.policies.fair import FairRules
+from scheduling.engine.policies.fifo import FifoRules
+from scheduling.engine.policies.qssf import QssfRules
+from scheduling.engine.policies.sjf import SjfRules
+from scheduling.engine.policies.tiresias import TiresiasRules
+from scheduling.engine.rules import PolicyRules
+from scheduling.engine.settings import AcmeSettings, parse_acme_settings
+from scheduling.engine.turns.conservative import conservative_turn
+from scheduling.engine.turns.easy import easy_turn
 
-ORDERS: dict[str, type[Rules]] = {rules.name: rules for rules in (Fifo, Sjf, Qssf, Tiresias, Fair, Drf)}
-HALFWAY = {"fair": 1e6, "qssf": 1e5, "tiresias": 1e4, "drf": 0.1}  # the cost that is worth half of `aging_s`; else 1 h
+ORDER_RULES: dict[str, type[PolicyRules]] = {
+    rules.name: rules for rules in (FifoRules, SjfRules, QssfRules, TiresiasRules, FairRules, DrfRules)
+}
+HALFWAY_COSTS = {
+    "fair": 1e6,
+    "qssf": 1e5,
+    "tiresias": 1e4,
+    "drf": 0.1,
+}  # the cost that is worth half of `aging_s`; else 1 h
 
 
-class Acme(Rules):
+class AcmeRules(PolicyRules):
     name = "acme"
     plans = True
     claims = True
 
     def __init__(self, settings: AcmeSettings | None = None) -> None:
         settings = settings or AcmeSettings()
-        self.order = ORDERS[settings.order]()
+        self.order = ORDER_RULES[settings.order]()
         self._settings = settings
-        self._by_order = type(self.order) is not Fifo and not self.order.by_account
+        self._by_order = type(self.order) is not FifoRules and not self.order.queues_by_account
         self._class_s = float(settings.class_s)
-        self._halfway = HALFWAY.get(settings.order, 3600.0)
+        self._halfway = HALFWAY_COSTS.get(settings.order, 3600.0)
 
     @classmethod
-    def of(cls, settings: Mapping[str, object]) -> Rules:
-        return cls(parse(settings, ORDERS))
+    def of(cls, settings: Mapping[str, object]) -> PolicyRules:
+        return cls(parse_acme_settings(settings, ORDER_RULES))
 
     @property
     def by_account(self) -> bool:
-        return self.order.by_account
+        return self.order.queues_by_account
 
     @property
-    def reserves(self) -> frozenset[Kind]:
+    def reserves(self) -> frozenset[JobKind]:
         return self._settings.reserve
 
     def turn(self, engine: Engine, now: float) -> None:
         if self._settings.backfill == "conservative":
-            conservative(engine, now)
+            conservative_turn(engine, now)
         else:
-            easy(engine, now)
+            easy_turn(engine, now)
 
-    def band(self, job: Job) -> int:
+    def band(self, job: EngineJob) -> int:
         return int(job.ask.borrows)
 
-    def key(self, job: Job, now: float) -> float:
+    def key(self, job: EngineJob, now: float) -> float:
         key = job.submitted + job.asked_band * self._class_s
-        return key + self._aged(self.order.cost(job, now)) if self._by_order else key
+        return key + self._bounded_cost(self.order.cost(job, now)) if self._by_order else key
 
-    def share(self, ask: Ask, engine: Engine, now: float) -> float:
-        return self._aged(self.order.share(ask, engine, now))
+    def share(self, ask: RequestGroup, engine: Engine, now: float) -> float:
+        return self._bounded_cost(self.order.share(ask, engine, now))
 
-    def _aged(self, cost: float) -> float:
+    def _bounded_cost(self, cost: float) -> float:
         """Between 0 and `aging_s`, growing with the cost."""
         return self._settings.aging_s * (1 - self._halfway / (self._halfway + cost))
 
-    def began(self, job: Job, now: float) -> None:
+    def began(self, job: EngineJob, now: float) -> None:
         self.order.began(job, now)
 
-    def left(self, job: Job, now: float) -> None:
+    def left(self, job: EngineJob, now: float) -> None:
         self.order.left(job, now)
 
-    def ended(self, job: Job, now: float) -> None:
+    def ended(self, job: EngineJob, now: float) -> None:
         self.order.ended(job, now)
 
     def mean_error_s(self) -> float | None:

@@ -9,13 +9,13 @@ itself.
 from __future__ import annotations
 
 from scheduling.engine.engine import Engine
-from scheduling.engine.rules import Rules
-from scheduling.engine.turns.conservative import conservative
+from scheduling.engine.rules import PolicyRules
+from scheduling.engine.turns.conservative import conservative_turn
 
 
-class Conservative(Rules):
+class ConservativeRules(PolicyRules):
     name = "conservative"
     plans = True
 
     def turn(self, engine: Engine, now: float) -> None:
-        conservative(engine, now)
+        conservative_turn(engine, now)

@@ -8,43 +8,43 @@ CPUs and memory count only where the cluster says how many it has.
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Ask, Engine, Job
-from scheduling.engine.rules import Rules
-from scheduling.engine.turns.sharing import sharing
+from scheduling.engine.engine import Engine, EngineJob, RequestGroup
+from scheduling.engine.rules import PolicyRules
+from scheduling.engine.turns.sharing import sharing_turn
 
-Held = tuple[int, int, int]  # GPUs, CPUs, MB of memory
-NOTHING: Held = (0, 0, 0)
+HeldResources = tuple[int, int, int]  # GPUs, CPUs, MB of memory
+NO_RESOURCES: HeldResources = (0, 0, 0)
 
 
-class Drf(Rules):
+class DrfRules(PolicyRules):
     name = "drf"
 
     def __init__(self) -> None:
-        self._held: dict[object, Held] = {}
+        self._held: dict[object, HeldResources] = {}
 
     @property
     def by_account(self) -> bool:
         return True
 
     def turn(self, engine: Engine, now: float) -> None:
-        sharing(engine, now)
+        sharing_turn(engine, now)
 
-    def share(self, ask: Ask, engine: Engine, now: float) -> float:
-        gpus, cpus, memory_mb = self._held.get(ask.account, NOTHING)
+    def share(self, ask: RequestGroup, engine: Engine, now: float) -> float:
+        gpus, cpus, memory_mb = self._held.get(ask.account, NO_RESOURCES)
         all_gpus, all_cpus, all_memory_mb = engine.room.whole
-        beside = max(_part(cpus, all_cpus), _part(memory_mb, all_memory_mb))
-        return max(_part(gpus, all_gpus), beside)
+        beside = max(_fraction_of(cpus, all_cpus), _fraction_of(memory_mb, all_memory_mb))
+        return max(_fraction_of(gpus, all_gpus), beside)
 
-    def began(self, job: Job, now: float) -> None:
-        self._count(job, 1)
+    def began(self, job: EngineJob, now: float) -> None:
+        self._change_held(job, 1)
 
-    def left(self, job: Job, now: float) -> None:
-        self._count(job, -1)
+    def left(self, job: EngineJob, now: float) -> None:
+        self._change_held(job, -1)
 
-    def _count(self, job: Job, sign: int) -> None:
+    def _change_held(self, job: EngineJob, sign: int) -> None:
         need, account = job.ask.need, job.ask.account
         nodes = need.nodes + bool(need.rest)
-        gpus, cpus, memory_mb = self._held.get(account, NOTHING)
+        gpus, cpus, memory_mb = self._held.get(account, NO_RESOURCES)
         self._held[account] = (
             gpus + sign * job.ask.gpus,
             cpus + sign * nodes * need.cpus,
@@ -52,5 +52,5 @@ class Drf(Rules):
         )
 
 
-def _part(held: int, whole: int) -> float:
+def _fraction_of(held: int, whole: int) -> float:
     return held / whole if whole else 0.0

@@ -8,13 +8,13 @@ GPUs, so that it holds under every placement.
 from __future__ import annotations
 
 from scheduling.engine.engine import Engine
-from scheduling.engine.rules import Rules
-from scheduling.engine.turns.easy import easy
+from scheduling.engine.rules import PolicyRules
+from scheduling.engine.turns.easy import easy_turn
 
 
-class Easy(Rules):
+class EasyRules(PolicyRules):
     name = "easy"
     plans = True
 
     def turn(self, engine: Engine, now: float) -> None:
-        easy(engine, now)
+        easy_turn(engine, now)

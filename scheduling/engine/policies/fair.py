@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from scheduling.engine.engine import Ask, Engine, Job
-from scheduling.engine.rules import Rules
-from scheduling.engine.turns.sharing import sharing
+from scheduling.engine.engine import Engine, EngineJob, RequestGroup
+from scheduling.engine.rules import PolicyRules
+from scheduling.engine.turns.sharing import sharing_turn
 
 WEEK_S = 7 * 86_400.0
 
 
-class Fair(Rules):
+class FairRules(PolicyRules):
     name = "fair"
 
     def __init__(self, weights: Mapping[object, float] | None = None, half_life_s: float = WEEK_S) -> None:
@@ -33,26 +33,26 @@ class Fair(Rules):
         return True
 
     def turn(self, engine: Engine, now: float) -> None:
-        sharing(engine, now)
+        sharing_turn(engine, now)
 
-    def share(self, ask: Ask, engine: Engine, now: float) -> float:
-        return self._use(ask.account, now) / self._weights.get(ask.account, 1.0)
+    def share(self, ask: RequestGroup, engine: Engine, now: float) -> float:
+        return self._usage_at(ask.account, now) / self._weights.get(ask.account, 1.0)
 
-    def began(self, job: Job, now: float) -> None:
-        self._hold(job.ask.account, job.ask.gpus, now)
+    def began(self, job: EngineJob, now: float) -> None:
+        self._change_held_gpus(job.ask.account, job.ask.gpus, now)
 
-    def left(self, job: Job, now: float) -> None:
-        self._hold(job.ask.account, -job.ask.gpus, now)
+    def left(self, job: EngineJob, now: float) -> None:
+        self._change_held_gpus(job.ask.account, -job.ask.gpus, now)
 
-    def _hold(self, account: object, more: int, now: float) -> None:
+    def _change_held_gpus(self, account: object, more: int, now: float) -> None:
         use, gpus, then = self._used.get(account, (0.0, 0, now))
-        self._used[account] = (self._until(now, use, gpus, then), gpus + more, now)
+        self._used[account] = (self._decayed_usage(now, use, gpus, then), gpus + more, now)
 
-    def _use(self, account: object, now: float) -> float:
+    def _usage_at(self, account: object, now: float) -> float:
         use, gpus, then = self._used.get(account, (0.0, 0, now))
-        return self._until(now, use, gpus, then)
+        return self._decayed_usage(now, use, gpus, then)
 
-    def _until(self, now: float, use: float, gpus: int, then: float) -> float:
+    def _decayed_usage(self, now: float, use: float, gpus: int, then: float) -> float:
         if now == then:
             return use
         kept = math.exp(-self._decay * (now - then))

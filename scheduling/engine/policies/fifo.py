@@ -8,21 +8,21 @@ happen to be free.
 from __future__ import annotations
 
 from scheduling.engine.engine import Engine
-from scheduling.engine.rules import Rules
-from scheduling.engine.turns.skipping import skipping
-from scheduling.engine.turns.strict import strict
+from scheduling.engine.rules import PolicyRules
+from scheduling.engine.turns.skipping import skipping_turn
+from scheduling.engine.turns.strict import strict_turn
 
 
-class Fifo(Rules):
+class FifoRules(PolicyRules):
     name = "fifo"
     one_line = True
 
     def turn(self, engine: Engine, now: float) -> None:
-        strict(engine, now)
+        strict_turn(engine, now)
 
 
-class FifoSkip(Rules):
+class FifoSkipRules(PolicyRules):
     name = "fifo-skip"
 
     def turn(self, engine: Engine, now: float) -> None:
-        skipping(engine, now)
+        skipping_turn(engine, now)

@@ -12,37 +12,37 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from scheduling.engine.engine import Job
-from scheduling.engine.policies.tiresias import Tiresias
+from scheduling.engine.engine import EngineJob
+from scheduling.engine.policies.tiresias import TiresiasRules
 
 Floats = npt.NDArray[np.float64]
-DOUBLING = tuple(1000.0 * 2**n for n in range(14))  # GPU-seconds, up to 95 days of one GPU
-REMEMBERED = 20_000
+DOUBLING_THRESHOLDS = tuple(1000.0 * 2**n for n in range(14))  # GPU-seconds, up to 95 days of one GPU
+MAX_SERVICES = 20_000
 
 
-class Gittins(Tiresias):
+class GittinsRules(TiresiasRules):
     name = "gittins"
 
-    def __init__(self, thresholds: tuple[float, ...] = DOUBLING, promote: float | None = None) -> None:
+    def __init__(self, thresholds: tuple[float, ...] = DOUBLING_THRESHOLDS, promote: float | None = None) -> None:
         super().__init__(thresholds, promote)
         self._served: list[float] = []  # by the jobs that have ended, newest last
         self._learn_at = 100
         self._places = list(range(len(thresholds) + 1))  # of the levels, by their index
 
-    def _queue(self, job: Job) -> int:
+    def _queue(self, job: EngineJob) -> int:
         return self._places[job.level]
 
-    def ended(self, job: Job, now: float) -> None:
+    def ended(self, job: EngineJob, now: float) -> None:
         self._served.append(job.attained + job.ask.gpus * (now - job.since))
         if len(self._served) >= self._learn_at:
-            del self._served[:-REMEMBERED]
+            del self._served[:-MAX_SERVICES]
             self._learn_at = len(self._served) + max(100, len(self._served) // 4)
-            index = gittins(np.sort(self._served), np.array([0.0, *self.thresholds]))
+            index = gittins_index(np.sort(self._served), np.array([0.0, *self.thresholds]))
             order = np.argsort(-index, kind="stable").tolist()
             self._places = [order.index(level) for level in range(len(order))]
 
 
-def gittins(served: Floats, attained: Floats) -> Floats:
+def gittins_index(served: Floats, attained: Floats) -> Floats:
     """The index at each of the `attained` services, which are also where a job may be stopped; `served` is sorted."""
     below = np.concatenate([[0.0], np.cumsum(served)])
     ends = np.append(attained[1:], np.inf)

@@ -8,33 +8,33 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
-from scheduling.engine.engine import Engine, Job
-from scheduling.engine.predicting import Predictor, Rolling
-from scheduling.engine.rules import Rules
-from scheduling.engine.turns.strict import strict
+from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.predicting import Predictor, RollingPredictor
+from scheduling.engine.rules import PolicyRules
+from scheduling.engine.turns.strict import strict_turn
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Qssf(Rules):
+class QssfRules(PolicyRules):
     name = "qssf"
     one_line = True
 
     def __init__(self, predictor: Predictor | None = None) -> None:
-        self.predictor = predictor or Rolling()
+        self.predictor = predictor or RollingPredictor()
         self._said: dict[int, float] = {}  # of those who have not ended
         self._error_s = 0.0  # sum over ended jobs of |predicted - ran|
         self._ended = 0
 
     def turn(self, engine: Engine, now: float) -> None:
-        strict(engine, now)
+        strict_turn(engine, now)
 
-    def key(self, job: Job, now: float) -> float:
+    def key(self, job: EngineJob, now: float) -> float:
         said = self._said.get(job.number)
         if said is None:
             said = self._said[job.number] = self.predictor.predict(job)
         return said * job.ask.gpus
 
-    def ended(self, job: Job, now: float) -> None:
+    def ended(self, job: EngineJob, now: float) -> None:
         ran_s = job.attained / max(1, job.ask.gpus) + now - job.since
         said = self._said.pop(job.number, None)
         if said is not None:

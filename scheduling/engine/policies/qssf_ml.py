@@ -6,13 +6,13 @@ paper's.
 
 from __future__ import annotations
 
-from scheduling.engine.blending import Blended
-from scheduling.engine.policies.qssf import Qssf
+from scheduling.engine.blending import BlendedPredictor
+from scheduling.engine.policies.qssf import QssfRules
 from scheduling.engine.predicting import Predictor
 
 
-class QssfMl(Qssf):
+class QssfMlRules(QssfRules):
     name = "qssf-ml"
 
     def __init__(self, predictor: Predictor | None = None) -> None:
-        super().__init__(predictor or Blended())
+        super().__init__(predictor or BlendedPredictor())

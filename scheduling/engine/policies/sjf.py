@@ -6,17 +6,17 @@ live cluster it is the time limit.
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Engine, Job
-from scheduling.engine.rules import Rules
-from scheduling.engine.turns.strict import strict
+from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.rules import PolicyRules
+from scheduling.engine.turns.strict import strict_turn
 
 
-class Sjf(Rules):
+class SjfRules(PolicyRules):
     name = "sjf"
     one_line = True
 
     def turn(self, engine: Engine, now: float) -> None:
-        strict(engine, now)
+        strict_turn(engine, now)
 
-    def key(self, job: Job, now: float) -> float:
+    def key(self, job: EngineJob, now: float) -> float:
         return job.expected_s

@@ -7,20 +7,20 @@ of their ends and never changes; HeliosArtifact looks once a second instead of a
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Engine, Job
-from scheduling.engine.rules import Rules
-from scheduling.engine.turns.preempting import preempting
+from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.rules import PolicyRules
+from scheduling.engine.turns.preempting import preempting_turn
 
 
-class Srtf(Rules):
+class SrtfRules(PolicyRules):
     name = "srtf"
     preempts = True
 
     def turn(self, engine: Engine, now: float) -> None:
-        preempting(engine, now)
+        preempting_turn(engine, now)
 
-    def key(self, job: Job, now: float) -> float:
+    def key(self, job: EngineJob, now: float) -> float:
         return job.remaining_s
 
-    def rank(self, job: Job, now: float) -> float:
+    def rank(self, job: EngineJob, now: float) -> float:
         return now + job.remaining_s

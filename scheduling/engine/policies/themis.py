@@ -10,41 +10,41 @@ Jobs that ask for the same stand in order of the moment at which their rho passe
 
 from __future__ import annotations
 
-from scheduling.engine.engine import Engine, Job
-from scheduling.engine.policies.tiresias import APART
-from scheduling.engine.rules import Rules
-from scheduling.engine.turns.preempting import preempting
+from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.policies.tiresias import QUEUE_GAP
+from scheduling.engine.rules import PolicyRules
+from scheduling.engine.turns.preempting import preempting_turn
 
 LEASE_S = 1200.0
-FINE = 1e6  # steps of rho that are told apart
+RATIO_STEPS = 1e6  # steps of rho that are told apart
 
 
-class Themis(Rules):
+class ThemisRules(PolicyRules):
     name = "themis"
     preempts = True
 
     def turn(self, engine: Engine, now: float) -> None:
-        preempting(engine, now)
+        preempting_turn(engine, now)
 
-    def key(self, job: Job, now: float) -> float:
+    def key(self, job: EngineJob, now: float) -> float:
         job.level = 0
-        return job.submitted + 2 * _alone(job) - job.remaining_s
+        return job.submitted + 2 * _run_time_alone(job) - job.remaining_s
 
-    def rank(self, job: Job, now: float) -> float:
+    def rank(self, job: EngineJob, now: float) -> float:
         leased = job.places is not None and job.level == 0
-        return now if leased else APART - FINE * min(_rho(job, now), 1e5)
+        return now if leased else QUEUE_GAP - RATIO_STEPS * min(_finish_time_ratio(job, now), 1e5)
 
-    def next_change(self, job: Job, now: float) -> float | None:
+    def next_change(self, job: EngineJob, now: float) -> float | None:
         return now + LEASE_S if job.level == 0 else None
 
-    def changed(self, job: Job, now: float) -> None:
+    def changed(self, job: EngineJob, now: float) -> None:
         job.level = 1
 
 
-def _alone(job: Job) -> float:
+def _run_time_alone(job: EngineJob) -> float:
     return max(1.0, job.expected_s)
 
 
-def _rho(job: Job, now: float) -> float:
+def _finish_time_ratio(job: EngineJob, now: float) -> float:
     """If it ran from now on to its end."""
-    return (now - job.submitted + job.remaining_s) / _alone(job)
+    return (now - job.submitted + job.remaining_s) / _run_time_alone(job)

@@ -16,29 +16,29 @@ from heapq import heapify, heappop, heappush
 
 from mypy_extensions import mypyc_attr
 
-from scheduling.engine.engine import Engine, Job
-from scheduling.engine.rules import Rules
-from scheduling.engine.settings import only, positive
-from scheduling.engine.turns.preempting import preempting
+from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.rules import PolicyRules
+from scheduling.engine.settings import positive_number, reject_unknown
+from scheduling.engine.turns.preempting import preempting_turn
 
 THRESHOLDS = (3250.0, 7200.0)  # GPU-seconds: three queues, the defaults of the authors' simulator
-APART = 1e12  # between the keys of two queues: more seconds than any trace has
+QUEUE_GAP = 1e12  # between the keys of two queues: more seconds than any trace has
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Tiresias(Rules):
+class TiresiasRules(PolicyRules):
     name = "tiresias"
     preempts = True
 
     def __init__(self, thresholds: tuple[float, ...] = THRESHOLDS, promote: float | None = None) -> None:
         self.thresholds = thresholds
         self._promote = promote
-        self._starving: list[tuple[float, int, int, Job]] = []  # when, number, which run was the last
+        self._starving: list[tuple[float, int, int, EngineJob]] = []  # when, number, which run was the last
 
     @classmethod
-    def of(cls, settings: Mapping[str, object]) -> Rules:
-        only(settings, "promote")
-        return cls(promote=positive(settings, "promote")) if settings else cls()
+    def of(cls, settings: Mapping[str, object]) -> PolicyRules:
+        reject_unknown(settings, "promote")
+        return cls(promote=positive_number(settings, "promote")) if settings else cls()
 
     def turn(self, engine: Engine, now: float) -> None:
         while self._starving and self._starving[0][0] <= now:
@@ -48,30 +48,30 @@ class Tiresias(Rules):
                 job.ask.line = [entry for entry in job.ask.line if entry[3] is not job]
                 heapify(job.ask.line)
                 engine.submit(job, now)
-                engine.line_up()
-        preempting(engine, now)
+                engine.enqueue_arrivals()
+        preempting_turn(engine, now)
 
-    def key(self, job: Job, now: float) -> float:
+    def key(self, job: EngineJob, now: float) -> float:
         if self._promote and job.attained:
             ran_s = job.attained / job.ask.gpus
             heappush(self._starving, (now + self._promote * ran_s, job.number, job.runs, job))
-        return self._queue(job) * APART + job.submitted
+        return self._queue_level(job) * QUEUE_GAP + job.submitted
 
-    def cost(self, job: Job, now: float) -> float:
+    def cost(self, job: EngineJob, now: float) -> float:
         """Where ranks of running jobs are not followed, the queue is told by the service itself."""
         return max((passed for passed in self.thresholds if passed <= job.attained), default=0.0)
 
-    def rank(self, job: Job, now: float) -> float:
+    def rank(self, job: EngineJob, now: float) -> float:
         """Behind all who run in the same queue: nobody stops for his equal."""
-        return self._queue(job) * APART + now
+        return self._queue_level(job) * QUEUE_GAP + now
 
-    def next_change(self, job: Job, now: float) -> float | None:
+    def next_change(self, job: EngineJob, now: float) -> float | None:
         if job.level == len(self.thresholds) or not job.ask.gpus:
             return None
         return now + max(0.0, self.thresholds[job.level] - job.attained) / job.ask.gpus
 
-    def changed(self, job: Job, now: float) -> None:
+    def changed(self, job: EngineJob, now: float) -> None:
         job.level += 1
 
-    def _queue(self, job: Job) -> int:
+    def _queue_level(self, job: EngineJob) -> int:
         return job.level

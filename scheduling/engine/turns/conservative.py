@@ -20,20 +20,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from heapq import merge
 
-from scheduling.engine.engine import Ask, Engine, Entry, Job
-from scheduling.engine.line import join
-from scheduling.engine.room import Places
-from scheduling.engine.turns.claiming import room_for
-from scheduling.engine.turns.plan import Plan
+from scheduling.engine.engine import Engine, EngineJob, QueueEntry, RequestGroup
+from scheduling.engine.line import enqueue_entries
+from scheduling.engine.room import GpuPlacement
+from scheduling.engine.turns.claiming import claim_placement
+from scheduling.engine.turns.plan import ReservationPlan
 
 
-def conservative(engine: Engine, now: float) -> None:
+def conservative_turn(engine: Engine, now: float) -> None:
     while True:
         arrived, engine.arrived = sorted(engine.arrived), []
         went_to_plan = True
         before = len(engine.started), len(engine.stopped)
         if engine.hungry or (arrived := _start_at_once(engine, arrived, now)):
-            went_to_plan = _turn(engine, arrived, now)
+            went_to_plan = _plan_turn(engine, arrived, now)
         else:
             engine.promise = None
         if went_to_plan and not engine.arrived:
@@ -43,29 +43,29 @@ def conservative(engine: Engine, now: float) -> None:
         engine.freed = True  # somebody had to stop, and may fit elsewhere
 
 
-def _start_at_once(engine: Engine, arrived: list[Entry], now: float) -> list[Entry]:
+def _start_at_once(engine: Engine, arrived: list[QueueEntry], now: float) -> list[QueueEntry]:
     for at, (*_, job) in enumerate(arrived):
-        if engine.books and engine.refuses(job.ask):
+        if engine.books and engine.is_over_quota(job.ask):
             return arrived[at:]
-        if (places := room_for(engine, job, job.ask.able, now)) is None:
+        if (places := claim_placement(engine, job, job.ask.able, now)) is None:
             return arrived[at:]
         engine.begin(job, places, now)
     return []
 
 
-def _turn(engine: Engine, arrived: list[Entry], now: float) -> bool:
+def _plan_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> bool:
     """False if somebody could not start although his time has come: then all is to be planned anew."""
-    join(arrived, engine.hungry)
-    plan: Plan | None = engine.promise
-    if plan is None or engine.books or not _comes_true(engine, plan, arrived, now):
-        plan = engine.promise = _made_anew(engine, now)
+    enqueue_entries(arrived, engine.hungry)
+    plan: ReservationPlan | None = engine.promise
+    if plan is None or engine.books or not _plan_still_holds(engine, plan, arrived, now):
+        plan = engine.promise = _new_plan(engine, now)
     else:
         for entry in arrived:
             if len(plan.starts) < engine.rules.depth:
-                _plan(engine, plan, entry)
+                _reserve_entry(engine, plan, entry)
     went_to_plan = True
     for job, places in plan.start(now):
-        went_to_plan &= _start(engine, job, places, now)
+        went_to_plan &= _start_planned(engine, job, places, now)
     if engine.rules.claims:
         _start_borrowers(engine, now)
     if not plan.starts or not went_to_plan:
@@ -74,113 +74,113 @@ def _turn(engine: Engine, arrived: list[Entry], now: float) -> bool:
 
 
 def _start_borrowers(engine: Engine, now: float) -> None:
-    for _, _, _, job in _in_order([ask for ask in engine.hungry if ask.borrows]):
+    for _, _, _, job in _entries_in_order([ask for ask in engine.hungry if ask.borrows]):
         ask = job.ask
-        if not engine.refuses(ask):
-            places = room_for(engine, job, ask.able, now)
+        if not engine.is_over_quota(ask):
+            places = claim_placement(engine, job, ask.able, now)
             if places is not None:
-                _begin(engine, job, places, now)
+                _start_and_dequeue(engine, job, places, now)
 
 
-def _comes_true(engine: Engine, plan: Plan, arrived: list[Entry], now: float) -> bool:
-    if not _in_time(plan, arrived, now) or not plan.matches(engine.firm, now):
+def _plan_still_holds(engine: Engine, plan: ReservationPlan, arrived: list[QueueEntry], now: float) -> bool:
+    if not _plan_on_time(plan, arrived, now) or not plan.matches(engine.firm, now):
         return False
     for entry in plan.later:
         if plan.made >= engine.rules.depth:
             break
-        plan.made += _plan(engine, plan, entry)
+        plan.made += _reserve_entry(engine, plan, entry)
     plan.later = iter(())
-    if not _in_time(plan, arrived, now):
+    if not _plan_on_time(plan, arrived, now):
         return False
     if arrived:  # else nobody looks at what is past
-        plan.forward(now)
+        plan.advance_to(now)
     return True
 
 
-def _in_time(plan: Plan, arrived: list[Entry], now: float) -> bool:
+def _plan_on_time(plan: ReservationPlan, arrived: list[QueueEntry], now: float) -> bool:
     """Not if somebody has come who goes before one with a promise, or was expected to end by then and did not."""
     if plan.last is not None and arrived and arrived[0] < plan.last:
         return False
-    return plan.soonest >= now
+    return plan.next_start_time >= now
 
 
-def _made_anew(engine: Engine, now: float) -> Plan:
+def _new_plan(engine: Engine, now: float) -> ReservationPlan:
     """As far as it decides who starts now, and whose promise is the first that is kept later."""
-    plan = Plan(engine, now)
-    plan.later = _in_order(engine.hungry)
-    hopes = _Hopes(engine, plan)
+    plan = ReservationPlan(engine, now)
+    plan.later = _entries_in_order(engine.hungry)
+    hopes = _StartCandidates(engine, plan)
     somebody_waits = False
     while plan.made < engine.rules.depth and (hopes.fitting or not somebody_waits):
         if (entry := next(plan.later, None)) is None:
             break
         job = entry[3]
-        if _plan(engine, plan, entry):
+        if _reserve_entry(engine, plan, entry):
             plan.made += 1
             if plan.starts[job][0] <= now:
-                hopes.narrow()
+                hopes.drop_unfitting()
             else:
                 somebody_waits = True
-        if _may_plan(engine, job.ask):
+        if _may_reserve(engine, job.ask):
             hopes.without(job.ask)
     return plan
 
 
-class _Hopes:
+class _StartCandidates:
     """Of those who are still to be planned: the wishes that fit into the first room."""
 
-    def __init__(self, engine: Engine, plan: Plan) -> None:
+    def __init__(self, engine: Engine, plan: ReservationPlan) -> None:
         self._plan = plan
         self._left: Counter[int] = Counter()
-        asks = [ask for ask in engine.hungry if _may_plan(engine, ask)]
+        asks = [ask for ask in engine.hungry if _may_reserve(engine, ask)]
         for ask in asks:
             self._left[ask.shape] += len(ask.line)
         self.fitting = {ask.shape: ask for ask in asks}
-        self.narrow()
+        self.drop_unfitting()
 
-    def narrow(self) -> None:
+    def drop_unfitting(self) -> None:
         """Somebody takes from the first room."""
         self.fitting = {shape: ask for shape, ask in self.fitting.items() if self._plan.fits_now(ask)}
 
-    def without(self, ask: Ask) -> None:
+    def without(self, ask: RequestGroup) -> None:
         """One less is to be planned."""
         self._left[ask.shape] -= 1
         if not self._left[ask.shape]:
             self.fitting.pop(ask.shape, None)
 
 
-def _may_plan(engine: Engine, ask: Ask) -> bool:
-    return not (ask.borrows and engine.rules.claims) and not engine.refuses(ask)
+def _may_reserve(engine: Engine, ask: RequestGroup) -> bool:
+    return not (ask.borrows and engine.rules.claims) and not engine.is_over_quota(ask)
 
 
-def _plan(engine: Engine, plan: Plan, entry: Entry) -> bool:
+def _reserve_entry(engine: Engine, plan: ReservationPlan, entry: QueueEntry) -> bool:
     """Whether he has a promise now."""
     job = entry[3]
-    if not _may_plan(engine, job.ask):
+    if not _may_reserve(engine, job.ask):
         return False
     plan.last = max(plan.last, entry) if plan.last else entry
     return plan.promise(job) is not None
 
 
-def _start(engine: Engine, job: Job, planned: Places, now: float) -> bool:
-    if engine.books and engine.refuses(job.ask):
+def _start_planned(engine: Engine, job: EngineJob, planned: GpuPlacement, now: float) -> bool:
+    if engine.books and engine.is_over_quota(job.ask):
         engine.promise = None  # those before him have used the quota up: others may have his place
     elif engine.rules.claims:
-        places = room_for(engine, job, sum(1 << node for node, _ in planned), now)
+        places = claim_placement(engine, job, sum(1 << node for node, _ in planned), now)
         if places is None:
             return False  # one before him, who claimed, has his GPUs otherwise on those nodes than was planned
-        _begin(engine, job, places, now)
+        _start_and_dequeue(engine, job, places, now)
     else:
-        _begin(engine, job, planned, now)
+        _start_and_dequeue(engine, job, planned, now)
     return True
 
 
-def _begin(engine: Engine, job: Job, places: Places, now: float) -> None:
+def _start_and_dequeue(engine: Engine, job: EngineJob, places: GpuPlacement, now: float) -> None:
     engine.begin(job, places, now)
     job.ask.line.remove(job)
     job.ask.line.tidy()
     engine.tidy(job.ask)
 
 
-def _in_order(asks: Iterable[Ask]) -> Iterator[Entry]:
+def _entries_in_order(asks: Iterable[RequestGroup]) -> Iterator[QueueEntry]:
     """Whoever waits in these lines, as they are now."""
     return merge(*(list(ask.line) for ask in asks))

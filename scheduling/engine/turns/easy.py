@@ -19,62 +19,62 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
 
-from scheduling.engine.engine import Ask, Engine, Entry, Job
-from scheduling.engine.line import Line, join
-from scheduling.engine.room import Nodes, Places
-from scheduling.engine.turns.claiming import claimable, fits, room_for
+from scheduling.engine.engine import Engine, EngineJob, QueueEntry, RequestGroup
+from scheduling.engine.line import OrderedJobQueue, enqueue_entries
+from scheduling.engine.room import GpuPlacement, NodeSet
+from scheduling.engine.turns.claiming import claim_placement, claimable_jobs, fits_with_claims
 
 # A borrower may claim from lower classes, so his counts; owners are alike
-Fitting = dict[tuple[int, Nodes, int | None], bool]  # shape, nodes and class of a wish: whether it has a place
-Nowhere = set[tuple[int, bool, int | None]]  # shape, whether he is short, class
+FitCache = dict[tuple[int, NodeSet, int | None], bool]  # shape, nodes and class of a wish: whether it has a place
+UnfitKeys = set[tuple[int, bool, int | None]]  # shape, whether he is short, class
 
 
 @dataclass(eq=False, kw_only=True)
-class Promise:
-    job: Job
+class HeadReservation:
+    job: EngineJob
     at: float
     claims: bool = False
     spare: dict[int, int] = field(default_factory=dict)  # promised nodes, and the GPUs that may be held beyond `at`
-    known: dict[int, Nodes] = field(default_factory=dict)  # by shape
+    known: dict[int, NodeSet] = field(default_factory=dict)  # by shape
 
     def slack(self, now: float) -> float:
         """How long one may take that passes; never for ever, even while nobody knows the start."""
         return min(self.at - now, sys.float_info.max)
 
-    def outranks(self, ask: Ask) -> bool:
+    def may_pass_freely(self, ask: RequestGroup) -> bool:
         """Borrowers give way to an owner anyway, so they may pass as they like."""
         return self.claims and ask.borrows and not self.job.ask.borrows
 
-    def beyond(self, ask: Ask) -> Nodes:
+    def nodes_past_start(self, ask: RequestGroup) -> NodeSet:
         """The nodes where this wish may hold GPUs past the promised start."""
         if (known := self.known.get(ask.shape)) is None:
-            known = self.known[ask.shape] = self._beyond(ask)
+            known = self.known[ask.shape] = self._find_nodes_past_start(ask)
         return known
 
-    def _beyond(self, ask: Ask) -> Nodes:
+    def _find_nodes_past_start(self, ask: RequestGroup) -> NodeSet:
         if self.at == math.inf:
             return 0  # nobody knows when it starts, so whoever has no end either must not pass
         need = ask.need
         gang = need.nodes > 1 or need.rest
         return ask.able & ~sum(1 << node for node, spare in self.spare.items() if gang or spare < need.gpus)
 
-    def spend(self, places: Places) -> None:
+    def use_spare_gpus(self, places: GpuPlacement) -> None:
         for node, gpus in places:
             if node in self.spare:
                 self.spare[node] -= gpus
                 self.known.clear()
 
 
-def easy(engine: Engine, now: float) -> None:
+def easy_turn(engine: Engine, now: float) -> None:
     while True:
         arrived, engine.arrived = engine.arrived, []
-        _walk(engine, arrived, now)
+        _backfill_turn(engine, arrived, now)
         if not engine.arrived:
             return
         engine.freed = True  # somebody had to stop, and may fit elsewhere
 
 
-def _walk(engine: Engine, arrived: list[Entry], now: float) -> None:
+def _backfill_turn(engine: Engine, arrived: list[QueueEntry], now: float) -> None:
     if len(arrived) > 1:
         arrived.sort()
     if not engine.hungry:
@@ -82,118 +82,124 @@ def _walk(engine: Engine, arrived: list[Entry], now: float) -> None:
         arrived = _start_at_once(engine, arrived, now)
         if not arrived:
             return
-    promise: Promise | None = engine.promise
-    stands = promise is not None and not _before(arrived, promise.job)
+    promise: HeadReservation | None = engine.promise
+    stands = promise is not None and not _arrived_before_head(arrived, promise.job)
     if promise and stands and not engine.freed:
-        nowhere: Nowhere = set()
-        join([entry for entry in arrived if not _try(engine, promise, entry[3], now, nowhere)], engine.hungry)
+        nowhere: UnfitKeys = set()
+        enqueue_entries(
+            [entry for entry in arrived if not _try_backfill(engine, promise, entry[3], now, nowhere)], engine.hungry
+        )
         return
     if arrived:
-        join(arrived, engine.hungry)
-    if promise and stands and _first_waits_on(engine, promise.job, now):
-        head: Job | None = promise.job
+        enqueue_entries(arrived, engine.hungry)
+    if promise and stands and _head_still_waits(engine, promise.job, now):
+        head: EngineJob | None = promise.job
     else:
-        head = _start_first(engine, now)
+        head = _start_heads(engine, now)
     if head is None:
         engine.promise = None
         return
     opened = engine.room.most
     if promise is None or promise.job is not head:
-        promise = engine.promise = _promise(engine, head, now)
+        promise = engine.promise = _reserve_head(engine, head, now)
     elif not arrived and not engine.rules.claims:
         opened = engine.opened
     for entry in arrived:
         entry[3].ask.nobody_short = None
-    _pass(engine, promise, now, opened)
+    _backfill_jobs(engine, promise, now, opened)
 
 
-def _first_waits_on(engine: Engine, first: Job, now: float) -> bool:
+def _head_still_waits(engine: Engine, first: EngineJob, now: float) -> bool:
     """Whether he who has the promise, and before whom nobody has come, does not fit yet."""
-    if engine.books or engine.rules.by_account:
+    if engine.books or engine.rules.queues_by_account:
         return False
     if engine.rules.claims:
-        return not fits(engine, first, first.ask.able)
+        return not fits_with_claims(engine, first, first.ask.able)
     return first.ask.share > engine.opened or engine.place(engine.room, first.ask.need, first.ask.able) is None
 
 
-def _before(arrived: list[Entry], head: Job) -> bool:
+def _arrived_before_head(arrived: list[QueueEntry], head: EngineJob) -> bool:
     """Whether somebody has come who goes before the first."""
     return bool(arrived) and arrived[0][:3] < (head.band, head.key, head.number)
 
 
-def _start_at_once(engine: Engine, arrived: list[Entry], now: float) -> list[Entry]:
+def _start_at_once(engine: Engine, arrived: list[QueueEntry], now: float) -> list[QueueEntry]:
     """While nobody waits, whoever comes and fits needs no line. Return those from the first who does not on."""
     rules, books, room, place = engine.rules, engine.books, engine.room, engine.place
-    if rules.by_account and len(arrived) > 1:
+    if rules.queues_by_account and len(arrived) > 1:
         return arrived
     for at, entry in enumerate(arrived):
         job = entry[3]
         ask = job.ask
-        if books and engine.refuses(ask):
+        if books and engine.is_over_quota(ask):
             return arrived[at:]
-        places = room_for(engine, job, ask.able, now) if rules.claims else place(room, ask.need, ask.able)
+        places = claim_placement(engine, job, ask.able, now) if rules.claims else place(room, ask.need, ask.able)
         if places is None:
             return arrived[at:]
         engine.begin(job, places, now)
     return []
 
 
-def _room_for(engine: Engine, job: Job, among: Nodes, now: float) -> Places | None:
+def _job_placement(engine: Engine, job: EngineJob, among: NodeSet, now: float) -> GpuPlacement | None:
     if engine.rules.claims:
-        return room_for(engine, job, among, now)
+        return claim_placement(engine, job, among, now)
     return engine.place(engine.room, job.ask.need, among)
 
 
-def _start_first(engine: Engine, now: float) -> Job | None:
+def _start_heads(engine: Engine, now: float) -> EngineJob | None:
     """Start who is first as long as it fits; return the first who does not."""
-    asks = [ask for ask in engine.hungry if not engine.refuses(ask)] if engine.books else engine.hungry
-    heads = [_head(engine, ask, now) for ask in asks] if engine.rules.by_account else [ask.line.first for ask in asks]
+    asks = [ask for ask in engine.hungry if not engine.is_over_quota(ask)] if engine.books else engine.hungry
+    heads = (
+        [_head_entry(engine, ask, now) for ask in asks]
+        if engine.rules.queues_by_account
+        else [ask.line.first for ask in asks]
+    )
     heapify(heads)
     while heads:
-        job: Job = heads[0][3]
+        job: EngineJob = heads[0][3]
         ask = job.ask
-        if engine.books and engine.refuses(ask):
+        if engine.books and engine.is_over_quota(ask):
             heappop(heads)
-        elif engine.rules.by_account and (grown := _head(engine, ask, now)) > heads[0]:
+        elif engine.rules.queues_by_account and (grown := _head_entry(engine, ask, now)) > heads[0]:
             heapreplace(heads, grown)
-        elif (places := _room_for(engine, job, ask.able, now)) is None:
+        elif (places := _job_placement(engine, job, ask.able, now)) is None:
             return job
         else:
             engine.begin(job, places, now)
-            _leave(engine, job)
+            _dequeue_job(engine, job)
             if ask.line:
-                heapreplace(heads, _head(engine, ask, now))
+                heapreplace(heads, _head_entry(engine, ask, now))
             else:
                 heappop(heads)
     return None
 
 
-def _head(engine: Engine, ask: Ask, now: float) -> Entry:
+def _head_entry(engine: Engine, ask: RequestGroup, now: float) -> QueueEntry:
     band, key, number, job = ask.line.first
-    return band, key + engine.rules.share(ask, engine, now) if engine.rules.by_account else key, number, job
+    return band, key + engine.rules.share(ask, engine, now) if engine.rules.queues_by_account else key, number, job
 
 
-def _leave(engine: Engine, job: Job) -> None:
-    line: Line = job.ask.line
+def _dequeue_job(engine: Engine, job: EngineJob) -> None:
+    line: OrderedJobQueue = job.ask.line
     line.remove(job)
     if not line:
         engine.tidy(job.ask)
 
 
-def _promise(engine: Engine, head: Job, now: float) -> Promise:
+def _reserve_head(engine: Engine, head: EngineJob, now: float) -> HeadReservation:
     room, need = engine.room.copy(), head.ask.need
     counted = not need.cpus and not need.memory_mb  # else nothing of the promised nodes is to spare
-    yielding = claimable(engine, head) if engine.rules.claims else ()
+    yielding = claimable_jobs(engine, head) if engine.rules.claims else ()
     for other in yielding:
         room.give(other.places or (), other.ask.need)
     lack = head.ask.gpus - room.free_gpus
-    endings: Sequence[tuple[float, int, Job | None]] = engine.ending
+    endings: Sequence[tuple[float, int, EngineJob | None]] = engine.ending
     at = now
     if yielding:
         back = set(yielding)
         endings = [entry for entry in endings if entry[2] not in back]
     if engine.bars:
-        over: list[tuple[float, int, Job | None]] = [(bar.end, -1, None) for bar in engine.bars]
+        over: list[tuple[float, int, EngineJob | None]] = [(bar.end, -1, None) for bar in engine.bars]
         endings = sorted([*endings, *over], key=itemgetter(0, 1))
     for index, (end, _, job) in enumerate(endings):
         if end == math.inf or (job and job.places is None):
@@ -203,34 +209,34 @@ def _promise(engine: Engine, head: Job, now: float) -> Promise:
             room.give(job.places or (), job.ask.need)
             lack -= job.ask.gpus
         else:
-            engine.reopen(room, at)
+            engine.reopen_nodes(room, at)
             lack = head.ask.gpus - room.free_gpus
         together = index + 1 < len(endings) and endings[index + 1][0] <= at
         if lack > 0 or together:
             continue
         if (places := engine.place(room, need, engine.able(head.ask, at))) is not None:
             spare = {node: room.free[node] - gpus if counted else -1 for node, gpus in places}
-            return Promise(job=head, at=at, spare=spare, claims=engine.rules.claims)
-    return Promise(job=head, at=math.inf, claims=engine.rules.claims)
+            return HeadReservation(job=head, at=at, spare=spare, claims=engine.rules.claims)
+    return HeadReservation(job=head, at=math.inf, claims=engine.rules.claims)
 
 
-def _pass(engine: Engine, promise: Promise, now: float, opened: int) -> None:
+def _backfill_jobs(engine: Engine, promise: HeadReservation, now: float, opened: int) -> None:
     """Start who may pass, in order over all the lines whose wish is small enough."""
     small = [ask for ask in engine.hungry if ask.share <= opened]
-    known: Fitting = {}
-    walks = [walk for ask in small if (walk := _Walk.of(engine, promise, ask, now, known))]
-    nowhere: Nowhere = set()
+    known: FitCache = {}
+    walks = [walk for ask in small if (walk := _QueueWalk.of(engine, promise, ask, now, known))]
+    nowhere: UnfitKeys = set()
     heads = [(*entry, walk) for walk in walks if (entry := walk.next())]
     heapify(heads)
     while heads:
         job, walk = heads[0][3:]
-        if grown := walk.grown(heads[0], now):
+        if grown := walk.updated_head(heads[0], now):
             heapreplace(heads, grown)
             continue
-        started = _try(engine, promise, job, now, nowhere)
+        started = _try_backfill(engine, promise, job, now, nowhere)
         if started:
-            _leave(engine, job)
-        following = walk.next() if started or walk.goes_on(job) else None
+            _dequeue_job(engine, job)
+        following = walk.next() if started or walk.may_continue(job) else None
         if following:
             heapreplace(heads, (*following, walk))
         else:
@@ -239,38 +245,44 @@ def _pass(engine: Engine, promise: Promise, now: float, opened: int) -> None:
         walk.line.tidy()
 
 
-Head = tuple[int, float, int, Job, "_Walk"]
+WalkHead = tuple[int, float, int, EngineJob, "_QueueWalk"]
 
 
-class _Walk:
+class _QueueWalk:
     """Along one line: everybody may pass, or only who is short enough."""
 
-    def __init__(self, engine: Engine, promise: Promise, ask: Ask, now: float, *, only_short: bool) -> None:
+    def __init__(
+        self, engine: Engine, promise: HeadReservation, ask: RequestGroup, now: float, *, only_short: bool
+    ) -> None:
         self.promise, self.only_short = promise, only_short
-        self.line: Line = ask.line
+        self.line: OrderedJobQueue = ask.line
         self.slack = promise.slack(now)
         self._engine = engine
-        self._share = engine.rules.share(ask, engine, now) if engine.rules.by_account else 0.0
+        self._share = engine.rules.share(ask, engine, now) if engine.rules.queues_by_account else 0.0
         self._ask = ask
-        self._place = self.line.front
+        self._place = self.line.front_index
 
     @staticmethod
-    def of(engine: Engine, promise: Promise, ask: Ask, now: float, known: Fitting) -> _Walk | None:
+    def of(
+        engine: Engine, promise: HeadReservation, ask: RequestGroup, now: float, known: FitCache
+    ) -> _QueueWalk | None:
         """None if nobody in it can pass."""
         if ask.gpus > engine.firm.free_gpus or ask is promise.job.ask:
             return None
-        anybody = _fits(engine, ask, ask.able if promise.outranks(ask) else promise.beyond(ask), known)
-        if not anybody and (ask.nobody_short is promise or not _fits(engine, ask, ask.able, known)):
+        anybody = _fits_cached(
+            engine, ask, ask.able if promise.may_pass_freely(ask) else promise.nodes_past_start(ask), known
+        )
+        if not anybody and (ask.nobody_short is promise or not _fits_cached(engine, ask, ask.able, known)):
             return None
-        if engine.books and engine.refuses(ask):
+        if engine.books and engine.is_over_quota(ask):
             return None
         if anybody:
-            return _Walk(engine, promise, ask, now, only_short=False)
-        return _Walk(engine, promise, ask, now, only_short=True)
+            return _QueueWalk(engine, promise, ask, now, only_short=False)
+        return _QueueWalk(engine, promise, ask, now, only_short=True)
 
-    def next(self) -> Entry | None:
+    def next(self) -> QueueEntry | None:
         line, place = self.line, self._place
-        found = line.next_short(place, self.slack) if self.only_short else line.next(place)
+        found = line.next_within(place, self.slack) if self.only_short else line.next(place)
         if found is None:
             if self.only_short:
                 self._ask.nobody_short = self.promise
@@ -279,9 +291,9 @@ class _Walk:
         band, key, number, job = line.at(found)
         return band, key + self._share, number, job
 
-    def grown(self, head: Head, now: float) -> Head | None:
+    def updated_head(self, head: WalkHead, now: float) -> WalkHead | None:
         """Its new place, if its account has had more since it was looked at."""
-        if not self._engine.rules.by_account:
+        if not self._engine.rules.queues_by_account:
             return None
         share = self._engine.rules.share(self._ask, self._engine, now)
         if share <= self._share:
@@ -289,39 +301,39 @@ class _Walk:
         more, self._share = share - self._share, share
         return head[0], head[1] + more, *head[2:]
 
-    def goes_on(self, refused: Job) -> bool:
+    def may_continue(self, refused: EngineJob) -> bool:
         """A long one that found no place may have a short one behind it; if a short one found none, nobody will."""
         self.only_short = True
         return refused.expected_s > self.slack
 
 
-def _fits(engine: Engine, ask: Ask, among: Nodes, known: Fitting) -> bool:
+def _fits_cached(engine: Engine, ask: RequestGroup, among: NodeSet, known: FitCache) -> bool:
     """`known`: what was found out of other lines, in the same room."""
-    job: Job = ask.line.first[3]
+    job: EngineJob = ask.line.first[3]
     wish = ask.shape, among, job.asked_band if ask.borrows else None
     if (found := known.get(wish)) is None:
-        found = known[wish] = fits(engine, job, among)
+        found = known[wish] = fits_with_claims(engine, job, among)
     return found
 
 
-def _try(engine: Engine, promise: Promise, job: Job, now: float, nowhere: Nowhere) -> bool:
+def _try_backfill(engine: Engine, promise: HeadReservation, job: EngineJob, now: float, nowhere: UnfitKeys) -> bool:
     """Whether he may pass; if so he runs. `nowhere`: for which wishes there was no place, short or not; in a turn the
     room only gets less, until somebody gives way."""
     ask = job.ask
     if ask is promise.job.ask:
         return False
-    short = job.expected_s <= promise.slack(now) or promise.outranks(ask)
+    short = job.expected_s <= promise.slack(now) or promise.may_pass_freely(ask)
     wish = ask.shape, short, job.asked_band if ask.borrows else None
-    if wish in nowhere or (engine.books and engine.refuses(ask)):
+    if wish in nowhere or (engine.books and engine.is_over_quota(ask)):
         return False
     stopped = len(engine.stopped)
-    places = _room_for(engine, job, ask.able if short else promise.beyond(ask), now)
+    places = _job_placement(engine, job, ask.able if short else promise.nodes_past_start(ask), now)
     if places is None:
         nowhere.add(wish)
         return False
     if len(engine.stopped) > stopped:
         nowhere.clear()
     if not short:
-        promise.spend(places)
+        promise.use_spare_gpus(places)
     engine.begin(job, places, now)
     return True

@@ -15,19 +15,19 @@ from __future__ import annotations
 from bisect import insort
 from heapq import heapify, heappop, heappush
 
-from scheduling.engine.engine import Ask, Engine, Entry, Job
+from scheduling.engine.engine import Engine, EngineJob, QueueEntry, RequestGroup
 
-Head = tuple[int, float, int, Ask, Job | None]  # the job only if it runs and may have to stop
+RankHead = tuple[int, float, int, RequestGroup, EngineJob | None]  # the job only if it runs and may have to stop
 
 
-def preempting(engine: Engine, now: float) -> None:
+def preempting_turn(engine: Engine, now: float) -> None:
     asks = engine.hungry if engine.freed or engine.blocked else engine.fresh
     if not asks:
         return
-    chosen, victims = _choose(engine, asks, now)
+    chosen, victims = _choose_starts(engine, asks, now)
     for job in victims:
         insort(engine.ranked, (job.band, job.key, job.number, job))
-        engine.halt(job, now)
+        engine.stop_job(job, now)
     engine.blocked = None
     for entry in chosen:
         job = entry[3]
@@ -41,17 +41,19 @@ def preempting(engine: Engine, now: float) -> None:
             engine.blocked = job
 
 
-def _choose(engine: Engine, asks: dict[Ask, None], now: float) -> tuple[list[Entry], list[Job]]:
+def _choose_starts(
+    engine: Engine, asks: dict[RequestGroup, None], now: float
+) -> tuple[list[QueueEntry], list[EngineJob]]:
     """Who is to start, in order, and who must stop for them. Victims leave `ranked`, the chosen leave their lines."""
-    heads = [_first(engine, ask, now) for ask in asks]
+    heads = [_group_head(engine, ask, now) for ask in asks]
     heapify(heads)
-    chosen: list[Entry] = []
-    victims: dict[int, Job] = {}
-    hopeless: set[Ask] = set()
+    chosen: list[QueueEntry] = []
+    victims: dict[int, EngineJob] = {}
+    hopeless: set[RequestGroup] = set()
     free = engine.room.free_gpus
     while heads:
         band, rank, number, ask, ousted = heappop(heads)
-        at = None if ask in hopeless else _cut(engine.ranked, (band, rank, number), ask.gpus - free)
+        at = None if ask in hopeless else _first_victim_index(engine.ranked, (band, rank, number), ask.gpus - free)
         if at is None:
             hopeless.add(ask)
             continue
@@ -62,23 +64,23 @@ def _choose(engine: Engine, asks: dict[Ask, None], now: float) -> tuple[list[Ent
         else:
             chosen.append(heappop(ask.line))
             if ask.line:
-                heappush(heads, _first(engine, ask, now))
+                heappush(heads, _group_head(engine, ask, now))
         if free < 0:
-            free = _oust(engine, at, free, victims, heads)
+            free = _collect_victims(engine, at, free, victims, heads)
             if asks is engine.fresh:  # a wide job that stops may leave room for others than who has just come
                 for other in engine.hungry:
                     if other not in asks:
-                        heappush(heads, _first(engine, other, now))
+                        heappush(heads, _group_head(engine, other, now))
                 asks = engine.hungry
     return chosen, list(victims.values())
 
 
-def _first(engine: Engine, ask: Ask, now: float) -> Head:
-    job: Job = ask.line[0][3]
+def _group_head(engine: Engine, ask: RequestGroup, now: float) -> RankHead:
+    job: EngineJob = ask.line[0][3]
     return job.band, engine.rules.rank(job, now), job.number, ask, None
 
 
-def _cut(ranked: list[Entry], place: tuple[int, float, int], lack: int) -> int | None:
+def _first_victim_index(ranked: list[QueueEntry], place: tuple[int, float, int], lack: int) -> int | None:
     """Where those begin who would have to give up GPUs, none of them before `place`; None if that is not enough."""
     at = len(ranked)
     while lack > 0:
@@ -89,7 +91,7 @@ def _cut(ranked: list[Entry], place: tuple[int, float, int], lack: int) -> int |
     return at
 
 
-def _oust(engine: Engine, at: int, free: int, victims: dict[int, Job], heads: list[Head]) -> int:
+def _collect_victims(engine: Engine, at: int, free: int, victims: dict[int, EngineJob], heads: list[RankHead]) -> int:
     """From `at` on everybody keeps what still fits, in order, and the others are victims. Return what is free then."""
     behind = engine.ranked[at:]
     del engine.ranked[at:]

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heapreplace
 
-from scheduling.engine.engine import Ask, Engine
+from scheduling.engine.engine import Engine, RequestGroup
 
-Head = tuple[int, float, float, int, Ask]  # class, share, key and number: the whole order, then which line
+ShareHead = tuple[
+    int, float, float, int, RequestGroup
+]  # class, share, key and number: the whole order, then which line
 
 
-def sharing(engine: Engine, now: float) -> None:
-    asks = engine.to_ask()
+def sharing_turn(engine: Engine, now: float) -> None:
+    asks = engine.groups_to_try()
     if not asks:
         return
     rules, place, room = engine.rules, engine.place, engine.room
-    heads, fitting = _heads(engine, asks, now)
+    heads, fitting = _fitting_heads(engine, asks, now)
     heapify(heads)
     somebody_began = False  # else nobody's share is another than when it was looked at
     while heads and fitting:
         band, share, key, number, ask = heads[0]
-        if ask.shape not in fitting or (engine.books and engine.refuses(ask)):
+        if ask.shape not in fitting or (engine.books and engine.is_over_quota(ask)):
             heappop(heads)
             continue
         grown = rules.share(ask, engine, now) if somebody_began else share
@@ -37,15 +39,15 @@ def sharing(engine: Engine, now: float) -> None:
             engine.begin(heappop(ask.line)[3], places, now)
             somebody_began = True
             if ask.line:
-                heapreplace(heads, _head(engine, ask, now))
+                heapreplace(heads, _share_head(engine, ask, now))
             else:
                 heappop(heads)
                 engine.tidy(ask)
 
 
-def _heads(engine: Engine, asks: list[Ask], now: float) -> tuple[list[Head], set[int]]:
+def _fitting_heads(engine: Engine, asks: list[RequestGroup], now: float) -> tuple[list[ShareHead], set[int]]:
     """The first of each line whose wish fits by now, and those wishes."""
-    heads: list[Head] = []
+    heads: list[ShareHead] = []
     fitting: set[int] = set()
     nowhere: set[int] = set()
     for ask in asks:
@@ -57,10 +59,10 @@ def _heads(engine: Engine, asks: list[Ask], now: float) -> tuple[list[Head], set
                 nowhere.add(shape)
                 continue
             fitting.add(shape)
-        heads.append(_head(engine, ask, now))
+        heads.append(_share_head(engine, ask, now))
     return heads, fitting
 
 
-def _head(engine: Engine, ask: Ask, now: float) -> Head:
+def _share_head(engine: Engine, ask: RequestGroup, now: float) -> ShareHead:
     band, key, number, _ = ask.line[0]
     return band, engine.rules.share(ask, engine, now), key, number, ask

@@ -11,8 +11,8 @@ from heapq import heapify, heappop, heapreplace
 from scheduling.engine.engine import Engine
 
 
-def skipping(engine: Engine, now: float) -> None:
-    asks = engine.to_ask()
+def skipping_turn(engine: Engine, now: float) -> None:
+    asks = engine.groups_to_try()
     if not asks:
         return
     place, room = engine.place, engine.room
@@ -21,7 +21,7 @@ def skipping(engine: Engine, now: float) -> None:
     nowhere: set[int] = set()
     while heads:
         ask = heads[0][3]
-        if ask.shape in nowhere or (engine.books and engine.refuses(ask)):
+        if ask.shape in nowhere or (engine.books and engine.is_over_quota(ask)):
             heappop(heads)
         elif (places := place(room, ask.need, ask.able)) is None:
             nowhere.add(ask.shape)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from scheduling.engine.engine import Engine, Entry
+from scheduling.engine.engine import Engine, QueueEntry
 
 
-def strict(engine: Engine, now: float) -> None:
+def strict_turn(engine: Engine, now: float) -> None:
     line, place, room = engine.line, engine.place, engine.room
     if not line:
         return
     first = line[0][3]
     if first is engine.blocked and (not engine.freed or first.ask.share > engine.opened):
         return
-    aside: list[Entry] = []
+    aside: list[QueueEntry] = []
     engine.blocked = None
     while line:
         job = line[0][3]
         ask = job.ask
-        if engine.books and engine.refuses(ask):
+        if engine.books and engine.is_over_quota(ask):
             aside.append(heappop(line))
         elif (places := place(room, ask.need, ask.able)) is not None:
             heappop(line)

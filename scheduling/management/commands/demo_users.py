@@ -13,11 +13,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from jobs import clock
-from jobs.models import Cluster, Job
-from scheduling import demo
+from jobs.models import Cluster, Job, clock
+from scheduling.bundled import demo
 from scheduling.models import Campaign
-from scheduling.simulator import workload
+from scheduling.slurmsim import workload
 
 
 class Command(BaseCommand):
@@ -33,22 +32,22 @@ class Command(BaseCommand):
         stopped = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopped.set())
-        cluster = Cluster.objects.get(name=demo.CLUSTER)
-        while not (place := demo.place_of(cluster, speed=speed, longest_s=longest)):
+        cluster = Cluster.objects.get(name=demo.DEMO_CLUSTER)
+        while not (place := demo.workload_target(cluster, speed=speed, longest_s=longest)):
             if stopped.wait(0.5):
                 return
         demo.set_quotas(cluster, place.gpus)
         # Another start is another day: the dice depend on how much was submitted so far
         dice = Random(f"{seed}:{Job.objects.order_by('-id').values_list('id', flat=True).first()}")
-        if demo.is_quiet(cluster, place):
-            for wish in demo.first_morning(dice, place):
+        if demo.is_mostly_idle(cluster, place):
+            for wish in demo.initial_jobs(dice, place):
                 demo.submit(cluster, wish, dice, clock.now())
         next_checkpoint = clock.now()
-        for gap in workload.arrivals_s(dice, place, load):
+        for gap in workload.interarrival_times_s(dice, place, load):
             if stopped.wait(gap):
                 return
             if clock.now() >= next_checkpoint and not Campaign.objects.unfinished().exists():
                 demo.evaluate(cluster, 1000 * (1 + 2 * Campaign.objects.count()), clock.now())
                 next_checkpoint = clock.now() + timedelta(seconds=demo.CHECKPOINT_EVERY_S)
-            if Job.objects.waiting().filter(cluster=cluster).count() < demo.MOST_WAITING:
-                demo.submit(cluster, workload.wish(dice, place), dice, clock.now())
+            if Job.objects.waiting().filter(cluster=cluster).count() < demo.MAX_WAITING_JOBS:
+                demo.submit(cluster, workload.sample_job(dice, place), dice, clock.now())

@@ -17,10 +17,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from scheduling.drill import report
 from scheduling.drill.faults import SCENARIOS
-from scheduling.drill.run import ANSWERS, run
-from scheduling.drill.values import Plan
+from scheduling.drill.run import STRATEGIES, run_drill
+from scheduling.drill.values import DrillPlan
 
-MOST_HOURS = 24 * 14
+MAX_DRILL_HOURS = 24 * 14
 
 
 class Command(BaseCommand):
@@ -37,19 +37,22 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", dest="as_json")
 
     def handle(self, *, hours: float, seed: int, rates: str, as_json: bool, **_: Any) -> None:
-        if not 0.5 <= hours <= MOST_HOURS:
-            raise CommandError(f"--hours: {hours:g} is not between 0.5 and {MOST_HOURS}.")
-        plan = Plan(hours=hours, seed=seed)
-        runs = {name: {answer: run(SCENARIOS[name], plan, answer) for answer in ANSWERS} for name in _names(rates)}
-        told = report.document(plan, runs)
+        if not 0.5 <= hours <= MAX_DRILL_HOURS:
+            raise CommandError(f"--hours: {hours:g} is not between 0.5 and {MAX_DRILL_HOURS}.")
+        plan = DrillPlan(hours=hours, seed=seed)
+        runs = {
+            name: {answer: run_drill(SCENARIOS[name], plan, answer) for answer in STRATEGIES}
+            for name in _parse_scenarios(rates)
+        }
+        told = report.drill_document(plan, runs)
         if as_json:
             self.stdout.write(json.dumps(told, indent=2, allow_nan=False))
             return
-        for line in report.table(told):
+        for line in report.report_lines(told):
             self.stdout.write(line)
 
 
-def _names(rates: str) -> list[str]:
+def _parse_scenarios(rates: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in rates.split(",")))
     for name in names:
         if name not in SCENARIOS:

@@ -14,11 +14,11 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.dateparse import parse_date, parse_datetime
 
-from jobs import clock
-from scheduling import ledger_table
-from scheduling.ledger import Bucket
+from jobs.models import clock
+from scheduling.ledger.buckets import Bucket
+from scheduling.queries import ledger_table
 
-USUAL = timedelta(days=1)
+DEFAULT_PERIOD = timedelta(days=1)
 
 
 class Command(BaseCommand):
@@ -32,15 +32,15 @@ class Command(BaseCommand):
             "--from", dest="since", help="a day or a moment (UTC where none is named); else a day before"
         )
         parser.add_argument("--to", dest="until", help="and before it; else now")
-        parser.add_argument("--by", choices=ledger_table.BY, default="cluster")
+        parser.add_argument("--by", choices=ledger_table.GROUPINGS, default="cluster")
         parser.add_argument("--json", action="store_true", dest="as_json")
 
     def handle(self, *, since: str | None, until: str | None, by: str, as_json: bool, **_: Any) -> None:
-        over = _moment("--to", until) or clock.now()
-        began = _moment("--from", since) or over - USUAL
+        over = _parse_time("--to", until) or clock.now()
+        began = _parse_time("--from", since) or over - DEFAULT_PERIOD
         if began >= over:
             raise CommandError("--from is not before --to.")
-        found = ledger_table.told(ledger_table.table(by, began, over), by, began, over)
+        found = ledger_table.ledger_document(ledger_table.table(by, began, over), by, began, over)
         if as_json:
             self.stdout.write(json.dumps(found, indent=2))
             return
@@ -48,7 +48,7 @@ class Command(BaseCommand):
             self.stdout.write(line)
 
 
-def _moment(name: str, text: str | None) -> datetime | None:
+def _parse_time(name: str, text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
@@ -68,39 +68,39 @@ def _lines(found: dict[str, Any]) -> list[str]:
     for bucket in Bucket:
         parts = [row["gpu_hours"][bucket] for row in rows]
         lines.append(f"{bucket:<18}" + "".join(f"{part:>15,.2f}" for part in (*parts, found["gpu_hours"][bucket])))
-    lines.append("goodput".ljust(18) + "".join(_part(row["goodput"]) for row in (*rows, found)))
+    lines.append("goodput".ljust(18) + "".join(_percent_cell(row["goodput"]) for row in (*rows, found)))
     if found["cost"] is not None:
         lines.append("cost".ljust(18) + "".join(f"{row['cost'] or 0:>15,.2f}" for row in (*rows, found)))
-    lines.append(f"capacity {found['capacity_gpu_hours']:,.2f} GPU-hours, ETTR {_part(found['ettr']).strip()}")
+    lines.append(f"capacity {found['capacity_gpu_hours']:,.2f} GPU-hours, ETTR {_percent_cell(found['ettr']).strip()}")
     lines.append(
         "Goodput and ETTR are upper bounds: stalls of saves count as far as trainers report them, slow spells and idle "
         "GPUs of jobs are not seen yet."
     )
     mean = found["mttf"]
     lines.append(
-        f"{mean['failures']} failures; GPU-hours to the next: {_number(mean['mean'])}"
-        f" (90 % between {_number(mean['low'])} and {_number(mean['high'])})"
+        f"{mean['failures']} failures; GPU-hours to the next: {_number_text(mean['mean'])}"
+        f" (90 % between {_number_text(mean['low'])} and {_number_text(mean['high'])})"
     )
     return [
         *lines,
         *(
-            f"GPUs of model {_told(one['model'] or 'unknown', one)}"
+            f"GPUs of model {_mttf_text(one['model'] or 'unknown', one)}"
             for one in found["mttf_by_model"]
             if one["failures"]
         ),
-        *(f"node {_told(one['node'], one)}" for one in found["mttf_by_node"][:10]),
-        *(f"lost to {ledger_table.spoken(one['cause'])}: {one['gpu_hours']:,.2f}" for one in found["lost"]),
+        *(f"node {_mttf_text(one['node'], one)}" for one in found["mttf_by_node"][:10]),
+        *(f"lost to {ledger_table.cause_label(one['cause'])}: {one['gpu_hours']:,.2f}" for one in found["lost"]),
     ]
 
 
-def _told(name: str, one: dict[str, Any]) -> str:
-    between = f"{_number(one['low'])} and {_number(one['high'])}"
-    return f"{name}: {one['failures']} faults of machines, one in {_number(one['mean'])} GPU-hours ({between})"
+def _mttf_text(name: str, one: dict[str, Any]) -> str:
+    between = f"{_number_text(one['low'])} and {_number_text(one['high'])}"
+    return f"{name}: {one['failures']} faults of machines, one in {_number_text(one['mean'])} GPU-hours ({between})"
 
 
-def _part(value: float | None) -> str:
+def _percent_cell(value: float | None) -> str:
     return f"{'-' if value is None else format(value, '.1%'):>15}"
 
 
-def _number(value: float | None) -> str:
+def _number_text(value: float | None) -> str:
     return "unknown" if value is None else f"{value:,.1f}"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduling import demo
-from scheduling.own import SeedCommand
+from scheduling.bundled import demo
+from scheduling.bundled.seed import SeedCommand
 
 
 class Command(SeedCommand):
     help = __doc__
 
     def handle(self, **given: Any) -> None:
-        cluster, new = self.remember(demo.CLUSTER, "Demo datacenter (simulated)", given)
+        cluster, new = self.upsert_cluster(demo.DEMO_CLUSTER, "Demo datacenter (simulated)", given)
         if new:
-            demo.found()
-            demo.let_recovery_act(cluster)
+            demo.create_teams_and_users()
+            demo.enable_automatic_recovery(cluster)

@@ -7,14 +7,14 @@ import socket
 from typing import Any
 
 from jobs.models import Team
-from scheduling.own import SeedCommand
+from scheduling.bundled.seed import SeedCommand
 
 
 class Command(SeedCommand):
     help = __doc__
 
     def handle(self, **given: Any) -> None:
-        self.remember(local_name(socket.gethostname()), "This machine", given)
+        self.upsert_cluster(local_name(socket.gethostname()), "This machine", given)
         Team.objects.get_or_create(name="default", defaults={"title": "Everybody"})
 
 

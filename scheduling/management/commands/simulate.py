@@ -18,19 +18,19 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from jobs.traces.files import read
+from jobs.traces.files import read_trace
 from jobs.traces.trace import BadTrace, Trace
 from scheduling.engine.cluster import QuotaView
-from scheduling.engine.policies import RULES
-from scheduling.engine.rules import Rules
-from scheduling.engine.settings import Missing
-from scheduling.simulator import acme, asking, plots, report
-from scheduling.simulator.asking import BadSetting
-from scheduling.simulator.measured import measured
-from scheduling.simulator.run import COSTS, Run, Setting
+from scheduling.engine.policies import POLICY_RULES
+from scheduling.engine.rules import PolicyRules
+from scheduling.engine.settings import MissingLibrary
+from scheduling.replay import acme_trace, plots, report, requests
+from scheduling.replay.requests import InvalidReplaySetting
+from scheduling.replay.run import PREEMPTION_COSTS, PolicyRun, ReplaySetting
+from scheduling.replay.timed_runs import measure_run
 
-REFUSED = (BadSetting, BadTrace, Missing, plots.NoPlots)
-QUIET_S = 2.0  # no progress bar before this
+USER_ERRORS = (InvalidReplaySetting, BadTrace, MissingLibrary, plots.PlotsUnavailable)
+PROGRESS_DELAY_S = 2.0  # no progress bar before this
 
 
 class Command(BaseCommand):
@@ -41,12 +41,12 @@ class Command(BaseCommand):
         return super().create_parser(prog_name, subcommand, formatter_class=RawDescriptionHelpFormatter, **kwargs)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        known = ", ".join(RULES)
+        known = ", ".join(POLICY_RULES)
         add = parser.add_argument
         add("trace", help="a trace file (CSV, SWF, sacct, JSON, Parquet; also gz, zst), acme:seren or acme:kalos")
         add("--policy", default="fifo", help=f"one or more, by commas: {known}")
-        add("--placement", default="consolidate", choices=asking.PLACEMENT_NAMES)
-        add("--preemption-cost", default="none", choices=COSTS, help="helios: 7, 30 or 60 s by width")
+        add("--placement", default="consolidate", choices=requests.PLACEMENT_NAMES)
+        add("--preemption-cost", default="none", choices=PREEMPTION_COSTS, help="helios: 7, 30 or 60 s by width")
         add("--nodes", type=int, help="nodes of the cluster (acme: as many as it had)")
         add("--gpus-per-node", type=int, default=8)
         add("--nodes-per-leaf", type=int, default=0, help="nodes on one leaf switch; without it all are on one")
@@ -77,44 +77,45 @@ class Command(BaseCommand):
 
     def handle(self, *, trace: str, policy: str, **given: Any) -> None:
         try:
-            policies = asking.policies(policy)
-            history, nodes = self._history(trace, given)
-            setting = _setting(nodes, given, _quotas(given["quota"], policies, history))
-            special = asking.policy_settings(given["policy_settings"] or "{}", policies)
+            policies = requests.parse_policies(policy)
+            history, nodes = self._load_trace(trace, given)
+            setting = _replay_setting(nodes, given, _quotas(given["quota"], policies, history))
+            special = requests.parse_policy_settings(given["policy_settings"] or "{}", policies)
             if given["plots"]:
-                plots.ready(given["plots"])
-            self._warn_rows(history)
+                plots.check_plots(given["plots"])
+            self._warn_bad_rows(history)
             runs, summaries = [], []
             for name in policies:
-                done, told = self._one(history, name, replace(setting, policy_settings=special.get(name, {})))
+                done, told = self._run_policy(history, name, replace(setting, policy_settings=special.get(name, {})))
                 runs.append(done)
                 summaries.append(told)
-        except REFUSED as error:
+        except USER_ERRORS as error:
             raise CommandError(str(error)) from error
-        self._tell(summaries, given["json"])
-        self._tell_distances(trace, history, given["json"])
+        self._write_report(summaries, given["json"])
+        self._write_distances(trace, history, given["json"])
         if given["plots"]:
             plots.draw(runs, Path(given["plots"]))
 
-    def _history(self, trace: str, given: dict[str, Any]) -> tuple[Trace, int | None]:
+    def _load_trace(self, trace: str, given: dict[str, Any]) -> tuple[Trace, int | None]:
         site_name = trace.removeprefix("acme:")
         if site_name == trace:
-            return read(trace), given["nodes"]
-        if (site := acme.SITES.get(site_name)) is None:
-            raise CommandError(f"trace: acme:{site_name} is none of {', '.join(f'acme:{name}' for name in acme.SITES)}")
+            return read_trace(trace), given["nodes"]
+        if (site := acme_trace.PUBLISHED_CLUSTERS.get(site_name)) is None:
+            known = ", ".join(f"acme:{name}" for name in acme_trace.PUBLISHED_CLUSTERS)
+            raise CommandError(f"trace: acme:{site_name} is none of {known}")
         if given["jobs"] is not None and given["jobs"] < 1:
             raise CommandError("jobs: must be at least 1")
-        drawn = acme.drawn(site, site_name, jobs=given["jobs"], seed=given["seed"])
+        drawn = acme_trace.draw_trace(site, site_name, jobs=given["jobs"], seed=given["seed"])
         return drawn, site.nodes if given["nodes"] is None else given["nodes"]
 
-    def _one(self, history: Trace, policy: str, setting: Setting) -> tuple[Run, dict[str, Any]]:
-        bar = _Bar(policy, len(history)) if sys.stderr.isatty() else None
+    def _run_policy(self, history: Trace, policy: str, setting: ReplaySetting) -> tuple[PolicyRun, dict[str, Any]]:
+        bar = _ProgressBar(policy, len(history)) if sys.stderr.isatty() else None
         try:
-            done, told = measured(history, policy, setting, bar)
-        except REFUSED:
+            done, told = measure_run(history, policy, setting, bar)
+        except USER_ERRORS:
             raise
         except Exception as error:
-            raise CommandError(fault(RULES[policy], error)) from error
+            raise CommandError(policy_error_text(POLICY_RULES[policy], error)) from error
         finally:
             if bar:
                 bar.clear()
@@ -126,7 +127,7 @@ class Command(BaseCommand):
                 self.stderr.write(f"{policy}: {count} jobs set aside: {name.replace('_', ' ')}.")
         return done, told
 
-    def _warn_rows(self, history: Trace) -> None:
+    def _warn_bad_rows(self, history: Trace) -> None:
         if history.bad_count:
             self.stderr.write(f"{history.source}: {history.bad_count} rows are no jobs that ran; the first are:")
             for bad in history.bad[:5]:
@@ -134,7 +135,7 @@ class Command(BaseCommand):
         if not len(history):
             raise CommandError(f"{history.source} holds no job that ran.")
 
-    def _tell(self, summaries: Sequence[dict[str, Any]], target: str | None) -> None:
+    def _write_report(self, summaries: Sequence[dict[str, Any]], target: str | None) -> None:
         text = json.dumps({"runs": summaries}, indent=2, allow_nan=False)
         if target == "-":
             self.stdout.write(text)
@@ -146,16 +147,20 @@ class Command(BaseCommand):
             except OSError as error:
                 raise CommandError(f"json: {error}") from error
 
-    def _tell_distances(self, trace: str, history: Trace, target: str | None) -> None:
+    def _write_distances(self, trace: str, history: Trace, target: str | None) -> None:
         """Drawn jobs are only worth something if they are like the published ones."""
-        if site := acme.SITES.get(trace.removeprefix("acme:")) if trace.startswith("acme:") else None:
+        if (
+            site := acme_trace.PUBLISHED_CLUSTERS.get(trace.removeprefix("acme:"))
+            if trace.startswith("acme:")
+            else None
+        ):
             out = self.stderr if target == "-" else self.stdout
             out.write("\nfrom the published curves, in percentage points at the widest gap:")
-            for distance in acme.distances(history, site):
+            for distance in acme_trace.distances(history, site):
                 out.write(f"  {distance}")
 
 
-def fault(rules: type[Rules], error: Exception) -> str:
+def policy_error_text(rules: type[PolicyRules], error: Exception) -> str:
     """One sentence for whoever writes a policy; Django's `--traceback` tells the whole way."""
     way = traceback.extract_tb(error.__traceback__)
     if isinstance(error, NotImplementedError) and way[-1].name == "turn":
@@ -166,13 +171,13 @@ def fault(rules: type[Rules], error: Exception) -> str:
     return f"policy {rules.name}: {what}, in `{at.name}` ({at.filename}:{at.lineno}); --traceback tells more"
 
 
-def _setting(nodes: int | None, given: dict[str, Any], quotas: Sequence[QuotaView]) -> Setting:
+def _replay_setting(nodes: int | None, given: dict[str, Any], quotas: Sequence[QuotaView]) -> ReplaySetting:
     same = (
         *("gpus_per_node", "placement", "preemption_cost", "cpus_per_node", "memory_per_node_mb", "nodes_per_leaf"),
         *("faults", "noise", "seed", "checkpoint_s", "best_effort"),
     )
     pools = _pools(given["vcs"]) if given["vcs"] else None
-    return asking.setting(
+    return requests.replay_setting(
         nodes=nodes,
         vcs=pools,
         quotas=quotas,
@@ -183,7 +188,7 @@ def _setting(nodes: int | None, given: dict[str, Any], quotas: Sequence[QuotaVie
 def _pools(path: str) -> dict[str, int]:
     try:
         with open(path, newline="") as lines:
-            return asking.virtual_clusters(lines, path)
+            return requests.parse_virtual_clusters(lines, path)
     except (OSError, UnicodeError) as error:
         raise CommandError(f"vcs: {error}") from error
 
@@ -191,15 +196,15 @@ def _pools(path: str) -> dict[str, int]:
 def _quotas(path: str | None, policies: Sequence[str], history: Trace) -> list[QuotaView]:
     if not path:
         return []
-    asking.keep_quotas(policies)
+    requests.check_quota_policies(policies)
     try:
         with open(path, newline="") as lines:
-            return asking.quotas(lines, path, set(history.pools.words))
+            return requests.parse_quotas(lines, path, set(history.pools.words))
     except (OSError, UnicodeError) as error:
         raise CommandError(f"quota: {error}") from error
 
 
-class _Bar:
+class _ProgressBar:
     """On a terminal, once a run takes longer than one likes to wait without a word."""
 
     def __init__(self, policy: str, jobs: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -208,7 +213,7 @@ class _Bar:
 
     def __call__(self, come: int) -> None:
         past = self._clock() - self._began
-        if past > QUIET_S:
+        if past > PROGRESS_DELAY_S:
             part = come / max(1, self._jobs)
             left = past / part - past if part else 0
             bar = "█" * int(part * 30)

@@ -38,15 +38,15 @@ class Command(BaseCommand):
             raise CommandError(f"sharing: {sharing} is not between 1 and 8")
         if not 0 <= seeds <= 10_000:
             raise CommandError(f"seeds: {seeds} is not between 0 and 10000")
-        report = study(_numbers(nodes), sharing, seeds=seeds)
+        report = study(_parse_node_counts(nodes), sharing, seeds=seeds)
         if given["json"]:
             self.stdout.write(json.dumps(report, indent=2, allow_nan=False))
             return
         for setting in report["settings"]:
-            self.stdout.write("\n".join(_told(setting)) + "\n")
+            self.stdout.write("\n".join(_comparison_lines(setting)) + "\n")
 
 
-def _numbers(text: str) -> list[int]:
+def _parse_node_counts(text: str) -> list[int]:
     try:
         numbers = [int(word) for word in text.split(",")]
     except ValueError:
@@ -56,7 +56,7 @@ def _numbers(text: str) -> list[int]:
     return numbers
 
 
-def _told(setting: dict[str, Any]) -> list[str]:
+def _comparison_lines(setting: dict[str, Any]) -> list[str]:
     published = setting["published_speedup"]
     beside = f"; the study reports {published} x over its baseline" if published else ""
     acme_s = next(row["makespan_s"] for row in setting["rows"] if row["method"] == "acme")

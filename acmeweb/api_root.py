@@ -1,0 +1,77 @@
+"""The programs' door: which addresses there are, and what describes them. How it behaves is in `jobs.door`."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import include, path, re_path
+from drf_spectacular.generators import SchemaGenerator
+from rest_framework.response import Response
+from rest_framework.views import exception_handler
+
+from jobs.models import TokenScope
+from jobs.rest.endpoint import ApiEndpoint, UnknownPathEndpoint, reject_unknown_params
+from jobs.rest.errors import to_api_exception
+from jobs.rest.permissions import EndpointRule
+from jobs.rest.shapes import ResourceShape, object_field, text_field
+
+
+def answer_error(error: Exception, context: dict[str, Any]) -> Response | None:
+    return exception_handler(to_api_exception(error), context)
+
+
+OPENAPI_SHAPE = ResourceShape(
+    "OpenAPI",
+    {
+        "openapi": text_field("3.1.0"),
+        **{name: object_field(required=False) for name in ("info", "paths", "components")},
+    },
+)
+
+
+@cache
+def openapi_schema() -> dict[str, Any]:
+    """It is the same for everybody and as long as the process runs."""
+    return SchemaGenerator().get_schema(request=None, public=True)
+
+
+class OpenApiSchema(ApiEndpoint):
+    """This description, as OpenAPI 3.1."""
+
+    tag = "About"
+    rules = {"GET": EndpointRule(scope=TokenScope.READ, says="This description, as OpenAPI 3.1", answer=OPENAPI_SHAPE)}
+
+    def get(self, request: Any) -> Response:
+        reject_unknown_params(request)
+        return Response(openapi_schema())
+
+
+def schema_name(body: dict[str, Any] | None) -> str:
+    kinds = body["content"].values() if body else ()
+    return next((kind["schema"]["$ref"].rpartition("/")[2] for kind in kinds), "")
+
+
+def api_docs_page(request: HttpRequest) -> HttpResponse:
+    """The same for people: rendered here, nothing is loaded from elsewhere. Behind the login like every page."""
+    described = openapi_schema()
+    tags: dict[str, list[dict[str, Any]]] = {}
+    for address, methods in described["paths"].items():
+        for method, operation in methods.items():
+            body = schema_name(operation.get("requestBody"))
+            entry = {"method": method.upper(), "address": address, "body": body, **operation}
+            tags.setdefault(operation["tags"][0], []).append(entry)
+    shapes = {name: one for name, one in described["components"]["schemas"].items() if one.get("properties")}
+    return render(request, "api/docs.html", {"tags": tags, "shapes": shapes, "info": described["info"]})
+
+
+urlpatterns = [
+    path("", include("jobs.api.urls")),
+    path("", include("failures.api.urls")),
+    path("", include("scheduling.api.urls")),
+    path("schema/", OpenApiSchema.as_view()),
+    path("docs/", api_docs_page, name="api-docs"),
+    re_path("", UnknownPathEndpoint.as_view()),
+]

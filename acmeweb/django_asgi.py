@@ -1,0 +1,96 @@
+"""Django under an asynchronous server: the whole of a request is one call in one thread.
+
+Django's own handler walks into a thread and back for each middleware, and begins a thread for each request; with ten
+middlewares that is more work than most of our answers. Nothing of ours is asynchronous below this line, so the body is
+read here, then one thread does everything from the first middleware to the bytes of the answer.
+
+A caller who hangs up is not noticed before the answer is sent: a thread that works cannot be stopped anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from django import setup
+from django.core.exceptions import RequestAborted, RequestDataTooBig
+from django.core.handlers.asgi import ASGIHandler, get_script_prefix
+from django.core.handlers.base import BaseHandler
+from django.core.signals import request_started
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import set_script_prefix
+
+from jobs.rest.streaming import write_until_disconnect
+
+REQUEST_THREADS = 40  # more than there are connections to the database: whether we live is answered without one
+
+
+class ThreadedASGIHandler(ASGIHandler):
+    def __init__(self) -> None:
+        setup(set_prefix=False)
+        BaseHandler.__init__(self)
+        self.load_middleware(is_async=False)
+        self.threads = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="request")
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            raise ValueError(f"This serves HTTP, not {scope['type']}.")
+        body, whole = await self._body(receive)
+        if not whole:
+            return
+        response, content = await self._in_thread(self._handle_in_thread, scope, body)
+        await send(
+            {"type": "http.response.start", "status": response.status_code, "headers": _response_headers(response)}
+        )
+        if not response.streaming:
+            return await send({"type": "http.response.body", "body": content})
+        try:
+            await write_until_disconnect(receive, self._stream(response, send))
+        finally:
+            await self._in_thread(response.close)
+
+    async def _in_thread(self, work: Callable[..., Any], *words: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *words)
+
+    async def _stream(self, response: Any, send: Any) -> None:
+        async for part in response if response.is_async else self._read_parts(iter(response)):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _read_parts(self, parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+        while (part := await self._in_thread(next, parts, None)) is not None:
+            yield part
+
+    async def _body(self, receive: Any) -> tuple[Any, bool]:
+        try:
+            return await self.read_body(receive), True
+        except RequestAborted:
+            return None, False
+
+    def _handle_in_thread(self, scope: Any, body: Any) -> tuple[HttpResponseBase, bytes]:
+        """In the thread. What can be closed is closed here: the connection goes back to the pool before we answer."""
+        set_script_prefix(get_script_prefix(scope))
+        request_started.send(sender=self.__class__, scope=scope)
+        request, refusal = self.create_request(scope, body)
+        response: Any = refusal if request is None else self._respond_or_413(request)
+        response._handler_class = self.__class__
+        if response.streaming:
+            return response, b""
+        content = response.content
+        response.close()
+        return response, content
+
+    def _respond_or_413(self, request: Any) -> HttpResponseBase:
+        try:
+            return self.get_response(request)
+        except RequestDataTooBig:
+            return HttpResponse("413 Payload too large", status=413)
+
+
+def _response_headers(response: HttpResponseBase) -> list[tuple[bytes, bytes]]:
+    found = [(name.encode("ascii"), value.encode("latin1")) for name, value in response.items()]
+    cookies = (morsel.OutputString().encode("ascii") for morsel in response.cookies.values())
+    return found + [(b"Set-Cookie", cookie) for cookie in cookies]

@@ -1,0 +1,79 @@
+"""The terms of Acme, one line each: shown at /glossary/, and written to docs/glossary.md by `make map`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# A definition continues on lines that begin with spaces
+TEXT = """
+Account: A Slurm account. Each team submits under its own.
+Allocation: GPUs, CPUs and memory of a node that one attempt holds.
+Attempt: One start of a job on a cluster. A job that is requeued gets another attempt.
+Attempt record: Files beside a job's log in which the batch script notes that the command started and how it
+    ended.
+Backfill: Starting a job out of order because it ends before a reservation needs its nodes.
+Burn-in: The time in which a repaired node runs only tests before it accepts jobs again.
+Campaign: An evaluation of checkpoints with the datasets of a suite.
+Checkpoint: A saved state of a training from which it can resume.
+Circuit breaker: Calls a cluster less often while it does not answer in time.
+Cluster: A set of nodes under one Slurm controller, or a simulated one.
+Cluster command: A submit, cancel, signal, drain or resume that Acme has decided and sends to a cluster.
+    Stored until it has an effect.
+Control mode: How much Acme does on a cluster. Observe: it only reads. Advise: it also shows what it would do.
+    Drive: it schedules the jobs.
+Decision: What recovery does, proposes or records about one failure, with its reasons.
+Diagnosis: The cause of a failed attempt, with evidence and confidence.
+Drain: Keep new jobs off a node. Running jobs finish, or are requeued after a checkpoint or at once.
+ETTR: Effective training time ratio: productive time of a job divided by the time since its submission.
+Event: An entry in the history of a job, node or incident. Events cannot be changed.
+Evidence: Log lines and facts on which a diagnosis rests.
+Fair share: Ordering jobs by how much of its share an account has used.
+Foreign job: A job on the cluster that was not submitted through this Acme. Acme shows it and never changes
+    it.
+Gang: All nodes of a job. They start together or not at all.
+Goodput: The share of GPU-hours that produced progress that was kept.
+Hang: A running job that has stopped completing steps.
+Heartbeat: A report of a running job: step, loss, throughput.
+Hold: Keep a waiting job from starting until it is released.
+Incident: One cause that made one or more attempts fail.
+Installation: One Acme with its database. Its identity is part of every key it gives to a cluster.
+Lease: The right of one worker to run a loop for a limited time.
+Ledger: The account of all GPU-hours: each GPU-second is in exactly one bucket.
+Lemon node: A node on which jobs fail more often than elsewhere.
+Maintenance: A planned window in which nodes must be empty.
+MFU: Model FLOPs utilization: the share of the GPU's peak arithmetic that the model uses.
+Node: One machine of a cluster.
+Outcome unknown: The flag of a job whose last attempt the cluster has forgotten without a trace of how it
+    ended. A user decides.
+Placement: The rule by which a job gets its nodes.
+Policy: The rule by which waiting jobs are ordered and started.
+Preempt: Stop a running job so that another job can start. The preempted job is requeued.
+Quota: GPUs that a team owns. Idle GPUs may be borrowed by preemptible jobs.
+Remedy: What helps against a cause: restart, restart elsewhere, roll back, change the request, or nothing.
+Replay: A simulation of past or synthetic jobs under a policy (What if).
+Requeue: Put a job back into the queue. It keeps its place.
+Reservation: Nodes and a time that the scheduler keeps for the next job that does not fit yet.
+Rollback: Resume from an earlier checkpoint, before the loss went wrong.
+Shard: The part of a dataset that one evaluation job works on.
+Snapshot: The state of a cluster from which one turn decides.
+Start estimate: When a waiting job is expected to start (P50 and P90), from a replay of the current state.
+Suite: A named list of datasets with the commands that evaluate them.
+Time limit: The longest time a job may run. The cluster stops it then.
+Trial: One job of a campaign.
+Turn: One pass of the scheduling loop over a cluster.
+Wait reason: Why a job has not started.
+Xid: An error code that the NVIDIA driver writes to the kernel log.
+"""
+
+
+@dataclass(frozen=True)
+class GlossaryTerm:
+    name: str
+    definition: str
+
+    @property
+    def anchor(self) -> str:
+        return self.name.lower().replace(" ", "-")
+
+
+TERMS = tuple(GlossaryTerm(*line.split(": ", maxsplit=1)) for line in TEXT.strip().replace("\n    ", " ").splitlines())

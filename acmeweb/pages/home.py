@@ -1,0 +1,217 @@
+"""Pages that belong to no app, and the two questions an orchestrator asks."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+
+import redis
+from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
+from django.db import Error, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.models import F
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect
+from django.templatetags.static import static
+from django.views.decorators.http import require_safe
+
+from acmeweb.pages.home_campaigns import running_campaigns
+from acmeweb.pages.home_trainings import running_trainings
+from acmeweb.updates import fragment_cache
+from failures.actions import decisions as decision_actions
+from failures.incidents.grouping import IncidentScope
+from failures.models import Decision, Incident, IncidentState
+from failures.models import permissions as failure_permissions
+from failures.models.diagnosis import category_badge
+from jobs.models import Cluster, Deed, Job, Node, clock
+from jobs.models.permissions import Caller
+from jobs.queries.cluster_summary import cluster_summaries
+from jobs.web.page import render_page
+
+log = logging.getLogger(__name__)
+
+# --- the two questions of an orchestrator
+
+
+@login_not_required
+def healthz(request: HttpRequest) -> HttpResponse:
+    """The process answers. Nothing else is asked, or a slow database would have every process restarted."""
+    return JsonResponse({"status": "ok"})
+
+
+@login_not_required
+def readyz(request: HttpRequest) -> HttpResponse:
+    """Whether this process can serve. What is wrong stands in the log; a stranger learns only that it is not."""
+    try:
+        ready = _is_migrated() and _valkey_answers()
+    except (Error, redis.RedisError) as error:
+        log.warning("not ready: %s", error)
+        ready = False
+    return JsonResponse({"status": "ok" if ready else "unavailable"}, status=200 if ready else 503)
+
+
+_seen_migrated = False
+
+
+def _is_migrated() -> bool:
+    """Migrations do not become unapplied while a process runs, so a yes is remembered; the database is asked always."""
+    global _seen_migrated
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    if not _seen_migrated:
+        executor = MigrationExecutor(connection)
+        _seen_migrated = not executor.migration_plan(executor.loader.graph.leaf_nodes())
+    return _seen_migrated
+
+
+def _valkey_answers() -> bool:
+    if not settings.VALKEY_URL:
+        return True
+    with redis.Redis.from_url(settings.VALKEY_URL, socket_timeout=2, socket_connect_timeout=2) as client:
+        return bool(client.ping())
+
+
+# --- Now
+
+MAX_EXCEPTIONS = 20
+PLATFORM_SCOPES = (IncidentScope.NODE, IncidentScope.SERVICE)  # who wrote a program that fails sees that at his job
+MAX_QUEUE_ROWS = 30
+MAX_RECENT_JOBS = 10
+
+
+@require_safe
+def home_page(request: HttpRequest) -> HttpResponse:
+    """Exceptions first, then the clusters at a glance, then the queue. Names only of jobs that the viewer may see."""
+    now, caller = clock.now(), Caller(user=request.user)
+    context = {
+        "now": now,
+        "trouble": cache(lambda: _attention_items(caller, now)),
+        "clusters": cache(lambda: cluster_summaries(now)),
+        "shared_at": cache(lambda: fragment_cache.cache_key("queue", "nodes")),
+        "selects": False,
+        "queue": cache(lambda: _home_queue(caller)),
+        "trainings": cache(lambda: running_trainings(caller.jobs(), now)),
+        "campaigns": cache(lambda: running_campaigns(caller)),
+    }
+    fragments = {part: f"_{part}.html" for part in ("exceptions", "capacity", "queue", "trainings", "campaigns")}
+    return render_page(request, "home.html", context, fragments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionItems:
+    """What needs a person. Lists are cut; the counts are whole."""
+
+    clusters: list[Cluster]
+    unreadable: list[Cluster]
+    proposals: list[Decision]
+    more_proposals: bool
+    incidents: list[Incident]
+    more_incidents: bool
+    nodes: list[Node]
+    more_nodes: int
+    held: list[Job]
+    unknown: list[Job]  # nobody knows how their last attempts ended
+    hanging: list[Job]
+
+    def __bool__(self) -> bool:
+        clusters, jobs = self.clusters or self.unreadable, self.held or self.unknown or self.hanging
+        return bool(clusters or self.proposals or self.incidents or self.nodes or jobs)
+
+
+def _attention_items(caller: Caller, now: datetime) -> AttentionItems:
+    """Most of it there is mostly none of; so it is asked first whether there is any, in a tenth of the words."""
+    mine = caller.jobs()
+    troubled = Node.objects.troubled().filter(maintenance=None)  # what was planned needs nobody
+    nodes = (
+        list(troubled.select_related("cluster").order_by("-since")[: MAX_EXCEPTIONS + 1]) if troubled.exists() else []
+    )
+    held, unknown = mine.on_requeue_hold().order_by("-pk"), mine.with_unknown_outcome().order_by("-pk")
+    incidents, proposals = _unacknowledged_incidents(caller), _open_proposals(caller, now)
+    clusters = list(Cluster.objects.all())
+    return AttentionItems(
+        clusters=[_attach_reachability(row, now) for row in clusters if row.is_silent(now) or row.is_failing(now)],
+        unreadable=[row for row in clusters if row.unreadable_count],
+        proposals=proposals[:MAX_EXCEPTIONS],
+        more_proposals=len(proposals) > MAX_EXCEPTIONS,
+        incidents=incidents[:MAX_EXCEPTIONS],
+        more_incidents=len(incidents) > MAX_EXCEPTIONS,
+        nodes=nodes[:MAX_EXCEPTIONS],
+        more_nodes=troubled.count() - MAX_EXCEPTIONS if len(nodes) > MAX_EXCEPTIONS else 0,
+        held=list(held.with_list_columns()[:MAX_EXCEPTIONS]) if held.exists() else [],
+        unknown=list(unknown.with_list_columns()[:MAX_EXCEPTIONS]) if unknown.exists() else [],
+        hanging=list(mine.hanging(Deed.objects.hanging()).with_list_columns().order_by("-pk")[:MAX_EXCEPTIONS]),
+    )
+
+
+def _attach_reachability(row: Cluster, now: datetime) -> Cluster:
+    row.answers = not row.is_silent(now)
+    return row
+
+
+def _open_proposals(caller: Caller, now: datetime) -> list[Decision]:
+    """What recovery would do if somebody said yes; the first to expire first."""
+    if not Decision.objects.awaiting_approval(now).exists():
+        return []
+    rows = failure_permissions.visible_decisions(caller).awaiting_approval(now)
+    rows = rows.select_related("attempt__job__team", "sign__node").order_by("expires_at", "pk")
+    found = list(rows[: MAX_EXCEPTIONS + 1])
+    for decision in found:
+        decision.sentence = decision_actions.decision_summary(decision)
+    return found
+
+
+def _unacknowledged_incidents(caller: Caller) -> list[Incident]:
+    """Incidents that nobody has taken on; those that somebody acknowledged are in good hands."""
+    untaken = {"state": IncidentState.OPEN, "scope__in": PLATFORM_SCOPES}
+    if not Incident.objects.filter(**untaken).exists():  # anybody's: whose they are is the longest question of all
+        return []
+    rows = failure_permissions.visible_incidents(caller).filter(**untaken)
+    found = list(rows.select_related("cluster").order_by("-pk")[: MAX_EXCEPTIONS + 1])
+    for incident in found:
+        incident.look = category_badge(incident.root_cause, incident.category)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class HomeQueue:
+    waiting: list[Job]
+    running: list[Job]
+    finished: list[Job]
+    is_cut: bool
+
+    @property
+    def shown(self) -> int:
+        return len(self.waiting) + len(self.running)
+
+
+def _home_queue(caller: Caller) -> HomeQueue:
+    """Half of the rows for each; what one half leaves free goes to the other. Which jobs is asked list by list, what
+    their rows show once for all of them."""
+    visible, half = caller.jobs(), MAX_QUEUE_ROWS // 2
+    all_waiting = visible.waiting().in_queue_order().values_list("pk", flat=True)
+    by_start = F("started_at").desc(nulls_first=True)
+    all_running = visible.live().order_by(by_start, "-pk").values_list("pk", flat=True)
+    # One row more than is shown says that there are more
+    running = list(all_running[: half + 1])
+    waiting = list(all_waiting[: MAX_QUEUE_ROWS - min(half, len(running)) + 1])
+    if len(waiting) < half < len(running):
+        running = list(all_running[: MAX_QUEUE_ROWS - len(waiting) + 1])
+    shown = waiting[: MAX_QUEUE_ROWS - min(half, len(running))]
+    going = running[: MAX_QUEUE_ROWS - len(shown)]
+    finished = list(visible.latest_ended().values_list("pk", flat=True)[:MAX_RECENT_JOBS])
+    rows = Job.objects.filter(pk__in=[*shown, *going, *finished]).with_list_columns().in_bulk()
+    return HomeQueue(
+        waiting=[rows[pk] for pk in shown if pk in rows],  # it may have been deleted since
+        running=[rows[pk] for pk in going if pk in rows],
+        finished=[rows[pk] for pk in finished if pk in rows],
+        is_cut=len(waiting) + len(running) > MAX_QUEUE_ROWS,
+    )
+
+
+@login_not_required
+def favicon(request: HttpRequest) -> HttpResponse:
+    """Browsers ask for it on pages that name no icon, as the admin console's do."""
+    return redirect(static("icon.svg"))

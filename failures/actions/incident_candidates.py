@@ -1,0 +1,58 @@
+"""Rows → what `grouping` thinks about: a failure as a symptom, and the incidents it may belong to. Changes nothing."""
+
+from __future__ import annotations
+
+from django.db.models import Exists, OuterRef, Q
+
+from failures.incidents import grouping
+from failures.incidents.grouping import FailureSymptom, IncidentScope, OpenIncident
+from failures.models import Diagnosis, Incident
+
+LONGEST_NEAR = max(grouping.JOIN_WINDOWS.values())
+
+
+def symptom_of(row: Diagnosis) -> FailureSymptom:
+    attempt = row.attempt
+    ran_on = attempt.allocations.order_by().values_list("node__name", flat=True).distinct()
+    first = row.evidence[0]["text"] if row.evidence else ""
+    return FailureSymptom(
+        root_cause=row.root_cause,
+        at=row.failed_at,
+        job=attempt.job.array_id or attempt.job.public_id,
+        nodes=frozenset(ran_on),
+        suspects=frozenset(row.nodes.values_list("name", flat=True)),
+        words=grouping.shape_of_line(first),
+    )
+
+
+def candidates(cluster_id: int, symptom: FailureSymptom) -> list[OpenIncident]:
+    """Those that it may join by where, what and when; in a burst of many causes that is nearly none."""
+    near = Incident.objects.unresolved().filter(cluster_id=cluster_id, last_symptom_at__gte=symptom.at - LONGEST_NEAR)
+    newest = near.filter(_may_join(symptom)).order_by("-last_symptom_at").prefetch_related("nodes")[:200]
+    jobs: dict[int, set[str]] = {}
+    inside = Diagnosis.objects.filter(incident__in=[one.pk for one in newest])
+    for pk, job, array in inside.values_list("incident_id", "attempt__job__public_id", "attempt__job__array_id"):
+        jobs.setdefault(pk, set()).add(array or job)
+    return [
+        OpenIncident(
+            id=one.pk,
+            root_cause=one.root_cause,
+            scope=IncidentScope(one.scope),
+            first_at=one.first_symptom_at,
+            last_at=one.last_symptom_at,
+            nodes=frozenset(node.name for node in one.nodes.all()),
+            jobs=frozenset(jobs.get(one.pk, ())),
+            words=one.words,
+        )
+        for one in newest
+    ]
+
+
+def _may_join(symptom: FailureSymptom) -> Q:
+    """What `grouping` asks for of each scope, as far as the database can say it; it has the last word."""
+    of_it = Q(attempt__job__public_id=symptom.job) | Q(attempt__job__array_id=symptom.job)
+    same_job = Diagnosis.objects.filter(of_it, incident=OuterRef("pk"))
+    same_node = Incident.nodes.through.objects.filter(incident=OuterRef("pk"), node__name__in=symptom.nodes)
+    same_cause = Q(root_cause=symptom.root_cause)
+    here = Q(scope=IncidentScope.NODE) & Exists(same_node)
+    return here | same_cause & (Q(scope=IncidentScope.SERVICE) | Q(scope=IncidentScope.JOB) & Exists(same_job))

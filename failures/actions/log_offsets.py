@@ -1,0 +1,83 @@
+"""The only code that changes how far running logs were read. Nothing of it is history, so nothing of it is an Event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import models, transaction
+from django.db.models import F, Q
+
+from failures.models import Following
+from jobs.actions.retention import delete_batch
+from jobs.core.lifecycle import FAILURE_STATES
+from jobs.models import Attempt
+
+LEASE = timedelta(seconds=90)  # longer than a task may live
+MAX_NEW_ROWS = 500
+DIAGNOSIS_GRACE = timedelta(hours=1)  # a failed attempt has its bundle long before
+
+
+def add_running_attempts(now: datetime) -> int:
+    """A row for each running attempt with a log that has none. Twice or by two workers at once: still one each."""
+    running = Attempt.objects.filter(ended_at=None, confirmed_at__isnull=False, following=None).exclude(log_path="")
+    fresh = running.exclude(job__cluster__log_root="").order_by("pk").values_list("pk", flat=True)[:MAX_NEW_ROWS]
+    rows = [Following(attempt_id=pk, due_at=now) for pk in fresh]
+    return len(Following.objects.bulk_create(rows, ignore_conflicts=True))
+
+
+def claim(now: datetime) -> Following | None:
+    """The log that waited longest. Counted before it is begun, and one at a time: verdicts need the other workers."""
+    with transaction.atomic():
+        if Following.objects.filter(taken_until__gte=now).exists():
+            return None
+        free = Following.objects.due(now).select_for_update(skip_locked=True, of=("self",)).order_by("due_at")
+        if (row := free.only("pk").first()) is None:
+            return None
+        Following.objects.filter(pk=row.pk).update(tries=F("tries") + 1, taken_until=now + LEASE)
+    return Following.objects.select_related("attempt__job__cluster").get(pk=row.pk)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFollowResult:
+    """What a look at a growing log found; `state` is None where nothing new was read."""
+
+    size: int
+    due_at: datetime
+    read: int = 0
+    seam: bytes = b""
+    state: bytes | None = None
+
+
+def save_log_offset(row: Following, look: LogFollowResult, now: datetime) -> bool:
+    """False when somebody else took the row meanwhile, or the attempt was judged and the row is gone."""
+    fields: dict[str, object] = {
+        "size": look.size,
+        "due_at": look.due_at,
+        "looked_at": now,
+        "taken_until": None,
+        "tries": 0,
+    }
+    if look.state is not None:
+        fields |= {"read": look.read, "seam": look.seam, "state": look.state}
+    return bool(_claimed_row(row).update(**fields))
+
+
+def postpone_log(row: Following, until: datetime) -> None:
+    """It stays counted: a log that breaks its reader is left to the diagnosis after a few tries."""
+    _claimed_row(row).update(due_at=until, taken_until=None)
+
+
+def _claimed_row(row: Following) -> models.QuerySet[Following]:
+    return Following.objects.filter(pk=row.pk, tries=row.tries, taken_until=row.taken_until)
+
+
+def forget_offsets(attempts: Iterable[int]) -> None:
+    Following.objects.filter(attempt__in=attempts).delete()
+
+
+def forget_ended_attempts(now: datetime) -> int:
+    """Of attempts that ended well at once; of those that failed when the diagnosis has surely had its turn."""
+    over = ~Q(attempt__state__in=sorted(FAILURE_STATES)) | Q(attempt__ended_at__lt=now - DIAGNOSIS_GRACE)
+    return delete_batch(Following.objects.filter(over, attempt__ended_at__isnull=False))

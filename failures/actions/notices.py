@@ -1,0 +1,139 @@
+"""The only code that changes channels and notices."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from django.core.exceptions import ValidationError
+from django.core.validators import EmailValidator
+from django.db import IntegrityError, transaction
+from django.db.models import Case, F, Q, SmallIntegerField, When
+
+from acmeweb.common import outbound_http
+from acmeweb.common.outbound_http import Network
+from failures.models import Channel, Notice
+from jobs.actions import journal
+from jobs.actions.journal import Author
+from jobs.core.spec import InvalidField
+
+LEASE = timedelta(seconds=60)
+MIN_MESSAGE_INTERVAL = timedelta(seconds=30)  # between two messages about one incident: bursts become one
+MAX_SEND_FAILURES = 10
+MAX_RETRY_DELAY = timedelta(minutes=30)
+FAILING_CHANNEL_PERIOD = timedelta(hours=1)  # after a message was given up
+
+
+@transaction.atomic
+def add_channel(
+    kind: str,
+    target: str,
+    *,
+    author: Author,
+    team_id: int | None = None,
+    scope: str = "",
+    least_gpu_hours: float = 0,
+    allowed: tuple[Network, ...] = (),
+) -> Channel:
+    """Raises BadSpec. A webhook gets a secret that its receiver must know."""
+    _validate_target(kind, target, allowed)
+    try:
+        with transaction.atomic():
+            row = Channel.objects.create(
+                team_id=team_id, kind=kind, target=target, scope=scope, least_gpu_hours=least_gpu_hours,
+                secret=secrets.token_urlsafe(32) if kind == Channel.Kind.WEBHOOK else "", created_by=author.by,
+            )  # fmt: skip
+    except IntegrityError:
+        raise InvalidField("target", "is told already") from None
+    journal.new_event("channel.added", author, why=str(row), detail={"channel": row.pk}).save()
+    return row
+
+
+def _validate_target(kind: str, target: str, allowed: tuple[Network, ...]) -> None:
+    if kind == Channel.Kind.EMAIL:
+        try:
+            EmailValidator()(target)
+        except ValidationError:
+            raise InvalidField("target", "is no mail address") from None
+        return
+    try:
+        outbound_http.check_url(target, allowed)
+    except outbound_http.ForbiddenUrl as error:
+        raise InvalidField("target", str(error)) from None
+
+
+@transaction.atomic
+def remove_channel(row: Channel, *, author: Author) -> None:
+    """Nobody is told there any more."""
+    journal.new_event("channel.removed", author, why=str(row), detail={"channel": row.pk}).save()
+    row.delete()
+
+
+@transaction.atomic
+def switch_channel(row: Channel, is_on: bool, *, author: Author) -> None:
+    """Off, it keeps what it is told of and is told nothing."""
+    if Channel.objects.filter(pk=row.pk, is_on=not is_on).update(is_on=is_on):
+        what = "channel.switched-on" if is_on else "channel.switched-off"
+        journal.new_event(what, author, why=str(row), detail={"channel": row.pk}).save()
+    row.is_on = is_on
+
+
+@transaction.atomic
+def change_channel_rules(row: Channel, *, scope: str, least_gpu_hours: float, author: Author) -> bool:
+    """What it is told of. Where it leads is never changed: that would be another channel."""
+    rules = {"scope": scope, "least_gpu_hours": least_gpu_hours}
+    before = {name: getattr(row, name) for name in rules}
+    if before == rules or not Channel.objects.filter(pk=row.pk, **before).update(**rules):
+        return False
+    detail = {"channel": row.pk, "from": before, "to": rules}
+    journal.new_event("channel.changed", author, why=str(row), detail=detail).save()
+    row.refresh_from_db()
+    return True
+
+
+def request_notice(channel_id: int, incident_id: int, digest: str, now: datetime) -> bool:
+    """There is something to say. Soon, but not at once after the last message."""
+    row, new = Notice.objects.get_or_create(
+        channel_id=channel_id, incident_id=incident_id, defaults={"wanted": digest, "due_at": now}
+    )
+    if new or row.wanted == digest:
+        return new
+    due_at = max(now, row.sent_at + MIN_MESSAGE_INTERVAL) if row.sent_at else now
+    fields = {"wanted": digest, "due_at": due_at, "given_up_at": None, "failures": 0}
+    return Notice.objects.filter(pk=row.pk, wanted=row.wanted).update(**fields) == 1
+
+
+def failing_channels(now: datetime) -> set[int]:
+    """Channels whose newest tries failed."""
+    rows = Notice.objects.exclude(trouble="").exclude(wanted=F("sent"))
+    late = Q(given_up_at=None) | Q(given_up_at__gt=now - FAILING_CHANNEL_PERIOD)
+    return set(rows.filter(late).values_list("channel", flat=True).distinct().order_by())
+
+
+def claim(now: datetime, *, last: Collection[int] = (), but: Collection[int] = ()) -> Notice | None:
+    """The longest due first; those of the channels in `last` after all others, of those in `but` none."""
+    place = Case(When(channel__in=last, then=1), default=0, output_field=SmallIntegerField())
+    order = (place, "due_at") if last else ("due_at",)
+    with transaction.atomic():
+        due = Notice.objects.open().filter(due_at__lte=now, channel__is_on=True).exclude(channel__in=but)
+        row = due.order_by(*order).select_for_update(skip_locked=True, of=("self",)).first()
+        if row is None:
+            return None
+        Notice.objects.filter(pk=row.pk).update(tries=F("tries") + 1, due_at=now + LEASE)
+    return Notice.objects.select_related("channel__team", "incident__cluster").get(pk=row.pk)
+
+
+def mark_sent(row: Notice, digest: str, now: datetime) -> None:
+    Notice.objects.filter(pk=row.pk, tries=row.tries).update(
+        sent=digest, sent_at=now, update=F("update") + 1, failures=0, trouble=""
+    )
+
+
+def mark_failed(row: Notice, why: str, now: datetime) -> None:
+    """Later again, each time twice as late; after many times never."""
+    wait = min(timedelta(seconds=5) * 2 ** min(row.failures, 12), MAX_RETRY_DELAY)
+    over = now if row.failures + 1 >= MAX_SEND_FAILURES else None
+    Notice.objects.filter(pk=row.pk, tries=row.tries).update(
+        failures=row.failures + 1, trouble=why[:500], due_at=now + wait, given_up_at=over
+    )

@@ -1,0 +1,238 @@
+"""Rows → what `recovery.decide` is asked: the facts of one failure, the history around it, what its team allows.
+
+Reads; changes nothing. Some ten short statements, none of which grows with the history of the cluster: decisions of the
+last day, the attempts of one job. A directory of checkpoints is listed here too, so no transaction may be open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from failures.actions import checkpoint_listing
+from failures.detection import loss
+from failures.detection.findings import SymptomType
+from failures.detection.loss import LossPoint
+from failures.diagnosis.labels import UNKNOWN
+from failures.diagnosis.values import FailureCategory, RestartAdvice
+from failures.models import Decision, Diagnosis, Order, Sign
+from failures.models.decision import CARRIED_OUT_STATES
+from failures.recovery import checkpoints, resizing
+from failures.recovery.remedies import AutomationMode, RecoveryAction
+from failures.recovery.values import (
+    ANY_SUBJECT,
+    FailureFacts,
+    FailureHistory,
+    PastAction,
+    RecoveryPolicy,
+    SavedCheckpoint,
+)
+from failures.recovery.values import OverrideFacts as Said
+from jobs.actions import jobs as job_actions
+from jobs.core.hostlist import expand
+from jobs.core.retry_budget import PastAttempt
+from jobs.models import Attempt, Job, Node, Progress, ProgressSource, RecoveryMode
+
+MAX_LOSS_POINTS = 20_000
+MAX_PAST_ACTIONS = 2_000
+SPIKE_CAUSE = "LossNaNOrSpike"
+SIGN_CAUSES = {SymptomType.SLOW: "SlowNode", SymptomType.NODE: "NodeHealth"}  # of the table of remedies
+MEASURED_CONFIDENCE = 0.9  # measured, not guessed
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveryInputs:
+    facts: FailureFacts
+    history: FailureHistory
+    policy: RecoveryPolicy
+
+
+def inputs_of_diagnosis(row: Diagnosis, now: datetime) -> RecoveryInputs:
+    facts = diagnosis_facts(row)
+    tries = job_actions.attempt_history(row.attempt)
+    return RecoveryInputs(
+        facts=facts, history=_failure_history(row.cluster_id, tries, facts, now), policy=attempt_policy(row.attempt)
+    )
+
+
+def inputs_of_sign(row: Sign, now: datetime) -> RecoveryInputs:
+    """It lasts, so it is judged as of now. A node alone is nobody's job, and for operators to say."""
+    attempt, facts = row.attempt, _sign_facts(row, now)
+    tries = job_actions.attempt_history(attempt) if attempt else []
+    policy = attempt_policy(attempt) if attempt else cluster_policy(row.cluster_id)
+    return RecoveryInputs(facts=facts, history=_failure_history(row.cluster_id, tries, facts, now), policy=policy)
+
+
+def _sign_facts(row: Sign, now: datetime) -> FailureFacts:
+    attempt, named = row.attempt, frozenset({row.node.name} if row.node else ())
+    common: dict[str, Any] = {
+        "cause": SIGN_CAUSES[SymptomType(row.symptom)], "category": FailureCategory.INFRASTRUCTURE, "at": now,
+        "confidence": MEASURED_CONFIDENCE, "restart_helps": RestartAdvice.YES,
+        "incident": str(row.incident_id or ""), "suspects": named, "sign": row.why,
+    }  # fmt: skip
+    if attempt is None:
+        return FailureFacts(job="", team="", nodes=named, **common)
+    job = attempt.job
+    return FailureFacts(
+        job=job.public_id,
+        team=job.team.name,
+        nodes=frozenset(expand(attempt.nodelist)),
+        labels={str(name): str(value) for name, value in job.labels.items()},
+        checkpoints=_known_checkpoints(attempt, None),
+        started_from=_loaded_checkpoint_step(attempt),
+        **common,
+    )
+
+
+def diagnosis_facts(row: Diagnosis) -> FailureFacts:
+    attempt, job = row.attempt, row.attempt.job
+    spike_at = _loss_spike_step(attempt) if row.root_cause == SPIKE_CAUSE else None
+    others = Diagnosis.objects.filter(incident=row.incident_id).exclude(attempt__job=job)
+    saved = _known_checkpoints(attempt, spike_at)
+    return FailureFacts(
+        job=job.public_id,
+        team=job.team.name,
+        cause=row.root_cause or UNKNOWN,
+        category=FailureCategory(row.category),
+        at=row.failed_at,
+        confidence=1.0 if row.reviewed_by_id else row.confidence,  # a person has said so
+        restart_helps=RestartAdvice(row.restart_helps),
+        incident=str(row.incident_id or ""),
+        nodes=frozenset(expand(attempt.nodelist)),
+        suspects=frozenset(row.nodes.values_list("name", flat=True)),
+        alike=others.values("attempt__job").distinct().count() if row.incident_id else 0,
+        labels={str(name): str(value) for name, value in job.labels.items()},
+        checkpoints=saved,
+        started_from=_loaded_checkpoint_step(attempt),
+        ran=None if saved else _total_run_time(attempt, row.failed_at),
+        spike_at=spike_at,
+        request=_memory_request(row, job) if row.root_cause in resizing.MEMORY_CAUSES else None,
+    )
+
+
+def _known_checkpoints(attempt: Attempt, spike_at: int | None) -> tuple[SavedCheckpoint, ...]:
+    """Those that lie in its directory, with what was reported and judged of them; or only what was reported."""
+    job = attempt.job
+    reported = {one.path: one for one in job.checkpoints.order_by("-step")[:200]}
+    lying = {one.path: one for one in _listed_checkpoints(attempt, spike_at)}
+    for path, row in reported.items():
+        known = lying.get(path)
+        bad = spike_at is not None and row.step >= spike_at
+        lying[path] = SavedCheckpoint(
+            step=row.step,
+            path=path,
+            whole=known.whole if known else None,
+            verdict=row.verdict or ("bad" if bad else known.verdict if known else ""),
+            order=known.order if known else 0,
+        )
+    return tuple(sorted(lying.values(), key=lambda one: (-one.step, one.path)))
+
+
+def _listed_checkpoints(attempt: Attempt, spike_at: int | None) -> tuple[SavedCheckpoint, ...]:
+    job = attempt.job
+    if not (job.cluster.checkpoint_root and job.checkpoint_dir):
+        return ()
+    try:
+        found = checkpoints.find_checkpoints(
+            checkpoint_listing.list_checkpoint_files(job.cluster.checkpoint_root, job.checkpoint_dir)
+        )
+    except checkpoint_listing.CheckpointListingError:
+        return ()
+    return checkpoints.to_saved_checkpoints(found, job.checkpoint_dir, spike_at)
+
+
+def _memory_request(row: Diagnosis, job: Job) -> resizing.MemoryRequest | None:
+    """What it asks for, beside the largest of the nodes that could take it."""
+    nodes = Node.objects.filter(cluster=job.cluster_id, gpus__gte=job.gpus_per_node, cpus__gte=job.cpus_per_node)
+    wanted = {"gpu_model": job.gpu_model, "nic_type": job.nic_type, "name": job.on_node}
+    nodes = nodes.filter(**{name: value for name, value in wanted.items() if value})
+    sizes = sorted(nodes.values_list("memory_mb", "gpus"), reverse=True)
+    enough = sizes[min(job.nodes, len(sizes)) - 1] if sizes else (0, 0)  # as much as all of its nodes have
+    asked = resizing.JobRequest(command=job.command, environment=job.environment, memory_mb=job.memory_per_node_mb)
+    whole = bool(job.gpus_per_node) and job.gpus_per_node == enough[1]
+    said = [str(one.get("text", "")) for one in row.evidence]
+    found = resizing.build_memory_request(asked, most_memory_mb=enough[0], whole_nodes=whole, said=said)
+    return resizing.applicable_request(row.root_cause, found, asked)
+
+
+def _loaded_checkpoint_step(attempt: Attempt) -> int | None:
+    """What recovery had told this attempt to load."""
+    before = Decision.objects.filter(attempt__job=attempt.job_id, attempt__number__lt=attempt.number, course="done")
+    return before.order_by("-attempt__number").values_list("checkpoint_step", flat=True).first()
+
+
+def _total_run_time(attempt: Attempt, until: datetime) -> timedelta:
+    """How long all attempts of its job ran, this one included: what a start from the beginning repeats at most."""
+    earlier = Attempt.objects.filter(job=attempt.job_id, number__lte=attempt.number, confirmed_at__isnull=False)
+    spans = earlier.values_list("confirmed_at", "ended_at")
+    return sum((max((ended or until) - began, timedelta(0)) for began, ended in spans), timedelta(0))
+
+
+def _loss_spike_step(attempt: Attempt) -> int | None:
+    """The step at which its loss went up and stayed there, from what it reported."""
+    rows = Progress.objects.filter(attempt_id=attempt.pk, step__isnull=False).order_by("-at")
+    rows = rows.filter(attempt__pulse__source=ProgressSource.REPORTS)  # figures picked out of a log judge nobody
+    told = list(rows.values_list("step", "at", "loss", "grad_norm")[:MAX_LOSS_POINTS])
+    points = [
+        LossPoint(step=step, at=at.timestamp(), loss=value, grad_norm=norm) for step, at, value, norm in told[::-1]
+    ]
+    found = loss.loss_findings(points)
+    return int(found[-1].subject.partition("-")[0]) if found else None
+
+
+def _failure_history(
+    cluster_id: int, tries: Sequence[PastAttempt], facts: FailureFacts, now: datetime
+) -> FailureHistory:
+    return FailureHistory(
+        tries=tries,
+        done=_past_actions(cluster_id, now),
+        orders=_active_overrides(cluster_id, facts),
+        cluster_nodes=Node.objects.filter(cluster=cluster_id).count(),
+    )
+
+
+def _past_actions(cluster_id: int, now: datetime) -> tuple[PastAction, ...]:
+    rows = Decision.objects.filter(
+        cluster=cluster_id, course__in=CARRIED_OUT_STATES, began_at__gt=now - timedelta(days=1)
+    ).order_by("-began_at")
+    columns = ("action", "attempt__job__public_id", "began_at", "incident_id", "drain", "not_before", "checkpoint_step")
+    return tuple(
+        PastAction(
+            action=RecoveryAction(action),
+            job=job or "",
+            at=began_at,
+            incident=str(incident),
+            nodes=frozenset(drained),
+            until=not_before if action == RecoveryAction.WAIT else None,
+            checkpoint=step,
+        )
+        for action, job, began_at, incident, drained, not_before, step in rows.values_list(*columns)[:MAX_PAST_ACTIONS]
+    )
+
+
+def _active_overrides(cluster_id: int, facts: FailureFacts) -> tuple[Said, ...]:
+    standing = Order.objects.standing().filter(cluster=cluster_id).select_related("job", "node")
+    subjects = facts.nodes | {facts.job}
+    return tuple(Said(subject=one.subject, by=one.by, why=one.why) for one in standing if one.subject in subjects)
+
+
+def attempt_policy(attempt: Attempt) -> RecoveryPolicy:
+    """Rows of one cluster overrule those of all; `Policy.mode` takes the least of a team's and the operators'."""
+    return _policy_from_rows(RecoveryMode.objects.for_job(attempt.job))
+
+
+def cluster_policy(cluster_id: int) -> RecoveryPolicy:
+    """What operators said for a cluster."""
+    return _policy_from_rows(RecoveryMode.objects.filter(Q(cluster=None) | Q(cluster=cluster_id), team=None))
+
+
+def _policy_from_rows(said: QuerySet[RecoveryMode]) -> RecoveryPolicy:
+    rows = list(said.select_related("team"))
+    modes: dict[tuple[str, str], AutomationMode] = {}
+    for row in sorted(rows, key=lambda row: row.cluster_id is not None):
+        modes[row.team.name if row.team else ANY_SUBJECT, row.action or ANY_SUBJECT] = AutomationMode(row.mode)
+    return RecoveryPolicy(modes=modes)

@@ -1,0 +1,173 @@
+"""Settings of notifications: who is told of which incidents, a test that explains, and what was told last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST, require_safe
+
+from failures.actions import notices as notice_actions
+from failures.incidents.grouping import IncidentScope
+from failures.models import Channel, Notice
+from failures.models import permissions as failure_permissions
+from failures.notices import delivery
+from jobs.actions.journal import Author
+from jobs.core.spec import InvalidField
+from jobs.models import Event, Team, TeamRole, clock
+from jobs.models.permissions import Caller
+from jobs.pages.settings import printable_text
+
+MAX_NOTICES, MAX_CHANGES = 10, 20
+SCOPE_LABELS = {
+    "": "all incidents",
+    IncidentScope.NODE: "sick nodes only",
+    IncidentScope.SERVICE: "services and the fabric only",
+    IncidentScope.JOB: "programs only",
+}
+CHANNEL_KIND_LABELS = {
+    Channel.Kind.EMAIL: "e-mail",
+    Channel.Kind.WEBHOOK: "webhook, signed",
+    Channel.Kind.SLACK: "Slack or Mattermost",
+}
+EVERY_TEAM_LABEL = "every team"
+
+
+class ChannelRulesForm(forms.Form):
+    scope = forms.ChoiceField(label="Told of", choices=list(SCOPE_LABELS.items()), required=False)
+    least_gpu_hours = forms.FloatField(
+        label="From", min_value=0, max_value=10**9, initial=0, required=False, help_text="GPU-hours that it has cost."
+    )
+
+    def rules(self) -> dict[str, Any]:
+        found = self.cleaned_data
+        return {"scope": found["scope"], "least_gpu_hours": found["least_gpu_hours"] or 0.0}
+
+
+class ChannelForm(ChannelRulesForm):
+    team = forms.ModelChoiceField(queryset=Team.objects.none(), required=False, help_text="Incidents of its jobs.")
+    kind = forms.ChoiceField(choices=list(CHANNEL_KIND_LABELS.items()))
+    target = forms.CharField(
+        label="Address", max_length=500, help_text="A mail address, or the https:// address that is called."
+    )
+    field_order = ("team", "kind", "target", "scope", "least_gpu_hours")
+
+    def __init__(self, caller: Caller, *given: Any) -> None:
+        super().__init__(*given)
+        team: Any = self.fields["team"]
+        team.queryset = Team.objects.all() if _manages_all_channels(caller) else caller.teams(TeamRole.ADMIN)
+        team.required = not _manages_all_channels(caller)
+        team.empty_label = EVERY_TEAM_LABEL if _manages_all_channels(caller) else None
+
+    def clean_target(self) -> str:
+        return printable_text(self.cleaned_data["target"].strip())
+
+
+def _manages_all_channels(caller: Caller) -> bool:
+    return bool(caller.may_operate_clusters or caller.is_site_admin)
+
+
+def managed_channels(caller: Caller) -> QuerySet[Channel]:
+    """Addresses may hold a secret, so they are for those who keep the team."""
+    rows = Channel.objects.select_related("team")
+    return rows if _manages_all_channels(caller) else rows.filter(team__in=caller.teams(TeamRole.ADMIN))
+
+
+@require_safe
+def channel_list(request: HttpRequest) -> HttpResponse:
+    caller = failure_permissions.caller_of_user(request.user)
+    return _render_channel_list(request, caller, ChannelForm(caller))
+
+
+def _render_channel_list(request: HttpRequest, caller: Caller, form: ChannelForm) -> HttpResponse:
+    rows = list(managed_channels(caller).order_by("team__name", "pk"))
+    newest = Notice.objects.filter(channel__in=rows).order_by("channel_id", "-pk").distinct("channel_id")
+    last = {notice.channel_id: notice for notice in newest}
+    context = {
+        "now": clock.now(),
+        "rows": [
+            (row, CHANNEL_KIND_LABELS.get(row.kind, row.kind), SCOPE_LABELS.get(row.scope, row.scope), last.get(row.pk))
+            for row in rows
+        ],
+        "keeps": _manages_all_channels(caller) or caller.teams(TeamRole.ADMIN).exists(),
+        "form": form,
+    }
+    return render(request, "settings/channels.html", context, status=422 if form.errors else 200)
+
+
+@require_POST
+def create_channel(request: HttpRequest) -> HttpResponse:
+    caller = failure_permissions.caller_of_user(request.user)
+    form = ChannelForm(caller, request.POST)
+    if not form.is_valid():
+        return _render_channel_list(request, caller, form)
+    asked, team = form.cleaned_data, form.cleaned_data["team"]
+    try:
+        row = notice_actions.add_channel(
+            asked["kind"], asked["target"], author=Author.of(request), team_id=team.pk if team else None,
+            allowed=settings.ACME_WEBHOOK_NETWORKS, **form.rules(),
+        )  # fmt: skip
+    except InvalidField as error:
+        form.add_error("target", f"It {error.why}.")
+        return _render_channel_list(request, caller, form)
+    messages.success(request, "It is told of what happens from now on. Send it a test.")
+    if row.secret:
+        messages.warning(request, f"Its secret, shown this once: {row.secret}")
+    return redirect("channel", row.pk)
+
+
+@require_safe
+def channel_detail(request: HttpRequest, number: int) -> HttpResponse:
+    return _render_channel(request, _get_channel(request, number))
+
+
+def _get_channel(request: HttpRequest, number: int) -> Channel:
+    return get_object_or_404(managed_channels(failure_permissions.caller_of_user(request.user)), pk=number)
+
+
+def _render_channel(
+    request: HttpRequest,
+    row: Channel,
+    tried: delivery.ChannelTestResult | None = None,
+    form: ChannelRulesForm | None = None,
+) -> HttpResponse:
+    told = Event.objects.filter(what__startswith="channel.", detail__channel=row.pk).order_by("-id")
+    context = {
+        "now": clock.now(),
+        "channel": row,
+        "kind": CHANNEL_KIND_LABELS.get(row.kind, row.kind),
+        "tried": tried,
+        "form": form or ChannelRulesForm(initial={"scope": row.scope, "least_gpu_hours": row.least_gpu_hours}),
+        "notices": list(row.notices.select_related("incident").order_by("-pk")[:MAX_NOTICES]),
+        "events": list(told[:MAX_CHANGES]),
+    }
+    return render(request, "settings/channel.html", context, status=422 if form else 200)
+
+
+@require_POST
+def channel_verb(request: HttpRequest, number: int, verb: str) -> HttpResponse:
+    row, author = _get_channel(request, number), Author.of(request)
+    match verb:
+        case "test":
+            return _render_channel(request, row, tried=delivery.send_test_message(row))
+        case "on" | "off":
+            notice_actions.switch_channel(row, verb == "on", author=author)
+            messages.success(request, f"It is {verb}.")
+        case "remove":
+            notice_actions.remove_channel(row, author=author)
+            messages.success(request, "Nobody is told there any more.")
+            return redirect("channels")
+        case "rules":
+            form = ChannelRulesForm(request.POST)
+            if not form.is_valid():
+                return _render_channel(request, row, form=form)
+            changed = notice_actions.change_channel_rules(row, author=author, **form.rules())
+            messages.success(request, "Its rules are changed." if changed else "Nothing was changed.")
+        case _:
+            raise Http404
+    return redirect("channel", row.pk)

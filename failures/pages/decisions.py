@@ -1,0 +1,166 @@
+"""Decisions on the page of their incident: for and against, a person's yes or no, and what today's rules would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST, require_safe
+
+from failures.actions import decisions as decision_actions
+from failures.actions.incidents import FailureStateConflict
+from failures.models import Decision, DecisionState, Incident, Order
+from failures.models import permissions as failure_permissions
+from failures.models.decision import OPEN_STATES
+from failures.queries import decision_replay as replaying
+from failures.recovery.resizing import JobRequest, RequestChangedMeanwhile, apply_changes
+from jobs.actions.journal import Author
+from jobs.actions.nodes import NodeError
+from jobs.actions.wake import request_turn
+from jobs.core import masking
+from jobs.core.resume_environment import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
+from jobs.models import Job, TeamRole, clock
+from jobs.models.permissions import Caller
+from jobs.web import job_forms
+from jobs.web.page import posted_text
+
+MAX_DECISIONS = 20
+UNDER_WAY_STATES = (*OPEN_STATES, DecisionState.DONE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncidentDecisions:
+    decisions: list[Decision]
+    hidden: int
+    orders: list[Order]
+
+
+def incident_decisions(incident: Incident, caller: Caller) -> IncidentDecisions:
+    """The open ones first, then the newest."""
+    rows = failure_permissions.visible_decisions(caller).filter(incident=incident).order_by("-pk")
+    rows = rows.select_related("attempt__job__team", "sign__node__cluster").prefetch_related("steps__node__cluster")
+    found = list(rows[: MAX_DECISIONS + 1])
+    for one in found:
+        one.may_decide = failure_permissions.may_decide_on(caller, one)
+        one.sentence = decision_actions.decision_summary(one)
+        one.may_ask_anew = _may_submit_changed(one, caller)
+    found.sort(key=lambda one: not one.is_open)
+    return IncidentDecisions(
+        decisions=found[:MAX_DECISIONS],
+        hidden=max(0, len(found) - MAX_DECISIONS),
+        orders=_related_orders(found, caller),
+    )
+
+
+def _may_submit_changed(one: Decision, caller: Caller) -> bool:
+    known = one.attempt is not None and caller.has(TeamRole.VIEWER, one.attempt.job.team_id)
+    return known and bool(one.change) and one.course not in UNDER_WAY_STATES
+
+
+def _related_orders(decisions: list[Decision], caller: Caller) -> list[Order]:
+    jobs = {one.attempt.job_id for one in decisions if one.attempt}
+    nodes = {step.node_id for one in decisions for step in one.steps.all() if step.node_id}
+    rows = failure_permissions.visible_orders(caller).select_related("job__team", "node")
+    found = (
+        [*rows.filter(job__in=jobs)[:MAX_DECISIONS], *rows.filter(node__in=nodes)[:MAX_DECISIONS]] if decisions else []
+    )
+    for one in found:
+        one.may_lift = failure_permissions.may_lift_order(caller, one)
+    return found
+
+
+DECISION_VERBS: dict[str, tuple[Callable[..., None], str]] = {
+    "approve": (decision_actions.approve, "approved"),
+    "decline": (decision_actions.decline, "declined"),
+    "undo": (decision_actions.undo, "undone"),
+}
+
+
+@require_POST
+def decision_verb(request: HttpRequest, number: int, decision: int, verb: str) -> HttpResponse:
+    if verb not in DECISION_VERBS:
+        raise Http404("no such verb")
+    caller = failure_permissions.caller_of_user(request.user)
+    row = _get_decision(caller, number, decision)
+    act, told = DECISION_VERBS[verb]
+    if not failure_permissions.may_decide_on(caller, row):
+        messages.error(
+            request, "Not allowed: operators do that, and whoever may change the job where no node is closed."
+        )
+        return redirect("incident", number)
+    why = posted_text(request)
+    try:
+        act(row, author=Author.of(request), now=clock.now(), why=why)
+    except (FailureStateConflict, NodeError) as moved:
+        messages.error(request, f"Conflict, nothing was changed: {moved}.")
+    else:
+        request_turn(row.cluster_id)
+        messages.success(request, f"{row.action.capitalize()}: {told}.")
+    return redirect("incident", number)
+
+
+@require_safe
+def decision_replay_page(request: HttpRequest, number: int, decision: int) -> HttpResponse:
+    row = _get_decision(failure_permissions.caller_of_user(request.user), number, decision)
+    row.sentence = decision_actions.decision_summary(row)
+    context = {"decision": row, "differences": replaying.compare_with_replay(row), "number": number}
+    return render(request, "failures/replay.html", context)
+
+
+@require_safe
+def changed_job_form(request: HttpRequest, number: int, decision: int) -> HttpResponse:
+    """The form of a new job that asks for what the decision says, filled in: for a job that does not wait any more."""
+    row = _get_decision(failure_permissions.caller_of_user(request.user), number, decision)
+    if row.attempt is None or not row.change:
+        raise Http404("nothing would be asked for instead")
+    job = get_object_or_404(Job.objects.visible_to(request.user).select_related("cluster"), pk=row.attempt.job_id)
+    initial = job_forms.resubmit_values(job, secrets=job.user_id == request.user.pk)
+    try:
+        initial |= _changed_initial(row, job, initial, request)
+    except RequestChangedMeanwhile as other:
+        messages.info(request, f"The job is filled in as it was: {other}.")
+    form = job_forms.SubmitForm(user=request.user, initial=initial)
+    page = {"form": form, "may_submit": form.fields["team"].queryset.exists()}
+    return render(request, "jobs/submit.html", page)
+
+
+def _changed_initial(row: Decision, job: Job, initial: dict[str, Any], request: HttpRequest) -> dict[str, Any]:
+    """With the checkpoint that was chosen; secrets of others are left out, as wherever a job is asked for once more."""
+    own = job.user_id == request.user.pk
+    environment = job.environment if own else masking.without_secrets(job.environment)
+    asked = JobRequest(command=initial["command"], environment=environment, memory_mb=job.memory_per_node_mb)
+    new = apply_changes(row.changes, asked)
+    resume = {"path": row.checkpoint_path, "step": row.checkpoint_step} if row.checkpoint_step is not None else {}
+    told = resume_variables(resume, job.environment.get(CHECKPOINT_TEMPLATE_VARIABLE, ""))
+    return {
+        "command": new.command,
+        "environment": job_forms.format_pairs({**new.environment, **told}),
+        "memory_per_node": f"{new.memory_mb}M" if new.memory_mb else "",
+    }
+
+
+@require_POST
+def lift_order(request: HttpRequest, order: int) -> HttpResponse:
+    caller = failure_permissions.caller_of_user(request.user)
+    row = get_object_or_404(failure_permissions.visible_orders(caller).select_related("job__team", "node"), pk=order)
+    if not failure_permissions.may_lift_order(caller, row):
+        messages.error(request, "Not allowed: operators, and whoever may change the job, do that.")
+    else:
+        try:
+            decision_actions.lift_order(row, author=Author.of(request), now=clock.now())
+            messages.success(request, f"Recovery may decide about {row.subject} again.")
+        except FailureStateConflict as moved:
+            messages.error(request, f"Conflict, nothing was changed: {moved}.")
+    back = request.POST.get("incident", "")
+    return redirect("incident", int(back)) if back.isdecimal() and len(back) < 18 else redirect("failures")
+
+
+def _get_decision(caller: Caller, number: int, decision: int) -> Decision:
+    rows = failure_permissions.visible_decisions(caller).select_related(
+        "attempt__job__team", "attempt__job__cluster", "incident", "sign__node"
+    )
+    return get_object_or_404(rows, pk=decision, incident_id=number)

@@ -1,0 +1,351 @@
+"""The pages of failures: what went wrong, one incident, why one job failed, and a log that somebody pastes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from failures.actions import decisions as decision_actions
+from failures.actions import incidents as incident_actions
+from failures.diagnosis import engine
+from failures.diagnosis.labels import LABELS
+from failures.incidents.grouping import IncidentScope
+from failures.models import Diagnosis, Incident, IncidentState, ModelOpinion
+from failures.models import permissions as failure_permissions
+from failures.models.diagnosis import category_badge
+from failures.pages import decisions, forms, signs, stacks
+from failures.queries import failure_statistics, incident_story, pasted_log, similar_failures
+from jobs.actions.journal import Author
+from jobs.core.parsing import InvalidField
+from jobs.models import Cluster, Job, clock
+from jobs.models.permissions import Caller
+from jobs.web.page import POSITION_READER, PageQuery, posted_text, read_cluster_name, render_page
+
+PAGE_SIZE = 25
+MAX_BARS = 10
+
+# --- the list, and the figures of a period
+
+STATE_FILTERS: dict[str, tuple[str, ...]] = {
+    "unresolved": (IncidentState.OPEN, IncidentState.ACKNOWLEDGED),
+    "undecided": tuple(IncidentState.values),
+    "open": (IncidentState.OPEN,),
+    "acknowledged": (IncidentState.ACKNOWLEDGED,),
+    "resolved": (IncidentState.RESOLVED,),
+    "all": tuple(IncidentState.values),
+}
+STATE_LABELS = {"undecided": "awaits a decision"}
+REACH_FILTERS: dict[str, tuple[str, ...]] = {
+    "everything": tuple(IncidentScope),
+    "platform": (IncidentScope.NODE, IncidentScope.SERVICE),
+    "programs": (IncidentScope.JOB,),
+}
+PERIOD_LABELS = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days", "365": "a year"}
+
+
+@require_safe
+def incident_list(request: HttpRequest) -> HttpResponse:
+    caller, now = failure_permissions.caller_of_user(request.user), clock.now()
+    address = PageQuery(request.GET)
+    days = {name: address.read(name, forms.parse_day) for name in ("from", "to")}
+    asked = _list_filters(address) | {name: f"{day:%Y-%m-%d}" if day else "" for name, day in days.items()}
+    since, until = _filter_period(address, days, asked["days"], now)
+    before = address.read("before", POSITION_READER)
+    figures = cache(lambda: _failure_figures(asked, since, until, caller))
+    context = {
+        "now": now,
+        "asked": asked,
+        "incidents": cache(lambda: _incident_page(caller, asked, before, now)),
+        "states": [_filter_choice("state", name, asked, STATE_LABELS.get(name, name)) for name in STATE_FILTERS],
+        "reaches": [_filter_choice("reach", name, asked) for name in REACH_FILTERS],
+        "periods": [_filter_choice("days", days, asked, words) for days, words in PERIOD_LABELS.items()],
+        "views": [_filter_choice("by", name, asked) for name in failure_statistics.GROUPINGS],
+        "clusters": cache(lambda: list(Cluster.objects.all())),
+        "figures": figures,
+        "since": since,
+        "until": until,
+        "is_first": before is None,
+        "here": request.get_full_path(),
+        "csv_url": _statistics_csv_url(asked, since, until),
+    }
+    fragments = {"incidents": "failures/_incidents.html", "figures": "failures/_figures.html"}
+    return render_page(request, "failures/failures.html", context, fragments, address.wrong)
+
+
+def _list_filters(address: PageQuery) -> dict[str, str]:
+    known: dict[str, tuple[Sequence[str], str]] = {
+        "state": (list(STATE_FILTERS), "unresolved"),
+        "reach": (list(REACH_FILTERS), "everything"),
+        "days": (list(PERIOD_LABELS), "30"),
+        "by": (failure_statistics.GROUPINGS, "cause"),
+    }
+    words = {name: address.choice_value(name, choices, usual) for name, (choices, usual) in known.items()}
+    return words | {"cluster": address.read("cluster", read_cluster_name, "")}
+
+
+def _filter_period(
+    address: PageQuery, named: Mapping[str, datetime | None], days: str, now: datetime
+) -> tuple[datetime, datetime]:
+    """Whole days from a calendar win over "the last so many days"."""
+    since, until = named["from"], named["to"]
+    end, last = min(until + timedelta(days=1), now) if until else now, min(until or now, now)
+    if since and since >= end:
+        address.wrong.append(InvalidField("from", f"{since:%Y-%m-%d} is after the end of the period, {last:%Y-%m-%d}"))
+        since = None
+    return since or end - timedelta(days=int(days)), end
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncidentFilterChoice:
+    name: str
+    url: str
+    is_on: bool
+
+
+def _filter_choice(field: str, value: str, asked: Mapping[str, str], words: str = "") -> IncidentFilterChoice:
+    kept = {name: text for name, text in asked.items() if text}
+    if field == "days":
+        kept = {name: text for name, text in kept.items() if name not in ("from", "to")}
+    is_on = asked[field] == value and not (field == "days" and (asked["from"] or asked["to"]))
+    return IncidentFilterChoice(name=words or value, url="?" + urlencode(kept | {field: value}), is_on=is_on)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncidentPage:
+    rows: list[Incident]
+    older: str
+
+
+def _incident_page(caller: Caller, asked: Mapping[str, str], before: int | None, now: datetime) -> IncidentPage:
+    rows = failure_permissions.visible_incidents(caller).filter(
+        state__in=STATE_FILTERS[asked["state"]], scope__in=REACH_FILTERS[asked["reach"]]
+    )
+    if asked["state"] == "undecided":
+        rows = rows.filter(
+            pk__in=failure_permissions.visible_decisions(caller).awaiting_approval(now).values("incident")
+        )
+    if asked["cluster"]:
+        rows = rows.filter(cluster__name=asked["cluster"])
+    if before is not None:
+        rows = rows.filter(pk__lt=before)
+    found = list(rows.select_related("cluster").prefetch_related("nodes").order_by("-pk")[: PAGE_SIZE + 1])
+    named = dict(caller.jobs().filter(public_id__in=[row.subject for row in found]).values_list("public_id", "name"))
+    for row in found:
+        row.look = category_badge(row.root_cause, row.category)
+        row.job_name = named.get(row.subject, "")
+    kept = {name: text for name, text in asked.items() if text}
+    older = urlencode(kept | {"before": found[PAGE_SIZE - 1].pk}) if len(found) > PAGE_SIZE else ""
+    return IncidentPage(rows=found[:PAGE_SIZE], older=older)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParetoBar:
+    """One step of the Pareto chart: shares are in percent of all GPU-hours."""
+
+    name: str
+    look: Any
+    hours: float
+    share: float
+    up_to: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureFigures:
+    table: failure_statistics.FailureTable
+    by: str
+    bars: list[ParetoBar]
+    nodes: list[failure_statistics.FailureRow]
+    most_of_a_node: int
+
+
+def _failure_figures(asked: Mapping[str, str], since: datetime, until: datetime, caller: Caller) -> FailureFigures:
+    teams = failure_permissions.counted_team_ids(caller)
+    causes = failure_statistics.failure_table("cause", since, until, teams)
+    nodes = sorted(failure_statistics.failure_table("node", since, until, teams).rows, key=lambda row: -row.num)[
+        :MAX_BARS
+    ]
+    by = asked["by"]
+    table = causes if by == "cause" else failure_statistics.failure_table(by, since, until, teams)
+    most = max((row.num for row in nodes), default=1)
+    return FailureFigures(table=table, by=by, bars=_pareto_bars(causes), nodes=nodes, most_of_a_node=most)
+
+
+def _pareto_bars(causes: failure_statistics.FailureTable) -> list[ParetoBar]:
+    bars, up_to = [], 0.0
+    for row in causes.rows[:MAX_BARS]:
+        up_to += row.gpu_time_share_pct
+        bars.append(
+            ParetoBar(
+                name=row.reason,
+                look=category_badge(row.reason, row.category),
+                hours=row.gpu_hours,
+                share=row.gpu_time_share_pct,
+                up_to=min(100.0, up_to),
+            )
+        )
+    return bars
+
+
+def _statistics_csv_url(asked: Mapping[str, str], since: datetime, until: datetime) -> str:
+    wanted = {"by": asked["by"], "from": since.isoformat(), "to": until.isoformat(), "format": "csv"}
+    return f"/api/v1/failures/statistics/?{urlencode(wanted)}"
+
+
+# --- one incident
+
+
+@require_safe
+def incident_detail(request: HttpRequest, number: int) -> HttpResponse:
+    caller, now = failure_permissions.caller_of_user(request.user), clock.now()
+    row = _get_incident(caller, number)
+    seen = list(
+        failure_permissions.visible_diagnoses(caller)
+        .filter(incident=row)
+        .select_related("attempt__job__team", "attempt__job__user", "reviewed_by")
+        .defer("bundle")
+        .order_by("failed_at", "pk")[:100]
+    )
+    leading = next((one for one in seen if one.pk == row.lead_id), seen[0] if seen else None)
+    context = {
+        "now": now,
+        "incident": row,
+        "look": category_badge(row.root_cause, row.category),
+        "topic": f"incident:{row.pk}",
+        "label": LABELS.get(row.root_cause),
+        "named": next((one.attempt.job.name for one in seen if one.attempt.job.public_id == row.subject), ""),
+        "moments": cache(lambda: incident_story.incident_timeline(row, seen)),
+        "seen": seen,
+        "hidden": max(0, row.attempts - len(seen)),
+        "may_handle": failure_permissions.may_handle_incident(caller, row),
+        "signs": cache(lambda: signs.incident_signs(row)),
+        "dumps": cache(lambda: stacks.incident_stacks(row, caller)),
+        "recovery": cache(lambda: decisions.incident_decisions(row, caller)),
+        **(_diagnosis_context(leading, caller) if leading else {}),
+    }
+    return render_page(request, "failures/incident.html", context, {"incident": "failures/_incident.html"})
+
+
+def _get_incident(caller: Caller, number: int) -> Incident:
+    rows = failure_permissions.visible_incidents(caller).select_related("cluster").prefetch_related("nodes__cluster")
+    return get_object_or_404(rows, pk=number)
+
+
+INCIDENT_VERBS: dict[str, Callable[..., None]] = {
+    "acknowledge": incident_actions.acknowledge,
+    "resolve": incident_actions.resolve,
+}
+
+
+@require_POST
+def incident_verb(request: HttpRequest, number: int, verb: str) -> HttpResponse:
+    if verb not in INCIDENT_VERBS:
+        raise Http404("no such verb")
+    caller = failure_permissions.caller_of_user(request.user)
+    row = _get_incident(caller, number)
+    if not failure_permissions.may_handle_incident(caller, row):
+        messages.error(request, "Not allowed: operators and the owners of its jobs do that.")
+        return redirect("incident", number)
+    row = Incident.objects.select_related("lead__attempt__job").get(pk=row.pk)
+    try:
+        INCIDENT_VERBS[verb](row, author=Author.of(request), now=clock.now(), why=posted_text(request))
+    except incident_actions.FailureStateConflict as moved:
+        messages.error(request, f"Conflict, nothing was changed: {moved}.")
+    else:
+        messages.success(request, f"Incident {number}: {verb}d.")
+    return redirect("incident", number)
+
+
+# --- why one job failed
+
+
+@require_safe
+def job_diagnosis(request: HttpRequest, public_id: str) -> HttpResponse:
+    job = get_object_or_404(Job.objects.visible_to(request.user), public_id=public_id)
+    context = diagnosis_panel(request, job) | {"now": clock.now()}
+    return render_page(request, "failures/job.html", context, {"diagnosis": "failures/_diagnosis.html"})
+
+
+def diagnosis_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
+    """The newest attempt that failed. The viewer may see the job."""
+    rows = Diagnosis.objects.filter(attempt__job=job).select_related("attempt", "reviewed_by").defer("bundle")
+    newest = rows.order_by("-attempt__number").first()
+    found = {"job": job, "topic": f"job:{job.public_id}", "url": reverse("job-diagnosis", args=[job.public_id])}
+    if newest is None:
+        return found | {"diagnosis": None}
+    newest.attempt.job = job
+    return found | _diagnosis_context(newest, failure_permissions.caller_of_user(request.user))
+
+
+def _diagnosis_context(row: Diagnosis, caller: Caller) -> dict[str, Any]:
+    job = row.attempt.job
+    others = [one for one in row.alternatives if one["root_cause"] != row.root_cause]
+    return {
+        "diagnosis": row,
+        "job": job,
+        "verdict": row,
+        "verdict_look": row.badge,
+        "log_url": f"{reverse('log', args=[job.public_id])}?attempt={row.attempt.number}",
+        "may_review": row.judged_at is not None and caller.may_change(job),
+        "others": others,
+        "alike": cache(lambda: similar_failures.similar_confirmed_cases(row, caller)),
+        "opinion": ModelOpinion.objects.filter(diagnosis=row).first(),
+        "labels": [name for name in LABELS if name != row.root_cause],
+    }
+
+
+@require_POST
+def review_diagnosis(request: HttpRequest, attempt: str) -> HttpResponse:
+    """Confirm, or correct: one click here, after one that opened the choice."""
+    caller = failure_permissions.caller_of_user(request.user)
+    rows = failure_permissions.visible_diagnoses(caller).select_related("attempt__job").defer("bundle")
+    row = get_object_or_404(rows, attempt__key=attempt)
+    cause, note = request.POST.get("root_cause", ""), posted_text(request, "note")
+    if not caller.may_change(row.attempt.job):
+        messages.error(request, "Not allowed: its owner and the operators of its team judge a diagnosis.")
+    elif cause not in LABELS:
+        messages.error(request, "Nothing was changed: choose a root cause from the list.")
+    else:
+        _apply_review(request, row, cause, note)
+    number = request.POST.get("incident", "")
+    if number.isdecimal() and str(row.incident_id) == number:
+        return redirect("incident", row.incident_id)
+    return redirect("job", row.attempt.job.public_id)
+
+
+def _apply_review(request: HttpRequest, row: Diagnosis, cause: str, note: str) -> None:
+    try:
+        decision_actions.correct_diagnosis(
+            row, cause, author=Author.of(request), now=clock.now(), note=note.replace("\x00", "")
+        )
+    except incident_actions.FailureStateConflict as moved:
+        messages.error(request, f"Conflict, nothing was changed: {moved}.")
+    else:
+        messages.success(request, f"{row.attempt}: {row.review} as {row.root_cause}.")
+
+
+# --- a log that somebody pastes
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def paste_log(request: HttpRequest) -> HttpResponse:
+    if request.method != "POST":
+        return render(request, "failures/paste.html", {"form": forms.PasteForm()})
+    form = forms.PasteForm(request.POST, request.FILES)
+    if not pasted_log.may_paste(request):
+        form.add_error(None, "That were many logs in one minute; wait a moment.")
+    if not form.is_valid():
+        return render(request, "failures/paste.html", {"form": form}, status=422)
+    said = engine.diagnose_text(form.log(), form.ending())
+    verdict = incident_actions.sanitize_for_storage(asdict(said))
+    context = {"form": form, "verdict": verdict, "verdict_look": category_badge(said.root_cause, said.category)}
+    return render(request, "failures/paste.html", context | {"percent": round(said.confidence * 100)})

@@ -1,0 +1,116 @@
+"""Settings of recovery: how far it may go by itself, by team and action, and who said so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST, require_safe
+
+from failures.models import permissions as failure_permissions
+from failures.queries import spare_nodes
+from failures.recovery.remedies import CORDON_ACTIONS, RecoveryAction
+from jobs.actions import recovery as recovery_actions
+from jobs.actions.journal import Author
+from jobs.models import Cluster, Event, RecoveryMode, Team, TeamRole, clock
+from jobs.models.permissions import Caller
+
+MAX_CHANGES = 20
+ACTION_CHOICES = [
+    ("", "every action"),
+    *((one.value, one.value) for one in RecoveryAction if one is not RecoveryAction.NOTHING),
+]
+
+
+class RecoveryModeForm(forms.Form):
+    team = forms.ModelChoiceField(queryset=Team.objects.none(), required=False)
+    cluster = forms.ModelChoiceField(queryset=Cluster.objects.all(), required=False, empty_label="every cluster")
+    action = forms.ChoiceField(choices=ACTION_CHOICES, required=False)
+    mode = forms.ChoiceField(choices=RecoveryMode.Reach.choices, initial=RecoveryMode.Reach.PROPOSE)
+
+    def __init__(self, caller: Caller, *given: Any) -> None:
+        super().__init__(*given)
+        team: Any = self.fields["team"]
+        team.queryset = Team.objects.all() if _manages_every_team(caller) else caller.teams(TeamRole.ADMIN)
+        team.required = not _manages_every_team(caller)
+        team.empty_label = "every team" if _manages_every_team(caller) else None
+
+
+def _manages_every_team(caller: Caller) -> bool:
+    return bool(caller.may_operate_clusters or caller.is_site_admin)
+
+
+def _may_change_mode(caller: Caller, row: RecoveryMode) -> bool:
+    """A team's administrators for their team, operators for everybody."""
+    return _manages_every_team(caller) or (row.team_id is not None and caller.has(TeamRole.ADMIN, row.team_id))
+
+
+@require_safe
+def recovery_modes(request: HttpRequest) -> HttpResponse:
+    caller = failure_permissions.caller_of_user(request.user)
+    return _render_modes(request, caller, RecoveryModeForm(caller))
+
+
+def _render_modes(request: HttpRequest, caller: Caller, form: RecoveryModeForm) -> HttpResponse:
+    rows = list(
+        RecoveryMode.objects.select_related("team", "cluster").order_by("team__name", "cluster__name", "action")
+    )
+    told = Event.objects.filter(what="recovery.mode").order_by("-id")
+    context = {
+        "now": clock.now(),
+        "rows": [(row, _may_change_mode(caller, row), row.action in CORDON_ACTIONS) for row in rows],
+        "reaches": [(str(one), str(one)) for one in RecoveryMode.Reach.values],
+        "form": form if _manages_every_team(caller) or caller.teams(TeamRole.ADMIN).exists() else None,
+        "events": list(told[:MAX_CHANGES]),
+        "reserves": spare_nodes.spare_reserves(clock.now()),
+        "confidence": f"{spare_nodes.CONFIDENCE:.0%}",
+        "window": spare_nodes.WINDOW.days,
+    }
+    return render(request, "settings/recovery.html", context, status=422 if form.errors else 200)
+
+
+def _mode_message(row: RecoveryMode) -> str:
+    said = f"{row}. It counts from the next decision on."
+    return said[:1].upper() + said[1:]  # names of teams and clusters stay as they are written
+
+
+@require_POST
+def set_mode(request: HttpRequest) -> HttpResponse:
+    caller = failure_permissions.caller_of_user(request.user)
+    form = RecoveryModeForm(caller, request.POST)
+    if not form.is_valid():
+        return _render_modes(request, caller, form)
+    asked = form.cleaned_data
+    row = recovery_actions.set_recovery_mode(
+        asked["mode"],
+        author=Author.of(request),
+        team_id=asked["team"].pk if asked["team"] else None,
+        cluster_id=asked["cluster"].pk if asked["cluster"] else None,
+        action=asked["action"],
+    )
+    messages.success(request, _mode_message(row))
+    return redirect("recovery-modes")
+
+
+@require_POST
+def change_mode(request: HttpRequest, number: int) -> HttpResponse:
+    """Another word for a row that is there; `none` takes it away."""
+    caller = failure_permissions.caller_of_user(request.user)
+    row = get_object_or_404(RecoveryMode.objects.select_related("team", "cluster"), pk=number)
+    if not _may_change_mode(caller, row):
+        raise PermissionDenied
+    said = request.POST.get("mode", "")
+    if said == "none":
+        recovery_actions.clear_recovery_mode(row, author=Author.of(request))
+        messages.success(request, "What is said more generally counts again.")
+    elif said in RecoveryMode.Reach.values:
+        where = {"team_id": row.team_id, "cluster_id": row.cluster_id, "action": row.action}
+        changed = recovery_actions.set_recovery_mode(said, author=Author.of(request), **where)
+        messages.success(request, _mode_message(changed))
+    else:
+        messages.error(request, "Nothing was changed: a mode is observe, propose or act.")
+    return redirect("recovery-modes")

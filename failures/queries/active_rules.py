@@ -1,0 +1,47 @@
+"""The scanner of this moment: the shipped table and every adopted rule; and the filters likewise.
+
+Compiling takes a second, so a process keeps the last scanner and makes another when the adopted rules are others.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+
+from failures.diagnosis import filters
+from failures.diagnosis.filters import FilterRule
+from failures.diagnosis.scan import Scanner, shipped_scanner
+from failures.diagnosis.signatures import Signature
+from failures.learning import rule_proposals
+from failures.models import LearnedRule, RuleKind
+
+RuleRow = tuple[str, str, str, str]
+
+_compile_lock = threading.Lock()
+
+
+def rule_signature(rule: LearnedRule) -> Signature:
+    return rule_proposals.as_signature(rule.name, rule.label, rule.pattern, rule.example)
+
+
+def active_scanner() -> Scanner:
+    rows = LearnedRule.objects.adopted().order_by("id").values_list("name", "label", "pattern", "example")
+    wanted = tuple(rows)
+    if not wanted:
+        return shipped_scanner()
+    with _compile_lock:  # or two threads would compile the same
+        return _compile_scanner(wanted)
+
+
+@lru_cache(maxsize=2)
+def _compile_scanner(rows: tuple[RuleRow, ...]) -> Scanner:
+    return rule_proposals.scanner_with_rules([rule_proposals.as_signature(*row) for row in rows])
+
+
+def active_filter_rules() -> tuple[FilterRule, ...]:
+    rows = (
+        LearnedRule.objects.adopted(RuleKind.FILTER).order_by("id").values_list("name", "pattern", "example", "origin")
+    )
+    learned = tuple(FilterRule(name=name, pattern=pattern, example=example, origin=origin)
+                    for name, pattern, example, origin in rows)  # fmt: skip
+    return (*filters.SHIPPED_FILTERS, *learned) if learned else filters.SHIPPED_FILTERS

@@ -1,0 +1,128 @@
+"""An attempt's row and its log → a verdict, a cost, a bundle. Reads; changes nothing.
+
+A log is streamed in pieces of a quarter of a megabyte, so its size costs time and no memory; of one that was followed
+while it grew only the rest is read. What the cluster knows of
+the end (state, reason, exit code, nodes that died) is laid beside what the log says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from failures.actions.incidents import FailureCost
+from failures.diagnosis import classify, engine
+from failures.diagnosis.compress import LogCompressor, format_row
+from failures.diagnosis.following import LogFollower
+from failures.diagnosis.values import ExitStatus, LogDiagnosis
+from failures.incidents import circumstances
+from failures.incidents.circumstances import ClusterEndReport, NodeStateChange
+from failures.queries import active_rules, log_resume
+from jobs.logs.job_log import LogReadError, LogStream, StorageUnresponsive
+from jobs.models import Attempt, CheckpointVerdict, Event
+
+MAX_COMPRESSED_BYTES = 64 << 20  # of a longer log its end is kept; the evidence is in the verdict anyway
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptVerdict:
+    verdict: LogDiagnosis
+    cost: FailureCost
+    first_symptom_at: datetime
+    no_log: LogReadError | None
+
+
+def judge_attempt(attempt: Attempt) -> AttemptVerdict:
+    no_log, ending = None, ExitStatus(exit_code=attempt.exit_code, signal=attempt.signal)
+    try:
+        said = _log_verdict(attempt, ending)
+    except LogReadError as nothing:
+        no_log, said = nothing, _verdict_without_log(attempt, str(nothing), ending)
+    end = ClusterEndReport(state=attempt.state, reason=attempt.reason, news=_node_state_changes(attempt))
+    verdict = circumstances.merge_cluster_report(said, end)
+    ended, began = _end_and_start(attempt)
+    return AttemptVerdict(
+        verdict=verdict,
+        cost=failure_cost(attempt),
+        first_symptom_at=circumstances.first_symptom_time(verdict, end, began, ended),
+        no_log=no_log,
+    )
+
+
+def _log_verdict(attempt: Attempt, ending: ExitStatus) -> LogDiagnosis:
+    """Whoever followed the log while it grew has left little to read; packed or never followed, it is read whole."""
+    log = LogStream(attempt.job.cluster.log_root, attempt.log_path)
+    known = log_resume.resume_follower(attempt, log)
+    if known is None:
+        return engine.diagnose(log.sync_chunks(), ending, active_rules.active_scanner())
+    follower, at = known
+    log.cut(at, log.size)
+    for piece in log.sync_chunks():
+        follower.reader.feed(piece)
+    return classify.diagnose_reading(follower.reader.build_reading(), ending)
+
+
+def _verdict_without_log(attempt: Attempt, why: str, ending: ExitStatus) -> LogDiagnosis:
+    """The cluster's words are all there is; without any, the cause is unknown and the reason is said."""
+    said = engine.diagnose([attempt.reason.encode()], ending) if attempt.reason else engine.diagnose([], ending)
+    return replace(said, notes=(why, *(note for note in said.notes if note != "The log is empty.")), lines=0, size=0)
+
+
+def _node_state_changes(attempt: Attempt) -> tuple[NodeStateChange, ...]:
+    """What died before the attempt began did not kill it; what is reported late may have."""
+    ended, began = _end_and_start(attempt)
+    here = attempt.allocations.order_by().values("node")
+    near = (max(began, ended - circumstances.NODE_CHANGE_WINDOW), ended + circumstances.NODE_CHANGE_WINDOW)
+    rows = Event.objects.filter(node__in=here, what="node.moved", at__range=near).order_by("id")
+    return tuple(
+        NodeStateChange(node=name, at=at, condition=to)
+        for name, at, to in rows.values_list("node__name", "at", "to_state")[:1000]
+    )
+
+
+def _end_and_start(attempt: Attempt) -> tuple[datetime, datetime]:
+    """When it ended, when it began."""
+    ended = attempt.ended_at or attempt.promised_at
+    return ended, attempt.confirmed_at or attempt.promised_at
+
+
+def failure_cost(attempt: Attempt) -> FailureCost:
+    """Work is lost since the last checkpoint that nobody judged bad; all of it where none was reported."""
+    ended, _ = _end_and_start(attempt)
+    if attempt.confirmed_at is None:
+        return FailureCost(gpus=attempt.job.gpus, ran=timedelta(0), lost=timedelta(0))
+    began = min(attempt.confirmed_at, ended)
+    saved = attempt.job.checkpoints.exclude(verdict=CheckpointVerdict.BAD).filter(saved_at__range=(began, ended))
+    last = saved.order_by("-saved_at").values_list("saved_at", flat=True).first()
+    return FailureCost(gpus=attempt.job.gpus, ran=ended - began, lost=ended - (last or began))
+
+
+def build_bundle(attempt: Attempt, most: int = MAX_COMPRESSED_BYTES) -> str:
+    """Empty when there is no log any more. Line numbers are those of the whole log, wherever the kept part begins."""
+    try:
+        log = LogStream(attempt.job.cluster.log_root, attempt.log_path)
+        known = log_resume.resume_follower(attempt, log)
+        return _finish_bundle(*known, log) if known else _bundle_of_tail(log, most)
+    except StorageUnresponsive:
+        raise  # what is stored now is kept for good
+    except LogReadError:
+        return ""
+
+
+def _finish_bundle(follower: LogFollower, at: int, log: LogStream) -> str:
+    log.cut(at, log.size)
+    for piece in log.sync_chunks():
+        follower.compressor.feed(piece)
+    return follower.compressor.bundle().text
+
+
+def _bundle_of_tail(log: LogStream, most: int) -> str:
+    compressor, at, skipped = LogCompressor(active_rules.active_filter_rules()), 0, 0
+    for piece in log.sync_chunks():
+        at += len(piece)
+        if at <= log.size - most:
+            skipped += piece.count(b"\n")
+        else:
+            compressor.feed(piece)
+    rows = compressor.bundle().rows
+    return "".join(format_row(replace(row, number=row.number + skipped)) + "\n" for row in rows)

@@ -1,0 +1,79 @@
+"""A log on disk and what a follower knew of it → the follower, a little further. Reads; changes nothing.
+
+What was known is trusted only if the file still has, at that place, the bytes that were read last: a log that was cut
+off, written anew or swapped for another one is read from its beginning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from failures.actions.log_offsets import LogFollowResult
+from failures.diagnosis import unpacking
+from failures.diagnosis.following import LogFollower, restore_follower
+from failures.models import Following
+from failures.queries import active_rules
+from jobs.logs.job_log import LogStream
+from jobs.models import Attempt
+
+SEAM_BYTES = 64
+MIN_READ_DELAY, MAX_READ_DELAY = timedelta(seconds=5), timedelta(minutes=5)
+PACKED_READ_DELAY = timedelta(hours=6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowPace:
+    ahead: int = 8 << 20  # so much may be unread when an attempt ends: some 40 ms for a verdict, 250 ms for a bundle
+    at_once: int = 48 << 20  # about two seconds of a worker
+
+
+DEFAULT_FOLLOW_PACE = FollowPace()
+
+
+def resume_follower(attempt: Attempt, log: LogStream) -> tuple[LogFollower, int] | None:
+    """The follower of this attempt and how many bytes it knows; None where nobody followed this very file."""
+    row: Following | None = getattr(attempt, "following", None)
+    return _resume_from_row(row, log) if row else None
+
+
+def _resume_from_row(row: Following, log: LogStream) -> tuple[LogFollower, int] | None:
+    if row.state is None or row.read > log.size:
+        return None
+    if log.read_range(max(0, row.read - SEAM_BYTES), row.read) != bytes(row.seam):
+        return None
+    known = restore_follower(bytes(row.state), active_rules.active_filter_rules(), active_rules.active_scanner())
+    return (known, row.read) if known else None
+
+
+def read_new_lines(
+    row: Following, log: LogStream, now: datetime, pace: FollowPace = DEFAULT_FOLLOW_PACE
+) -> LogFollowResult:
+    """Nothing is read until it is worth the trouble; then all of it, or as much as one turn may take."""
+    if unpacking.is_compressed(log.read_range(0, unpacking.HEADER_BYTES)):
+        return LogFollowResult(size=log.size, due_at=now + PACKED_READ_DELAY)
+    known, at = _resume_from_row(row, log) or (None, 0)
+    if log.size - at < pace.ahead:
+        return LogFollowResult(size=log.size, due_at=now + _next_read_delay(row, log.size, at, now, pace))
+    follower = known or LogFollower(active_rules.active_filter_rules(), active_rules.active_scanner())
+    log.cut(at, min(log.size, at + pace.at_once))
+    for piece in log.sync_chunks():
+        follower.feed(piece)
+        at += len(piece)
+    state = follower.frozen()
+    if state is None:
+        return LogFollowResult(size=log.size, due_at=now + PACKED_READ_DELAY)
+    wait = _next_read_delay(row, log.size, at, now, pace) if log.size - at < pace.ahead else timedelta(0)
+    seam = log.read_range(max(0, at - SEAM_BYTES), at)
+    return LogFollowResult(size=log.size, due_at=now + wait, read=at, seam=seam, state=state)
+
+
+def _next_read_delay(row: Following, size: int, read: int, now: datetime, pace: FollowPace) -> timedelta:
+    """Until so much will be unread again, if it grows on as it has grown since the last look."""
+    if row.looked_at is None or now <= row.looked_at:
+        return MIN_READ_DELAY
+    grown = max(0, size - row.size) / (now - row.looked_at).total_seconds()
+    room = max(0, pace.ahead - (size - read))
+    if grown * MAX_READ_DELAY.total_seconds() <= room:
+        return MAX_READ_DELAY
+    return max(MIN_READ_DELAY, timedelta(seconds=room / grown))

@@ -1,0 +1,189 @@
+"""The verbs of recovery on a job that waits for it after a failure.
+
+Each is guarded by that wait: who released, cancelled or restarted the job meanwhile has decided, and the verb raises
+`Moved`. If recovery never comes, `give_back` applies the rule of `jobs.core.attempt_end`, as if recovery were off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from jobs.actions import journal
+from jobs.actions.jobs import JobStateChanged, attempt_history, change_state, recorded_end
+from jobs.actions.journal import Author
+from jobs.actions.stop import publish_job_change
+from jobs.core import attempt_end
+from jobs.core.lifecycle import FINAL_STATES, Flag, State
+from jobs.core.retry_budget import crash_loop_reason
+from jobs.models import Attempt, Checkpoint, CheckpointVerdict, Cluster, HoldKind, Job, RecoveryMode, clock
+
+CHANGEABLE_FIELDS = frozenset({"command", "environment", "memory_per_node_mb"})
+
+
+@transaction.atomic
+def postpone(attempt: Attempt, until: datetime, *, why: str) -> None:
+    """It waits on: for a person's yes, or for a test."""
+    job = _lock_recovering_job(attempt)
+    Job.objects.filter(pk=job.pk).update(recover_by=until, why=why)
+    publish_job_change(job)
+
+
+@transaction.atomic
+def restart(
+    attempt: Attempt,
+    *,
+    author: Author,
+    why: str,
+    resume: Mapping[str, Any] | None = None,
+    begin_at: datetime | None = None,
+    asks: Mapping[str, Any] | None = None,
+) -> None:
+    """Back to its old place in the queue. What `resume` holds the next attempt is told in its environment; `asks` are
+    fields of its request that become others."""
+    job = _lock_recovering_job(attempt)
+    fields: dict[str, Any] = {"resume": dict(resume or {})}
+    if begin_at is not None:
+        fields["begin_at"] = begin_at
+    changed = _request_changes(job, asks or {})
+    Job.objects.filter(pk=job.pk).update(
+        hold=HoldKind.NONE, flags=[Flag.REQUEUED], reason="None", why=why, recover_by=None, **fields, **changed
+    )
+    told = {
+        "resume": fields["resume"],
+        "begin_at": begin_at.isoformat() if begin_at else None,
+        "changed": sorted(changed),
+    }
+    journal.job_event("job.recovered", author, job, attempt=attempt, why=why, detail=told).save()
+    publish_job_change(job)
+
+
+@transaction.atomic
+def mark_checkpoints_bad(attempt: Attempt, saved: Iterable[tuple[str, int]], *, author: Author, why: str) -> int:
+    """These checkpoints hold what went bad, also where only a listing had shown them: nobody goes on from them."""
+    rows = [
+        Checkpoint(job_id=attempt.job_id, step=step, path=path, verdict=CheckpointVerdict.BAD, verdict_why=why)
+        for path, step in saved
+    ]
+    Checkpoint.objects.bulk_create(
+        rows, update_conflicts=True, unique_fields=["job", "path"], update_fields=["verdict", "verdict_why"]
+    )
+    if rows:
+        detail = {"steps": sorted({row.step for row in rows})[:100]}
+        journal.job_event("checkpoint.distrusted", author, attempt.job, attempt=attempt, why=why, detail=detail).save()
+    return len(rows)
+
+
+@transaction.atomic
+def unmark_bad_checkpoints(attempt: Attempt, *, author: Author, why: str, judged: str) -> int:
+    """What was distrusted with these words is not any more."""
+    rows = Checkpoint.objects.filter(job=attempt.job_id, verdict=CheckpointVerdict.BAD, verdict_why=judged)
+    trusted = rows.update(verdict=CheckpointVerdict.UNKNOWN, verdict_why="")
+    if trusted:
+        journal.job_event("checkpoint.trusted", author, attempt.job, attempt=attempt, why=why).save()
+    return trusted
+
+
+@transaction.atomic
+def change_job_request(job: Job, asks: Mapping[str, Any], *, author: Author, why: str) -> None:
+    """A job that waits asks for something else from now on."""
+    row = Job.objects.select_for_update(of=("self",)).get(pk=job.pk)
+    if row.state != State.PENDING:
+        raise JobStateChanged(f"{row} is {row.state}; what it asks for is changed only while it waits")
+    changed = _request_changes(row, asks)
+    if changed:
+        Job.objects.filter(pk=row.pk).update(**changed)
+        journal.job_event("job.changed", author, row, why=why, detail={"changed": sorted(changed)}).save()
+        publish_job_change(row)
+
+
+def _request_changes(job: Job, asks: Mapping[str, Any]) -> dict[str, Any]:
+    if unknown := set(asks) - CHANGEABLE_FIELDS:
+        raise ValueError(f"{', '.join(sorted(unknown))}: recovery does not change that of a job")
+    return {name: value for name, value in asks.items() if getattr(job, name) != value}
+
+
+@transaction.atomic
+def decline_recovery(attempt: Attempt, *, author: Author, why: str, hold: bool = False) -> None:
+    """Recovery does not start it again. What its end says comes to pass; with `hold` it does not go on by itself."""
+    job = _lock_recovering_job(attempt)
+    ended = recorded_end(attempt)
+    becomes = attempt_end.transition_after_end(ended, wanted="", budget=job.requeue_limit - job.requeues)
+    if becomes.state not in FINAL_STATES and (loop := why if hold else crash_loop_reason(attempt_history(attempt))):
+        becomes = attempt_end.transition_to_hold(loop)
+    if becomes.state in FINAL_STATES:
+        fields: dict[str, Any] = {
+            "ended_at": ended.at,
+            "exit_code": ended.exit_code,
+            "signal": ended.signal,
+            "reason": "",
+        }
+        change_state(job, State(becomes.state), author=author, why=f"{becomes.why} {why}".strip(), attempt=attempt,
+             hold=HoldKind.NONE, **fields)  # fmt: skip
+    else:
+        _requeue_without_recovery(job, attempt, becomes, author=author, why=why)
+
+
+def _requeue_without_recovery(
+    job: Job, attempt: Attempt, becomes: attempt_end.JobTransition, *, author: Author, why: str
+) -> None:
+    held = Flag.REQUEUE_HOLD in becomes.flags
+    Job.objects.filter(pk=job.pk).update(
+        hold=HoldKind.USER if held else HoldKind.NONE,
+        flags=list(becomes.flags),
+        reason="JobHeldUser" if held else "None",
+        requeues=job.requeues + becomes.spends_budget,
+        recover_by=None,
+        why=becomes.why,
+    )
+    what = "job.held" if held else "job.recovered"
+    journal.job_event(what, author, job, attempt=attempt, why=f"{becomes.why} {why}".strip()).save()
+    publish_job_change(job)
+
+
+def _lock_recovering_job(attempt: Attempt) -> Job:
+    """Locked. Only the newest attempt's failure is anybody's to recover from."""
+    job = Job.objects.select_for_update(of=("self",)).get(pk=attempt.job_id)
+    if job.state != State.PENDING or job.recover_by is None:
+        raise JobStateChanged(f"{job} is {job.state} and waits for no recovery any more")
+    if Attempt.objects.filter(job=job, number__gt=attempt.number).exists():
+        raise JobStateChanged(f"{job} has been tried again since {attempt}")
+    return job
+
+
+def overdue_recoveries(cluster: Cluster, now: datetime, limit: int = 200) -> list[Attempt]:
+    """The newest attempts of jobs whose wait for recovery is over."""
+    jobs = Job.objects.recovering().filter(cluster=cluster, recover_by__lte=now).order_by("recover_by")[:limit]
+    newest = (Attempt.objects.filter(job=job).select_related("job").order_by("-number").first() for job in jobs)
+    return [one for one in newest if one is not None]
+
+
+@transaction.atomic
+def set_recovery_mode(
+    mode: str, *, author: Author, team_id: int | None = None, cluster_id: int | None = None, action: str = ""
+) -> RecoveryMode:
+    """How far recovery may go by itself; the same word again changes nothing."""
+    row, new = RecoveryMode.objects.select_for_update().get_or_create(
+        team_id=team_id, cluster_id=cluster_id, action=action, defaults={"mode": mode, "changed_by": author.by}
+    )
+    if not new and row.mode == mode:
+        return row
+    before = "" if new else row.mode
+    row.mode, row.changed_by, row.changed_at = mode, author.by, clock.now()
+    row.save(update_fields=["mode", "changed_by", "changed_at"])
+    detail = {"team": team_id, "action": action, "from": before, "to": mode}
+    journal.new_event("recovery.mode", author, cluster_id=cluster_id, why=str(row), detail=detail).save()
+    return row
+
+
+@transaction.atomic
+def clear_recovery_mode(row: RecoveryMode, *, author: Author) -> bool:
+    """What is said more generally counts again; nothing said at all means propose."""
+    told, detail = str(row), {"team": row.team_id, "action": row.action, "from": row.mode, "to": ""}
+    if not RecoveryMode.objects.filter(pk=row.pk).delete()[0]:
+        return False
+    journal.new_event("recovery.mode", author, cluster_id=row.cluster_id, why=f"no more: {told}", detail=detail).save()
+    return True

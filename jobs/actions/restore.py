@@ -1,0 +1,63 @@
+"""Attempts that the database has lost, written down again as their cluster shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import transaction
+
+from jobs.actions import jobs as job_actions
+from jobs.actions.journal import Author
+from jobs.core.hostlist import compress
+from jobs.core.lifecycle import Flag, State
+from jobs.models import Allocation, Attempt, Job, Node
+
+RESTORE_REASON = "The cluster runs this attempt, which was missing in the database of Acme."
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostAttempt:
+    """As the cluster shows it."""
+
+    key: str
+    number: int
+    backend_id: str
+    started_at: datetime
+    nodes: tuple[str, ...]
+    gpus: Mapping[str, tuple[int, ...]]  # empty while it does not run
+    cancelled: bool = False
+
+
+@transaction.atomic
+def restore(job: Job, lost: LostAttempt, *, author: Author) -> Attempt:
+    """IntegrityError where the number is taken, or where somebody else holds one of its GPUs here.
+
+    Why it was cancelled is lost too, so its job goes back to the queue.
+    """
+    root = job.cluster.log_root
+    attempt = Attempt.objects.create(
+        job=job,
+        number=lost.number,
+        key=lost.key,
+        backend_id=lost.backend_id,
+        nodelist=compress(lost.nodes),
+        log_path=f"{root}/{job.public_id}-{lost.number}.log" if root else "",
+        promised_at=lost.started_at,
+        stop_as=State.PENDING if lost.cancelled else "",
+    )
+    names = dict(Node.objects.filter(cluster=job.cluster_id, name__in=lost.nodes).values_list("name", "pk"))
+    Allocation.objects.bulk_create(
+        Allocation(attempt=attempt, node_id=names[name], gpu=gpu, held_at=lost.started_at)
+        for name in lost.nodes
+        if name in names
+        for gpu in lost.gpus.get(name, (None,))
+    )
+    held = {name: list(gpus) for name, gpus in lost.gpus.items()}
+    flags = [Flag.CONFIGURING]
+    job_actions.change_state(
+        job, State.RUNNING, author=author, why=RESTORE_REASON, attempt=attempt, detail={"gpus": held}, flags=flags
+    )
+    attempt.job = job
+    return attempt

@@ -1,0 +1,58 @@
+"""Forgetting old rows in bounded batches.
+
+Each batch is a transaction of its own, so a run that is cut off keeps what it has deleted, locks are short, and a
+backlog of any size is worked off by as many runs as it takes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.contrib.sessions.models import Session
+from django.db.models import QuerySet
+
+from jobs.models import IdempotencyKey
+
+DELETE_BATCH_SIZE = 5_000
+TABLE_BUDGET_S = 4.0  # of one run, for each table
+
+
+@dataclass(kw_only=True)
+class DeleteDeadline:
+    seconds: float = TABLE_BUDGET_S
+    monotonic: Callable[[], float] = time.monotonic
+    began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began = self.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        return self.monotonic() - self.began >= self.seconds
+
+
+def delete_all(rows: QuerySet[Any], deadline: DeleteDeadline | None = None, size: int = DELETE_BATCH_SIZE) -> int:
+    """As many batches as fit before the deadline, one at least. Return how many rows were deleted."""
+    deadline, total = deadline or DeleteDeadline(), 0
+    while deleted := delete_batch(rows, size):
+        total += deleted
+        if deleted < size or deadline.is_over:
+            break
+    return total
+
+
+def delete_batch(rows: QuerySet[Any], size: int = DELETE_BATCH_SIZE) -> int:
+    """At most so many of them."""
+    keys = list(rows.order_by().values_list("pk", flat=True)[:size])
+    if keys:
+        rows.model._default_manager.filter(pk__in=keys).delete()
+    return len(keys)
+
+
+def delete_expired_web_state(now: datetime) -> int:
+    """Sessions that have expired, and answers to requests that are too old to be repeated."""
+    return delete_all(Session.objects.filter(expire_date__lt=now)) + delete_all(IdempotencyKey.objects.forgotten(now))

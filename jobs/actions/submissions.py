@@ -1,0 +1,283 @@
+"""Many wishes become jobs: for which team and cluster, which of them can be, and what each is answered with.
+
+However many there are, it is a handful of statements: one look at the cluster, one at what they depend on, and the
+bulk inserts of `submit_actions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.db import connection, transaction
+from rest_framework.exceptions import PermissionDenied, ValidationError
+
+from jobs.actions import submit as submit_actions
+from jobs.actions import wake
+from jobs.actions.journal import Author
+from jobs.core import parsing
+from jobs.core.spec import ClusterShape, InvalidField, JobSpec, parse, refuse_dependency_cycle, refuse_priority
+from jobs.models import Cluster, ClusterMode, Job, Node, Team, TeamRole, clock
+from jobs.models.permissions import Caller
+
+MAX_JOBS_PER_REQUEST = 5000
+TARGET_FIELDS = ("team", "cluster")
+
+
+@dataclass(kw_only=True)
+class SubmissionResult:
+    """What one wish came to; filled in on the way."""
+
+    spec: JobSpec | None = None
+    submitted: dict[str, Any] = field(default_factory=dict)
+    errors: dict[str, list[str]] = field(default_factory=dict)
+
+    def shown(self) -> dict[str, Any]:
+        if self.errors:
+            return {"status": 400, "errors": self.errors}
+        return {"status": 201, "id": self.submitted["id"], "jobs": self.submitted["jobs"]}
+
+
+TeamAndCluster = tuple[Team, Cluster]
+
+
+def submit_requests(
+    asked: Sequence[Mapping[str, Any]],
+    defaults: Mapping[str, Any],
+    caller: Caller,
+    author: Author,
+    *,
+    many: bool = False,
+    each: bool = False,
+) -> list[SubmissionResult]:
+    """In the order asked. Without `each` the first that cannot be raises (of many, by its place), nothing is kept."""
+    places = CallerTargets(caller)
+    results = [SubmissionResult() for _ in asked]
+    groups: dict[tuple[int, int], list[int]] = {}
+    for index, one in enumerate(asked):
+        with _CollectErrors(results, index, each, many):
+            team, cluster, results[index].spec = parse_submission(one, defaults, places)
+            groups.setdefault((team.pk, cluster.pk), []).append(index)
+    _refuse_too_many(results, many)
+    for (team_id, cluster_id), members in groups.items():
+        team, cluster = places.teams[team_id], places.clusters[cluster_id]
+        _refuse_bad_references(results, members, team, each, many)
+        _submit_jobs_of_group(results, [index for index in members if not results[index].errors], team, cluster, author)
+    return results
+
+
+def parse_submission(
+    asked: Mapping[str, Any], defaults: Mapping[str, Any], places: CallerTargets
+) -> tuple[Team, Cluster, JobSpec]:
+    """One wish, as far as it can be judged without the others."""
+    team, cluster = places.of({**defaults, **asked})
+    spec = parse({name: value for name, value in asked.items() if name not in TARGET_FIELDS}, places.shape(cluster))
+    refuse_priority(spec.priority, places.caller.has(TeamRole.OPERATOR, team.pk))
+    return team, cluster, spec
+
+
+def _submit_jobs_of_group(
+    results: list[SubmissionResult], members: list[int], team: Team, cluster: Cluster, author: Author
+) -> None:
+    if not members:
+        return
+    specs = [spec for index in members if (spec := results[index].spec)]
+    wanted = submit_actions.SubmissionGroup(specs=specs, cluster=cluster, team=team, author=author)
+    jobs = iter(submit_actions.submit_in_transaction([wanted], clock.now())[0])
+    for index, spec in zip(members, specs, strict=True):
+        results[index].submitted = submission_response([next(jobs) for _ in range(len(spec.array) or 1)])
+    request_turn_after_commit(cluster.pk)
+
+
+def submission_response(jobs: Sequence[Job]) -> dict[str, Any]:
+    first = jobs[0]
+    return {
+        "id": first.array_id or first.public_id,
+        "jobs": [job.public_id for job in jobs],
+        "state": first.state,
+        "why": first.why,
+    }
+
+
+def request_turn_after_commit(cluster_id: int) -> None:
+    """After the commit: in our transaction it would hold the cluster's row, and all who submit would queue for it."""
+    transaction.on_commit(partial(wake.turn_debouncer.request, cluster_id), robust=True)
+
+
+class _CollectErrors:
+    """A wish that cannot be is noted, if each stands for itself; otherwise its place in the list is named."""
+
+    def __init__(self, results: list[SubmissionResult], index: int, each: bool, many: bool) -> None:
+        self.results, self.index, self.each, self.many = results, index, each, many
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if isinstance(error, InvalidField):
+            return self._record_errors({error.field: [error.why]})
+        if isinstance(error, PermissionDenied) and self.each:
+            return self._record_errors({"team": [str(error.detail)]})
+        return False
+
+    def _record_errors(self, errors: dict[str, list[str]]) -> bool:
+        if not self.each:
+            raise ValidationError(errors if not self.many else {"jobs": [_positioned_error(self.index, errors)]})
+        self.results[self.index].errors = errors
+        return True
+
+
+def _positioned_error(index: int, errors: dict[str, list[str]]) -> str:
+    return "; ".join(f"job {index}: {field}: {why}" for field, whys in errors.items() for why in whys)
+
+
+def _refuse_too_many(results: list[SubmissionResult], many: bool) -> None:
+    rows = sum(len(one.spec.array) or 1 for one in results if one.spec)
+    if rows > MAX_JOBS_PER_REQUEST:
+        field = "jobs" if many else "array"
+        raise InvalidField(
+            field, f"come to {rows} jobs, arrays counted by their tasks; at most {MAX_JOBS_PER_REQUEST} are allowed"
+        )
+
+
+def _refuse_bad_references(
+    results: list[SubmissionResult], members: list[int], team: Team, each: bool, many: bool
+) -> None:
+    """Keys given twice, dependencies on nobody, circles; who waits for a refused job is refused too."""
+    specs = {index: spec for index in members if (spec := results[index].spec)}
+    outside = {d.on for spec in specs.values() for d in spec.dependencies if not d.on.startswith("@")}
+    known = submit_actions.existing_job_ids(outside, team)
+    keys: dict[str, int] = {}
+    for index, spec in specs.items():
+        with _CollectErrors(results, index, each, many):
+            if spec.key in keys:
+                raise InvalidField("key", f"{spec.key!r} is given to another job too")
+            if spec.key:
+                keys[spec.key] = index
+    with _CollectErrors(results, members[0], False, many):
+        refuse_dependency_cycle(
+            {f"@{spec.key}": [d.on for d in spec.dependencies] for spec in specs.values() if spec.key}
+        )
+    _propagate_refusals(results, specs, keys, known, each, many)
+
+
+def _propagate_refusals(
+    results: list[SubmissionResult],
+    specs: Mapping[int, JobSpec],
+    keys: Mapping[str, int],
+    known: set[str],
+    each: bool,
+    many: bool,
+) -> None:
+    """A refusal refuses those that wait for it, and so on: as many rounds as the chain is long, no circle is left."""
+    left = [index for index, spec in specs.items() if spec.dependencies]
+    while left:
+        before = len(left)
+        for index in left:
+            with _CollectErrors(results, index, each, many):
+                _check_references(specs[index], keys, known, results)
+        left = [index for index in left if not results[index].errors]
+        if len(left) == before:
+            return
+
+
+def _check_references(spec: JobSpec, keys: Mapping[str, int], known: set[str], results: list[SubmissionResult]) -> None:
+    for dependency in spec.dependencies:
+        key = dependency.on[1:] if dependency.on.startswith("@") else None
+        if key is None and dependency.on not in known:
+            raise InvalidField("dependencies", f"the team has no job {dependency.on!r}")
+        if key is not None and key not in keys:
+            raise InvalidField("dependencies", f"no job of this request has the key {key!r}")
+        if key is not None and results[keys[key]].errors:
+            raise InvalidField("dependencies", f"the job {key!r}, which it waits for, was refused")
+
+
+_cluster_shapes: dict[int, tuple[datetime | None, ClusterShape]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmissionTargets:
+    """What may be named; read once, however many ask."""
+
+    teams: Mapping[int, Team]
+    clusters: Mapping[int, Cluster]
+
+    @classmethod
+    def of(cls, callers: Sequence[Caller]) -> SubmissionTargets:
+        teams = sorted({team for caller in callers for team in caller.roles})
+        with connection.cursor() as cursor:
+            cursor.execute(SUBMISSION_TARGETS_SQL, [any(caller.is_site_admin for caller in callers), teams])
+            rows = cursor.fetchall()
+        found: dict[str, dict[int, Any]] = {"team": {}, "cluster": {}}
+        for kind, *values in rows:
+            model, names = TARGET_MODELS[kind]
+            found[kind][values[0]] = model.from_db(connection.alias, names, values[: len(names)])
+        return cls(teams=found["team"], clusters=found["cluster"])
+
+
+# Every submission asks this; as one question in plain words it costs a fifth of two of the ORM's
+SUBMISSION_TARGETS_SQL = """
+SELECT 'team', id, name, NULL, NULL FROM jobs_team WHERE %s OR id = ANY(%s)
+UNION ALL SELECT 'cluster', id, name, mode, heard_at FROM jobs_cluster
+"""
+TARGET_MODELS: dict[str, tuple[Any, list[str]]] = {
+    "team": (Team, ["id", "name"]),
+    "cluster": (Cluster, ["id", "name", "mode", "heard_at"]),
+}
+
+
+class CallerTargets:
+    """The teams one may submit for and the clusters there are."""
+
+    def __init__(self, caller: Caller, ground: SubmissionTargets | None = None) -> None:
+        self.caller = caller
+        ground = ground or SubmissionTargets.of([caller])
+        self.clusters = ground.clusters
+        self.teams = {
+            key: team for key, team in ground.teams.items() if caller.is_site_admin or caller.has(TeamRole.VIEWER, key)
+        }
+
+    def of(self, asked: Mapping[str, Any]) -> TeamAndCluster:
+        return self.resolve_team(asked.get("team")), self.resolve_cluster(asked.get("cluster"))
+
+    def shape(self, cluster: Cluster) -> ClusterShape:
+        """Counted anew when the cluster was heard of anew: nothing else adds or removes nodes."""
+        known = _cluster_shapes.get(cluster.pk)
+        if known is None or known[0] != cluster.heard_at:
+            known = _cluster_shapes[cluster.pk] = cluster.heard_at, Node.objects.shape(cluster)
+        return known[1]
+
+    def resolve_team(self, name: Any) -> Team:
+        if name is None:
+            mine = [team for team in self.teams.values() if self.caller.has(TeamRole.RESEARCHER, team.pk)]
+            return _only_choice("team", mine, "you may submit for")
+        team = _choice_by_name("team", name, self.teams.values(), "you are in no team")
+        if not self.caller.has(TeamRole.RESEARCHER, team.pk):
+            raise PermissionDenied(f"You are a viewer in {team}; submitting needs the role researcher or above.")
+        return team
+
+    def resolve_cluster(self, name: Any) -> Cluster:
+        if name is None:
+            driven = [cluster for cluster in self.clusters.values() if cluster.mode == ClusterMode.DRIVE]
+            return _only_choice("cluster", driven or list(self.clusters.values()), "there are")
+        return _choice_by_name("cluster", name, self.clusters.values(), "there is no cluster")
+
+
+def _only_choice(field: str, choices: Sequence[Any], what: str) -> Any:
+    if len(choices) == 1:
+        return choices[0]
+    if not choices:
+        raise InvalidField(field, f"there is no {field} that you may submit {'for' if field == 'team' else 'to'}")
+    raise InvalidField(field, f"is missing; {what} {', '.join(sorted(str(one) for one in choices)[:10])}")
+
+
+def _choice_by_name(field: str, name: Any, choices: Any, why: str) -> Any:
+    if not isinstance(name, str):
+        raise InvalidField(field, f"is {parsing.json_type_name(name)}, not text")
+    for one in choices:
+        if one.name == name:
+            return one
+    raise InvalidField(field, f"{why} {parsing.short_repr(name)}")

@@ -1,0 +1,198 @@
+"""Reading one value that a stranger sent: value in, checked value out, BadSpec otherwise. Pure.
+
+A reader is called with the name of the field and the value; what it refuses it says in a sentence without its subject,
+because the name of the field stands before it. `read_all()` reads an object of fields by a table of readers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn
+
+from jobs.core import slurm_notation
+
+MAX_NUMBER = 1_000_000_000
+
+FieldReader = Callable[[str, Any], Any]
+
+
+class InvalidField(ValueError):
+    """What was asked cannot be. `field` is the name in the request, `why` a sentence without its subject."""
+
+    def __init__(self, field: str, why: str) -> None:
+        self.field, self.why = field, why
+        super().__init__(f"{field}: {why}")
+
+
+def read_fields(asked: Mapping[str, Any], readers: Mapping[str, FieldReader], what: str) -> dict[str, Any]:
+    """The fields that were given, read; null stands for a field that was not given."""
+    for name in asked:
+        if name not in readers:
+            raise InvalidField(str(name)[:40], f"is no field of {what}")
+    return {name: readers[name](name, value) for name, value in asked.items() if value is not None}
+
+
+def raise_invalid_field(name: str, why: str) -> NoReturn:
+    raise InvalidField(name, why)
+
+
+# C0 and C1 controls, and the overrides that let a line read otherwise than it is
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def text_reader(most: int, lines: bool = False) -> Callable[[str, Any], str]:
+    def read_bounded_text(name: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise_invalid_field(name, f"is {json_type_name(value)}, not text")
+        size = len(value) if value.isascii() else len(value.encode(errors="replace"))
+        if size > most:
+            raise_invalid_field(name, f"has {size} bytes, more than the {most} allowed")
+        if "\x00" in value:
+            raise_invalid_field(name, "contains a NUL byte")
+        if LONE_SURROGATE.search(value):
+            raise_invalid_field(name, "contains half a character (a lone surrogate)")
+        if not lines and UNPRINTABLE.search(value):
+            raise_invalid_field(name, "contains a control character")
+        return value
+
+    return read_bounded_text
+
+
+def nonempty_reader(read: Callable[[str, Any], str]) -> Callable[[str, Any], str]:
+    def read_nonempty(name: str, value: Any) -> str:
+        found = read(name, value)
+        return found if found.strip() else raise_invalid_field(name, "is empty")
+
+    return read_nonempty
+
+
+def integer_reader(low: int, high: int) -> Callable[[str, Any], int]:
+    def read_integer(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise_invalid_field(name, f"is {json_type_name(value)}, not a whole number")
+        if not low <= value <= high:
+            raise_invalid_field(name, f"{short_repr(value)} is not between {low} and {high}")
+        return value
+
+    return read_integer
+
+
+def read_bool(name: str, value: Any) -> bool:
+    return (
+        value
+        if isinstance(value, bool)
+        else raise_invalid_field(name, f"is {json_type_name(value)}, not true or false")
+    )
+
+
+def pattern_reader(pattern: re.Pattern[str], what: str) -> Callable[[str, Any], str]:
+    def read_matching(name: str, value: Any) -> str:
+        found = text_reader(200)(name, value)
+        return (
+            found
+            if not found or pattern.fullmatch(found)
+            else raise_invalid_field(name, f"{found[:40]!r} is no {what}")
+        )
+
+    return read_matching
+
+
+def read_absolute_path(name: str, value: Any) -> str:
+    found = text_reader(500)(name, value)
+    if found and (not found.startswith("/") or ".." in found.split("/")):
+        raise_invalid_field(name, f"{found[:40]!r} is no absolute path without ..")
+    return found
+
+
+def read_duration(name: str, value: Any) -> timedelta | None:
+    """Seconds as a number, or Slurm's notation as text."""
+    try:
+        if isinstance(value, str):
+            found = slurm_notation.parse_duration(value)
+        elif isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            raise_invalid_field(name, f"is {json_type_name(value)}, neither seconds nor D-HH:MM:SS")
+        else:
+            found = slurm_notation.duration_from_seconds(value)
+    except slurm_notation.BadNotation as error:
+        raise_invalid_field(name, str(error))
+    if found is not None and not found:
+        raise_invalid_field(name, "is zero")
+    return found
+
+
+def read_memory_mb(name: str, value: Any) -> int:
+    """MiB as a number, or `512G` as text."""
+    if isinstance(value, str):
+        try:
+            value = slurm_notation.parse_memory_mb(value)
+        except slurm_notation.BadNotation as error:
+            raise_invalid_field(name, str(error))
+    return integer_reader(0, MAX_NUMBER)(name, value)
+
+
+def read_checkpoint_signal(name: str, value: Any) -> str:
+    """As sbatch --signal writes it; kept as it was written."""
+    written = text_reader(16)(name, value)
+    try:
+        slurm_notation.parse_signal(written) if written else None
+    except slurm_notation.BadNotation as error:
+        raise_invalid_field(name, str(error))
+    return written.strip().upper()
+
+
+# Nothing happened before, and days are added to and taken from every moment
+FIRST_YEAR, LAST_YEAR = 1970, 9000
+
+
+def read_timestamp(name: str, value: Any) -> datetime:
+    written = text_reader(40)(name, value)
+    try:
+        found = datetime.fromisoformat(written)
+    except ValueError:
+        raise_invalid_field(name, f"{written[:40]!r} is no ISO 8601 time")
+    if found.tzinfo is None:
+        raise_invalid_field(name, f"{written[:40]!r} has no time zone; write 2026-01-31T08:00:00Z")
+    if not FIRST_YEAR <= found.year < LAST_YEAR:
+        raise_invalid_field(name, f"{written[:40]!r} is out of range")
+    return found.astimezone(UTC)
+
+
+def json_type_name(value: Any) -> str:
+    names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", type(None): "null"}
+    return names.get(type(value), "an object")
+
+
+def short_repr(value: Any) -> str:
+    """A value as part of a sentence: never longer than a line, and no huge integer is turned into digits."""
+    if isinstance(value, int) and abs(value) > 10**20:
+        return "a number of more than 20 digits"
+    return repr(value)[:40]
+
+
+def choice_reader(choices: Sequence[str]) -> Callable[[str, Any], str]:
+    def read_choice(name: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in choices:
+            raise_invalid_field(name, f"{short_repr(value)} is none of {', '.join(choices)}")
+        return value
+
+    return read_choice
+
+
+def list_reader(reader: FieldReader, most: int) -> Callable[[str, Any], list[Any]]:
+    def read_list(name: str, value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise_invalid_field(name, f"is {json_type_name(value)}, not a list")
+        if not 1 <= len(value) <= most:
+            raise_invalid_field(name, f"has {len(value)} entries; between 1 and {most} are allowed")
+        return [reader(name, one) for one in value]
+
+    return read_list
+
+
+def read_object(name: str, value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else raise_invalid_field(name, f"is {json_type_name(value)}, not an object")

@@ -1,0 +1,259 @@
+"""Shared file systems that may stop answering: a reader process touches them, and is given up when it hangs.
+
+On a hard network mount whose server is gone, open() and stat() sleep until the server is back, and not even SIGKILL
+ends that sleep. So no process that others need touches a log or checkpoint directory itself: `call` has a reader
+process do it and waits no longer than a deadline.
+
+Failure story: A reader that does not answer in time is killed and left behind, whenever the kernel lets it go. Its root
+(the mounted directory) then counts as silent in this process: everybody is refused at once with one sentence, and after
+2 s, 4 s, up to a minute one caller tries again. So a page waits for one deadline at most, and not more than
+`MOST_LEFT_BEHIND` readers of a root are ever left behind in one process. Any answer ends this. A caller that is
+interrupted in the middle kills its reader too, because nobody knows what it would answer next.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import pickle
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from acmeweb.common.env import ROOT
+from jobs.logs.log_files import LogReadError
+from jobs.logs.storage_reader import LENGTH_BYTES, pack
+
+T = TypeVar("T")
+
+ANSWER_DEADLINE_S = 4.0
+FIRST_RETRY_S, MAX_RETRY_S = 2.0, 60.0
+ANSWER_VALID_S = 60.0
+MAX_CONCURRENT_CALLS = 3  # readers that work on one root
+MAX_ABANDONED_READERS = 3
+MAX_IDLE_READERS = 4
+PIPE_BYTES = 1 << 20  # a piece of a log passes in one go
+
+READER_COMMAND = (
+    *(sys.executable, "-I", "-S", "-c"),
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from jobs.logs.storage_reader import main; main()",
+)
+
+
+class StorageUnresponsive(LogReadError):
+    """The file system did not answer in time, so nothing is known of its files."""
+
+
+class ReaderExited(Exception):
+    """The reader ended before it answered."""
+
+
+class ReaderProcess:
+    """One reader process."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - our own words
+            READER_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}, start_new_session=True
+        )
+        assert self._process.stdin and self._process.stdout
+        self._to, self._from = self._process.stdin, self._process.stdout
+        with suppress(OSError):
+            fcntl.fcntl(self._from, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        os.set_blocking(self._from.fileno(), False)
+
+    def ask(self, function: Callable[..., Any], words: tuple[Any, ...], deadline_s: float) -> tuple[bool, Any]:
+        """Raises TimeoutError, or Gone."""
+        until = time.monotonic() + deadline_s
+        try:
+            os.write(self._to.fileno(), pack((function.__module__, function.__name__, words)))
+        except BrokenPipeError:
+            raise ReaderExited from None
+        length = int.from_bytes(self._receive_bytes(LENGTH_BYTES, until))
+        return pickle.loads(self._receive_bytes(length, until))  # type: ignore[no-any-return] # noqa: S301
+
+    def _receive_bytes(self, count: int, until: float) -> bytes:
+        raw, poll = bytearray(), select.poll()  # select() takes no descriptor above 1023
+        poll.register(self._from, select.POLLIN)
+        while len(raw) < count:
+            left = until - time.monotonic()
+            if left <= 0 or not poll.poll(left * 1000):
+                raise TimeoutError
+            piece = os.read(self._from.fileno(), min(PIPE_BYTES, count - len(raw)))
+            if not piece:
+                raise ReaderExited
+            raw += piece
+        return bytes(raw)
+
+    def kill(self) -> None:
+        """Not waited for: it may sleep in the kernel."""
+        self._process.kill()
+        for pipe in (self._to, self._from):
+            with suppress(OSError):
+                pipe.close()
+
+    def wait(self, seconds: float) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+
+class ReaderPool:
+    """The readers of this process. Any of them reads anything, so idle ones are kept for everybody."""
+
+    def __init__(self) -> None:
+        self._lock, self._idle, self._dying = threading.Lock(), list[ReaderProcess](), list[ReaderProcess]()
+
+    def take(self) -> ReaderProcess:
+        with self._lock:
+            while self._idle:
+                if (reader := self._idle.pop()).is_alive:
+                    return reader
+                reader.kill()  # it has ended; its pipes are closed
+        return ReaderProcess()
+
+    def release(self, reader: ReaderProcess) -> None:
+        with self._lock:
+            if len(self._idle) < MAX_IDLE_READERS:
+                self._idle.append(reader)
+                return
+        self.end(reader)
+
+    def close(self) -> None:
+        """End those that are idle, and wait for all that can be waited for."""
+        while self._idle:
+            self.end(self._idle.pop())
+        for reader in self._dying:
+            reader.wait(1.0)
+
+    def end(self, reader: ReaderProcess) -> None:
+        """Remembered until it is dead, so that it leaves no zombie."""
+        reader.kill()
+        with self._lock:
+            self._dying = [one for one in (*self._dying, reader) if one.is_alive]
+
+
+class StorageRoot:
+    """One root and what is known of it in this process."""
+
+    def __init__(
+        self,
+        root: str,
+        readers: ReaderPool,
+        deadline_s: float = ANSWER_DEADLINE_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.root, self._readers, self._deadline_s, self._monotonic = root, readers, deadline_s, monotonic
+        self._slots = threading.BoundedSemaphore(MAX_CONCURRENT_CALLS)
+        self._lock = threading.Lock()
+        self._left_behind: list[ReaderProcess] = []
+        self._failures, self._retry_at = 0, 0.0
+        self.silent_since: float | None = None  # by the clock of the wall
+        self.answered_at = 0.0
+
+    def call(self, function: Callable[..., T], *words: Any, deadline_s: float | None = None) -> T:
+        """What the function answers in a reader process, or what it raises; StorageSilent."""
+        is_try = self._claim_retry()
+        deadline_s = deadline_s or self._deadline_s
+        if not self._slots.acquire(timeout=deadline_s):
+            raise self.unresponsive_error()
+        try:
+            if self.silent_since is not None and not is_try:
+                raise self.unresponsive_error()  # it fell silent while we waited for a reader
+            good, value = self._run_request(function, words, deadline_s)
+        finally:
+            self._slots.release()
+        self._record_answer()
+        if not good:
+            raise value
+        return value  # type: ignore[no-any-return]
+
+    def _run_request(self, function: Callable[..., Any], words: tuple[Any, ...], deadline_s: float) -> tuple[bool, Any]:
+        for _ in range(2):  # an idle reader may end just now
+            reader = self._readers.take()
+            try:
+                answer = reader.ask(function, words, deadline_s)
+            except TimeoutError:
+                self._abandon_reader(reader)
+                raise self.unresponsive_error() from None
+            except ReaderExited:
+                self._readers.end(reader)
+                continue
+            except BaseException:
+                self._readers.end(reader)
+                raise
+            self._readers.release(reader)
+            return answer
+        raise StorageUnresponsive(f"The reader of {self.root} ended without an answer.")
+
+    def _claim_retry(self) -> bool:
+        """Whether this is a try of a silent root: one caller at a time, when its time has come. Others are refused."""
+        with self._lock:
+            if self.silent_since is None:
+                return False
+            self._left_behind = [reader for reader in self._left_behind if reader.is_alive]
+            if self._monotonic() < self._retry_at or len(self._left_behind) >= MAX_ABANDONED_READERS:
+                raise self.unresponsive_error()
+            self._retry_at = self._monotonic() + 2 * self._deadline_s
+            return True
+
+    def _abandon_reader(self, reader: ReaderProcess) -> None:
+        self._readers.end(reader)
+        with self._lock:
+            self._left_behind.append(reader)
+            self._failures += 1
+            self._retry_at = self._monotonic() + min(MAX_RETRY_S, FIRST_RETRY_S * 2 ** min(self._failures - 1, 10))
+            self.silent_since = self.silent_since or time.time()
+
+    def _record_answer(self) -> None:
+        self.answered_at = time.time()
+        if self.silent_since is not None:
+            with self._lock:
+                self.silent_since, self._failures, self._retry_at = None, 0, 0.0
+
+    def unresponsive_error(self) -> StorageUnresponsive:
+        since = f" since {time.strftime('%H:%M', time.gmtime(self.silent_since))} UTC" if self.silent_since else ""
+        return StorageUnresponsive(
+            f"The storage at {self.root} does not answer{since}; it is tried again within a minute."
+        )
+
+
+_reader_pool = ReaderPool()
+_storage_roots: dict[str, StorageRoot] = {}
+
+
+def storage_root(root: str) -> StorageRoot:
+    return _storage_roots.setdefault(root, StorageRoot(root, _reader_pool))
+
+
+def unresponsive_reason(root: str) -> str | None:
+    """Why a root is silent, as far as this process knows. Empty: it answered of late. None: nobody asked it."""
+    known = _storage_roots.get(root)
+    if known is None:
+        return None
+    if known.silent_since is not None:
+        return str(known.unresponsive_error())
+    return "" if time.time() - known.answered_at < ANSWER_VALID_S else None
+
+
+def call(root: str, function: Callable[..., T], *words: Any, deadline_s: float | None = None) -> T:
+    return storage_root(root).call(function, *words, deadline_s=deadline_s)
+
+
+def _reset_after_fork() -> None:
+    """A forked process must not speak to the readers of its parent."""
+    global _reader_pool
+    _storage_roots.clear()
+    _reader_pool = ReaderPool()
+
+
+os.register_at_fork(after_in_child=_reset_after_fork)
+atexit.register(lambda: _reader_pool.close())

@@ -1,0 +1,62 @@
+"""A person's own page: who they are here, their tokens, and those of the teams they administer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_http_methods, require_POST
+
+from jobs.actions import tokens as token_actions
+from jobs.actions.journal import Author
+from jobs.models import Membership, Team, TeamRole, Token, clock
+from jobs.web.token_forms import OwnTokenForm
+
+MAX_TOKENS_SHOWN = 100
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def account_page(request: HttpRequest) -> HttpResponse:
+    form = OwnTokenForm(request.POST or None, asker=request.user)
+    if request.method == "POST" and form.is_valid():
+        token, secret = token_actions.create_token(user=request.user, author=Author.of(request), **form.wanted())
+        # The secret is in this answer and nowhere else: a message that outlives it would lie in a cookie or a row
+        answer = render(request, "account/made.html", {"token": token, "secret": secret})
+        answer["Cache-Control"] = "no-store"
+        return answer
+    return render(request, "account/account.html", _page_context(request, form), status=422 if form.errors else 200)
+
+
+def _page_context(request: HttpRequest, form: OwnTokenForm) -> dict[str, Any]:
+    rows = _revocable_tokens(request.user).select_related("user", "team")
+    own = list(rows.filter(user=request.user)[:MAX_TOKENS_SHOWN])
+    return {
+        "now": clock.now(),
+        "form": form,
+        "own": own,
+        "of_teams": list(rows.exclude(user=request.user)[:MAX_TOKENS_SHOWN]),
+        "roles": Membership.objects.filter(user=request.user).select_related("team"),
+        "life_is_limited": token_actions.max_token_lifetime() is not None,
+        "has_password": request.user.has_usable_password(),
+    }
+
+
+def _revocable_tokens(user: Any) -> QuerySet[Token]:
+    """Their own, and every token that is bound to a team they administer."""
+    administered = Team.objects.where(user, TeamRole.ADMIN).values("pk")
+    return Token.objects.filter(Q(user=user) | Q(team__in=administered), revoked_at__isnull=True)
+
+
+@require_POST
+def revoke(request: HttpRequest, pk: int) -> HttpResponse:
+    token = get_object_or_404(_revocable_tokens(request.user), pk=pk)
+    try:
+        token_actions.revoke(token, author=Author.of(request))
+    except token_actions.TokenError as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+    else:
+        messages.success(request, f"{token} is revoked; programs that carry it are turned away from now on.")
+    return redirect("account")

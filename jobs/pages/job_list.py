@@ -1,0 +1,233 @@
+"""The list of jobs: filters in the address, arrays folded, a table for spreadsheets, one verb on many."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from django.contrib import messages
+from django.core.handlers.asgi import ASGIRequest
+from django.db import connections
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_POST, require_safe
+
+from jobs.actions import bulk_jobs
+from jobs.actions import saved_views as saved_view_actions
+from jobs.actions.bulk_jobs import MAX_BULK_JOBS, BulkJobResult
+from jobs.actions.job_verbs import JOB_ACTIONS, JobActionRequest, read_priority
+from jobs.actions.journal import Author
+from jobs.actions.wake import request_turn
+from jobs.core.display_text import strip_control_characters
+from jobs.core.lifecycle import JOB_STATES, JobKind
+from jobs.core.spec import InvalidField
+from jobs.models import Cluster, Job, Team, TeamRole, clock
+from jobs.models.permissions import Caller
+from jobs.pages import saved_views
+from jobs.queries import job_arrays
+from jobs.web import job_filters, job_forms
+from jobs.web.job_filters import JobListFilters
+from jobs.web.page import POSITION_READER, PageQuery, bad_request, posted_text, render_page
+
+PAGE_SIZE = 50
+CSV_CHUNK_ROWS = 1000
+
+
+# --- the table
+
+
+@require_safe
+def job_list_page(request: HttpRequest) -> HttpResponse:
+    address, caller = PageQuery(request.GET), Caller(user=request.user)
+    asked, before = job_filters.read_job_filters(address), address.read("before", POSITION_READER)
+    views = cache(lambda: list(saved_view_actions.views_of_caller(caller)))
+    if not request.GET and "HX-Request" not in request.headers and (first := saved_views.default_view(views())):
+        return redirect(saved_views.view_url(first))
+    found = job_filters.filtered_jobs(request.user, asked)
+    # One row more than is shown says whether there is a next page; counting a million rows would not be worth it
+    rows = _page_rows(found, asked, before)
+    tasks = {} if _is_unfolded(asked) else job_arrays.array_tasks(found, rows[:PAGE_SIZE])
+    for job in rows:
+        job.tasks = tasks.get(job.array_id)
+    teams = cache(lambda: list(Team.objects.where(request.user).distinct()))
+    context = {
+        "now": clock.now(),
+        "rows": rows[:PAGE_SIZE],
+        "older": urlencode(asked.kept | {"before": rows[PAGE_SIZE - 1].pk}) if len(rows) > PAGE_SIZE else "",
+        "newest": urlencode(asked.kept) if before is not None else "",
+        "is_first": before is None,
+        "asked": asked.filters,
+        "mine": asked.mine,
+        "kept": asked.kept,
+        "here": request.get_full_path(),
+        "everyone_url": asked.url(mine=None),
+        "mine_url": asked.url(mine="1"),
+        "fold_url": "" if asked.filters["array"] else asked.url(fold=None if asked.unfolded else "0"),
+        "unfolded": asked.unfolded,
+        "csv_url": f"{reverse('jobs-csv')}{asked.url(fold=None)}",
+        "state_groups": [name for name in job_filters.STATE_GROUPS if name.islower()],
+        "states": list(JOB_STATES),
+        "kinds": list(JobKind),
+        "teams": teams,
+        "clusters": cache(lambda: list(Cluster.objects.all())),
+        "may_act": lambda: any(caller.has(TeamRole.RESEARCHER, team.pk) for team in teams()),
+        "verbs": JOB_ACTIONS.values(),
+        "selects": True,
+        "views": cache(lambda: saved_views.saved_view_menu(caller, views(), teams(), urlencode(asked.kept))),
+    }
+    return render_page(request, "jobs/jobs.html", context, {"jobs": "jobs/_jobs.html"}, address.wrong)
+
+
+def _is_unfolded(asked: JobListFilters) -> bool:
+    return asked.unfolded or bool(asked.filters["array"])
+
+
+def _page_rows(found: QuerySet[Job], asked: JobListFilters, before: int | None) -> list[Job]:
+    if not _is_unfolded(asked):
+        return job_arrays.folded_job_page(found.with_list_columns(), before, PAGE_SIZE)
+    rest = found if before is None else found.filter(pk__lt=before)
+    return list(rest.with_list_columns().order_by("-pk")[: PAGE_SIZE + 1])
+
+
+@require_POST
+def save_view(request: HttpRequest) -> HttpResponse:
+    return saved_views.save_from_list(request, PageQuery(request.POST))
+
+
+# --- for spreadsheets
+
+CSV_COLUMNS = (
+    *("JobID", "Name", "User", "Team", "Kind", "Cluster", "State", "Submit", "Start", "End", "ElapsedS"),
+    *("Nodes", "GPUs", "Priority", "Reason", "ExitCode", "NodeList"),
+)
+
+
+@require_safe
+def export_csv(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
+    """All that the filters find, however many, a thousand at a time and never all in memory."""
+    address = PageQuery(request.GET)
+    asked = job_filters.read_job_filters(address)
+    if address.wrong:
+        return bad_request(address.wrong)
+    clusters = dict(Cluster.objects.values_list("pk", "name"))
+    pieces = _csv_chunks(job_filters.filtered_jobs(request.user, asked).with_list_columns(), clusters)
+    chunks = _read_in_threads(pieces) if isinstance(request, ASGIRequest) else pieces
+    response = StreamingHttpResponse(chunks, content_type="text/csv; charset=utf-8")
+    response["Content-Disposition"] = 'attachment; filename="jobs.csv"'
+    return response
+
+
+def _csv_chunks(found: QuerySet[Job], clusters: Mapping[int, str]) -> Iterator[str]:
+    """Each chunk begins where the one before it ended: no cursor and no transaction stays open while somebody reads."""
+    now, last = clock.now(), None
+    yield _format_csv([CSV_COLUMNS])
+    while rows := list((found if last is None else found.filter(pk__lt=last)).order_by("-pk")[:CSV_CHUNK_ROWS]):
+        last = rows[-1].pk
+        yield _format_csv([_csv_row(job, clusters.get(job.cluster_id, ""), now) for job in rows])
+
+
+async def _read_in_threads(pieces: Iterator[str]) -> AsyncIterator[str]:
+    while piece := await asyncio.to_thread(_next_chunk, pieces):
+        yield piece
+
+
+def _next_chunk(pieces: Iterator[str]) -> str:
+    try:
+        return next(pieces, "")
+    finally:
+        connections.close_all()  # of this thread; the next piece may come from another, or never be asked for
+
+
+def _csv_row(job: Job, cluster: str, now: Any) -> list[Any]:
+    elapsed = job.elapsed(now)
+    exit_code = "" if job.exit_code is None and job.signal is None else f"{job.exit_code or 0}:{job.signal or 0}"
+    moments = (job.submitted_at, job.started_at, job.ended_at)
+    return [
+        *(job.public_id, _safe_csv_cell(job.name), _safe_csv_cell(job.owner_name), job.team.name, job.kind),
+        *(cluster, job.state),
+        *(one.isoformat(timespec="seconds") if one else "" for one in moments),
+        "" if elapsed is None else int(elapsed.total_seconds()),
+        *(job.nodes, job.gpus, job.priority, job.reason, exit_code, getattr(job, "nodelist", "")),
+    ]
+
+
+def _safe_csv_cell(text: str) -> str:
+    """What a spreadsheet would take for a formula is text there too, and no terminal obeys a name."""
+    text = strip_control_characters(text)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def _format_csv(rows: Sequence[Sequence[Any]]) -> str:
+    out = io.StringIO()
+    csv.writer(out).writerows(rows)
+    return out.getvalue()
+
+
+# --- one verb on many
+
+
+@require_POST
+def bulk_job_action(request: HttpRequest) -> HttpResponse:
+    """First what would become of each, rehearsed and rolled back; with `confirm` it is done, and told job by job."""
+    verb = JOB_ACTIONS.get(request.POST.get("verb", ""))
+    if verb is None:
+        raise Http404("no such verb")
+    address, caller = PageQuery(request.POST), Caller(user=request.user)
+    asked = job_filters.read_job_filters(address)
+    back = reverse("jobs") + asked.url()
+    if address.wrong:
+        # Without that filter it would be done to more jobs than were meant
+        messages.error(request, f"Nothing was changed: {address.wrong[0]}.")
+        return redirect(back)
+    named = " ".join([*request.POST.getlist("id"), request.POST.get("ids", "")])
+    ids = named.replace("\x00", " ").split()[: MAX_BULK_JOBS + 1]
+    everything = request.POST.get("all") == "1"
+    rows = job_filters.filtered_jobs(request.user, asked) if everything else bulk_jobs.jobs_by_id(caller.jobs(), ids)
+    jobs = bulk_jobs.oldest_jobs(rows.select_related("user", "team", "cluster"))
+    if not jobs:
+        messages.warning(request, "No job was chosen: tick some, or all that the filters find.")
+        return redirect(back)
+    done = request.POST.get("confirm") == "1"
+    try:
+        outcomes = _try_job_action(request, verb, jobs[:MAX_BULK_JOBS], caller, dry=not done)
+    except InvalidField as bad:
+        messages.error(request, f"Nothing was changed: {bad}.")
+        return redirect(back)
+    context = {
+        "now": clock.now(),
+        "verb": verb,
+        "done": done,
+        "outcomes": sorted(outcomes, key=lambda one: not one.error),
+        "good": sum(not one.error for one in outcomes),
+        "more": len(jobs) > MAX_BULK_JOBS,
+        "most": MAX_BULK_JOBS,
+        "why": request.POST.get("why", ""),
+        "priority": request.POST.get("priority", ""),
+        "back": back,
+        "kept": asked.kept,
+    }
+    return render(request, "jobs/many.html", context)
+
+
+def _try_job_action(
+    request: HttpRequest, verb: Any, jobs: Sequence[Job], caller: Caller, *, dry: bool
+) -> list[BulkJobResult]:
+    priority = (
+        read_priority("priority", job_forms.integer_or_text(request.POST.get("priority", "")))
+        if verb.takes_priority
+        else 0
+    )
+    why = posted_text(request)
+    wish = JobActionRequest(author=Author.of(request), why=why, priority=priority)
+    outcomes = [bulk_jobs.try_action(verb, job, wish, caller, dry=dry) for job in jobs]
+    if not dry:
+        for cluster in {one.job.cluster_id for one in outcomes if not one.error}:
+            request_turn(cluster)
+    return outcomes

@@ -1,0 +1,318 @@
+"""The pages of jobs. A view loads rows and hands them to a template; what may change is a verb in actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.utils.cache import patch_cache_control
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from jobs.actions import jobs as job_actions
+from jobs.actions.job_verbs import (
+    JOB_ACTIONS,
+    JobActionDenied,
+    JobActionRequest,
+    available_job_actions,
+    has_unknown_outcome,
+    perform_job_action,
+    read_priority,
+)
+from jobs.actions.jobs import JobError
+from jobs.actions.journal import Author
+from jobs.actions.wake import request_turn
+from jobs.core import masking, timeline
+from jobs.core.display_text import safe_display_text, strip_control_characters
+from jobs.core.hostlist import compress
+from jobs.core.lifecycle import ForbiddenTransition, State
+from jobs.core.spec import InvalidField, refuse_priority
+from jobs.logs import job_log, log_search
+from jobs.models import Attempt, Job, Team, TeamRole, clock
+from jobs.models.permissions import Caller
+from jobs.pages import progress
+from jobs.queries import checkpoint_advice
+from jobs.web import job_forms
+from jobs.web.page import MAX_EVENTS, PageQuery, bad_request, digits_reader, posted_text, render_page
+
+# --- one job
+
+
+@require_safe
+def job_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    row = _visible_job(request, public_id)
+    now = clock.now()
+    attempts = list(row.attempts.all())
+    verbs = available_job_actions(row, Caller(user=request.user))
+    context = {
+        "now": now,
+        "job": row,
+        "topic": job_topic(row),
+        "waits": row.state == State.PENDING,
+        "attempts": [(attempt, _attempt_bar(row, attempt, now)) for attempt in attempts],
+        "progress": cache(lambda: progress.progress_panel(row, attempts[-1] if attempts else None)),
+        "places": cache(lambda: _allocated_nodes(attempts[-1]) if attempts else []),
+        "dependencies": cache(lambda: list(row.dependencies.select_related("on"))),
+        "events": cache(lambda: list(row.events.order_by("-id")[:MAX_EVENTS])),
+        "verbs": verbs,
+        "lacks_outcome": has_unknown_outcome(row) and bool(verbs),
+        "saving": cache(lambda: checkpoint_advice.job_checkpoint_advice(row, attempts, now)),
+        "environment": _cleaned_values(masking.mask_secrets(row.environment)),
+        "command": safe_display_text(row.command),
+        "comment": safe_display_text(row.comment),
+        "labels": cache(lambda: _cleaned_values(masking.mask_secrets(row.labels))),
+        **_log_context(row, attempts[-1] if attempts else None),
+    }
+    fragments = {part: f"jobs/_{part}.html" for part in ("job", "events", "progress")}
+    return render_page(request, "jobs/job.html", context, fragments)
+
+
+def _cleaned_values(values: dict[str, str]) -> dict[str, str]:
+    return {name: strip_control_characters(value) for name, value in values.items()}
+
+
+def job_topic(row: Job) -> str:
+    return f"job:{row.public_id}"
+
+
+def _visible_job(request: HttpRequest, public_id: str) -> Job:
+    """Somebody else's job is as good as not there: its very existence is the team's business."""
+    rows = Job.objects.visible_to(request.user).select_related("user", "team", "cluster")
+    return get_object_or_404(rows, public_id=public_id)
+
+
+def _attempt_bar(row: Job, attempt: Attempt, now: datetime) -> list[timeline.TimelineBar]:
+    pieces = [
+        timeline.TimelineEntry(
+            name="getting ready",
+            tone="starting",
+            begin=attempt.promised_at,
+            end=attempt.confirmed_at or attempt.ended_at,
+        )
+    ]
+    if attempt.confirmed_at:
+        badge = attempt.badge
+        pieces.append(
+            timeline.TimelineEntry(name=badge.label, tone=badge.tone, begin=attempt.confirmed_at, end=attempt.ended_at)
+        )
+    return timeline.timeline_bars(pieces, row.submitted_at, row.ended_at or now)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocatedNodeGroup:
+    """Nodes on which an attempt holds the same GPUs."""
+
+    nodelist: str
+    names: list[str]
+    gpus: str
+
+
+def _allocated_nodes(attempt: Attempt) -> list[AllocatedNodeGroup]:
+    held: dict[str, list[int]] = {}
+    for name, gpu in attempt.allocations.order_by("node__name", "gpu").values_list("node__name", "gpu"):
+        held.setdefault(name, []).extend([] if gpu is None else [gpu])
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name, gpus in held.items():
+        alike.setdefault(tuple(gpus), []).append(name)
+    return [
+        AllocatedNodeGroup(nodelist=compress(names), names=names if len(names) <= 8 else [], gpus=gpu_index_text(gpus))
+        for gpus, names in alike.items()
+    ]
+
+
+def gpu_index_text(gpus: Iterable[int]) -> str:
+    """0,1,2,3,6 as `0-3,6`."""
+    written = compress(str(gpu) for gpu in gpus)
+    return written.strip("[]") or "no GPU"
+
+
+# --- its log
+
+
+@require_safe
+def job_log_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    row = _visible_job(request, public_id)
+    attempt = _requested_attempt(request, row)
+    context = {"now": clock.now(), "job": row, "topic": job_topic(row), **_log_context(row, attempt)}
+    if attempt and "attempt" in request.GET:
+        context["log_url"] += f"?attempt={attempt.number}"
+    address = PageQuery(request.GET)
+    asked, line = _log_position(address), address.read("line", LOG_OFFSET_READER)
+    if attempt and context["tail"] and asked:
+        context |= asked | _read_log_part(row, attempt, asked)
+        return render_page(request, "jobs/reading.html", context, wrong=address.wrong)
+    if attempt and context["tail"] and line is not None:
+        context["window"] = job_log.read_window(row.cluster.log_root, attempt.log_path, line)
+    return render_page(request, "jobs/log.html", context, {"log": "jobs/_log.html"}, address.wrong)
+
+
+LOG_OFFSET_READER, RANK_READER = digits_reader(15), digits_reader(6)  # a byte or a line of it
+
+
+def _log_position(address: PageQuery) -> dict[str, Any]:
+    """A place in the log, words to look for, or a rank; empty for its end."""
+    at, rank, find = address.read("at", LOG_OFFSET_READER), address.read("rank", RANK_READER), address.text("find")
+    return {} if at is None and rank is None and not find else {"at": at or 0, "find": find, "rank": rank}
+
+
+def _read_log_part(row: Job, attempt: Attempt, asked: dict[str, Any]) -> dict[str, Any]:
+    where = (row.cluster.log_root, attempt.log_path)
+    if not asked["find"] and asked["rank"] is None:
+        return {"part": log_search.chunk_at(*where, asked["at"])}
+    rank = asked["rank"]
+    wanted = log_search.text_matcher(asked["find"]) if rank is None else log_search.rank_matcher(rank)
+    return {"hits": log_search.search(*where, wanted, asked["at"])}
+
+
+def _requested_attempt(request: HttpRequest, row: Job) -> Attempt | None:
+    """The one asked for by its number, or the newest."""
+    number = request.GET.get("attempt", "")
+    if not number:
+        return row.attempts.order_by("-number").first()
+    if not number.isdecimal() or len(number) > 5:
+        raise Http404("no such attempt")
+    return get_object_or_404(row.attempts, number=int(number))
+
+
+def _log_context(row: Job, attempt: Attempt | None) -> dict[str, Any]:
+    tail, why = None, "It has not started yet."
+    if attempt:
+        try:
+            tail = log_search.chunk_before(row.cluster.log_root, attempt.log_path)
+        except job_log.LogReadError as nothing:
+            why = str(nothing)
+    grows = bool(attempt and not attempt.ended_at)
+    return {"attempt": attempt, "tail": tail, "no_log": why, "grows": grows, "log_url": reverse("log", args=[row])}
+
+
+@require_safe
+def log_lines(request: HttpRequest, public_id: str) -> HttpResponse:
+    """A piece for a page that shows the log: from a byte on, up to one, or its end. Not compressed: a job's words stand
+    beside those of others."""
+    row = _visible_job(request, public_id)
+    attempt = _requested_attempt(request, row)
+    if attempt is None:
+        raise Http404("it has not started yet")
+    address = PageQuery(request.GET)
+    asked = {name: address.read(name, LOG_OFFSET_READER) for name in ("at", "before")}
+    if address.wrong:
+        return bad_request(address.wrong)
+    where = (row.cluster.log_root, attempt.log_path)
+    try:
+        at = asked["at"]
+        part = log_search.chunk_before(*where, asked["before"]) if at is None else log_search.chunk_at(*where, at)
+    except job_log.StorageUnresponsive:
+        raise  # answered with 503, by acmeweb.error_pages
+    except job_log.LogReadError as nothing:
+        raise Http404(str(nothing)) from None
+    told = {name: getattr(part, name) for name in ("lines", "start", "stop", "size", "whole")}
+    response = JsonResponse(told, json_dumps_params={"separators": (",", ":"), "ensure_ascii": False})
+    patch_cache_control(response, private=True, no_store=True)
+    return response
+
+
+@require_safe
+def download_log(request: HttpRequest, public_id: str) -> HttpResponse | StreamingHttpResponse:
+    """The file as it is, as a download: a browser must never take what a job printed for a page of ours."""
+    row = _visible_job(request, public_id)
+    attempt = _requested_attempt(request, row)
+    if attempt is None:
+        raise Http404("it has not started yet")
+    try:
+        stream = job_log.LogStream(row.cluster.log_root, attempt.log_path)
+    except job_log.StorageUnresponsive:
+        raise
+    except job_log.LogReadError as nothing:
+        raise Http404(str(nothing)) from None
+    response = StreamingHttpResponse(stream, content_type="text/plain; charset=utf-8")
+    response["Content-Length"] = str(stream.size)
+    response["Content-Disposition"] = f'attachment; filename="{attempt.key}.log"'
+    response["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+# --- what people do to a job
+
+
+@require_POST
+def job_action_view(request: HttpRequest, public_id: str, name: str) -> HttpResponse:
+    verb = JOB_ACTIONS.get(name)
+    row = _visible_job(request, public_id)
+    if verb is None:
+        raise Http404("no such verb")
+    why = posted_text(request)
+    try:
+        priority = (
+            read_priority("priority", job_forms.integer_or_text(request.POST.get("priority", "")))
+            if verb.takes_priority
+            else 0
+        )
+        wish = JobActionRequest(author=Author.of(request), why=why, priority=priority)
+        perform_job_action(verb, row, wish, Caller(user=request.user))
+    except JobActionDenied as refusal:
+        messages.error(request, f"Not allowed: {refusal}")
+    except InvalidField as bad:
+        messages.error(request, f"Nothing was changed: {bad}.")
+    except (JobError, ForbiddenTransition) as error:
+        messages.error(request, f"Conflict, nothing was changed: {error}.")
+    else:
+        request_turn(row.cluster_id)
+        # A job that runs is stopped by its cluster; we have only asked
+        messages.success(request, f"{verb.label}: {'asked.' if row.is_live else 'done.'}")
+    return redirect("job", public_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def submit(request: HttpRequest) -> HttpResponse:
+    if request.method != "POST":
+        form = job_forms.SubmitForm(user=request.user, **_resubmit_initial(request))
+        return render(request, "jobs/submit.html", _form_context(form))
+    form = job_forms.SubmitForm(request.POST, user=request.user)
+    if form.is_valid() and (rows := _submit_form(request, form)):
+        return redirect("job", rows[0].public_id)
+    return render(request, "jobs/submit.html", _form_context(form), status=422)
+
+
+def _form_context(form: job_forms.SubmitForm) -> dict[str, Any]:
+    return {"form": form, "may_submit": form.fields["team"].queryset.exists()}
+
+
+def _resubmit_initial(request: HttpRequest) -> dict[str, Any]:
+    """`?from=<job>`: edit and resubmit."""
+    if not (source := request.GET.get("from")):
+        return {}
+    row = _visible_job(request, source[:24])
+    own = row.user_id == request.user.pk
+    if not own and _has_secrets(row):
+        messages.info(request, "Secret values were left out: only the owner's form carries them. Put yours in.")
+    return {"initial": job_forms.resubmit_values(row, secrets=own)}
+
+
+def _has_secrets(row: Job) -> bool:
+    texts = any(masking.mask_text(text) != text for text in (row.command, row.comment))
+    return texts or any(masking.mask_secrets(values) != values for values in (row.environment, row.labels))
+
+
+def _submit_form(request: HttpRequest, form: job_forms.SubmitForm) -> list[Job]:
+    values, spec = form.cleaned_data, form.spec
+    if spec is None:
+        return []
+    operates = Team.objects.where(request.user, TeamRole.OPERATOR).filter(pk=values["team"].pk).exists()
+    try:
+        refuse_priority(spec.priority, operates)
+        rows = job_actions.submit(
+            [spec], cluster=values["cluster"], team=values["team"], author=Author.of(request), now=clock.now()
+        )
+    except InvalidField as bad:
+        form.refuse(bad)
+        return []
+    request_turn(values["cluster"].pk)
+    what = f"{len(rows)} tasks" if len(rows) > 1 else "job"
+    messages.success(request, f"Submitted as {what} {rows[0].array_id or rows[0].public_id}.")
+    return rows

@@ -1,0 +1,236 @@
+"""The pages of nodes: the table people know from sinfo, one node, drain and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.utils.http import urlencode
+from django.views.decorators.http import require_POST, require_safe
+
+from jobs.actions import drain_impact
+from jobs.actions import nodes as node_actions
+from jobs.actions.drain_impact import AffectedJob
+from jobs.actions.journal import Author
+from jobs.actions.nodes import NodeError
+from jobs.actions.wake import request_turn
+from jobs.core.lifecycle import NodeState
+from jobs.models import (
+    Allocation,
+    Attempt,
+    Cluster,
+    ClusterMode,
+    DrainMode,
+    Event,
+    Job,
+    Node,
+    Resolution,
+    Sample,
+    clock,
+)
+from jobs.web.page import MAX_EVENTS, PageQuery, posted_text, read_cluster_name, render_page
+
+NODE_FILTERS: dict[str, Callable[[Node], bool]] = {
+    "all": lambda node: True,
+    "closed": lambda node: not node.takes_work,
+    "idle": lambda node: node.takes_work and node.state == NodeState.IDLE,
+    "mixed": lambda node: node.takes_work and node.state == NodeState.MIXED,
+    "allocated": lambda node: node.takes_work and node.state == NodeState.ALLOCATED,
+    "drain": lambda node: node.is_drained,
+    "down": lambda node: node.badge.tone == "bad",
+}
+
+DRAIN_MODE_CHOICES = [
+    (str(DrainMode.FINISH), "finish"),
+    (str(DrainMode.CHECKPOINT), "go back to the queue after their next checkpoint"),
+    (str(DrainMode.NOW), "go back to the queue now"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFilterLink:
+    """One link of a row of filters."""
+
+    name: str
+    url: str
+    count: int
+    is_on: bool
+
+
+@require_safe
+def node_list_page(request: HttpRequest) -> HttpResponse:
+    asked = PageQuery(request.GET)
+    wanted, cluster = (
+        asked.choice_value("state", list(NODE_FILTERS), "all"),
+        asked.read("cluster", read_cluster_name, ""),
+    )
+    rows = Node.objects.select_related("cluster").order_by("cluster__name", "name")
+    everything = [node for node in rows if cluster in ("", node.cluster.name)]
+    held = Allocation.objects.held_per_node()
+    fits = NODE_FILTERS[wanted]
+    context = {
+        "now": clock.now(),
+        "rows": [(node, held.get(node.pk, 0) + len(node.foreign_gpus)) for node in everything if fits(node)],
+        "filters": [_filter_link(name, everything, wanted, cluster) for name in NODE_FILTERS],
+        "wanted": "" if wanted == "all" else wanted,
+        "cluster": cluster,
+        "clusters": cache(lambda: list(Cluster.objects.all())),
+        "here": request.get_full_path(),
+        "may_operate": request.user.has_perm("jobs.operate_cluster"),
+    }
+    return render_page(request, "nodes/nodes.html", context, {"nodes": "nodes/_nodes.html"}, asked.wrong)
+
+
+def _filter_link(name: str, nodes: list[Node], wanted: str, cluster: str) -> NodeFilterLink:
+    asked = {"state": "" if name == "all" else name, "cluster": cluster}
+    url = "?" + urlencode({key: value for key, value in asked.items() if value})
+    return NodeFilterLink(name=name, url=url, count=sum(map(NODE_FILTERS[name], nodes)), is_on=name == wanted)
+
+
+@require_safe
+def node_page(request: HttpRequest, cluster: str, name: str) -> HttpResponse:
+    row = _find_node(cluster, name)
+    sample = Sample.objects.filter(node=row, resolution=Resolution.RAW).order_by("-at").first()
+    held = list(row.allocations.live().select_related("attempt__job__user", "attempt__job__team"))
+    visible = visible_job_ids(request, {allocation.attempt.job_id for allocation in held})
+    context = {
+        "now": clock.now(),
+        "node": row,
+        "sample": sample,
+        "gpus": _node_gpus(row, sample, held, visible),
+        "running": drain_affected_jobs(drain_impact.affected_jobs([row], clock.now()), visible),
+        "modes": _drain_choices(row),
+        "may_test": row.drain_asked and not held and row.cluster.mode == ClusterMode.DRIVE,
+        "recent": cache(lambda: _recent_attempts(request, row)),
+        "events": cache(lambda: list(Event.objects.filter(node=row).order_by("-id")[:MAX_EVENTS])),
+        "may_operate": request.user.has_perm("jobs.operate_cluster"),
+    }
+    return render_page(request, "nodes/node.html", context, {"node": "nodes/_node.html"})
+
+
+def _find_node(cluster: str, name: str) -> Node:
+    if "\0" in cluster + name:  # PostgreSQL takes no such text
+        raise Http404
+    return get_object_or_404(Node.objects.select_related("cluster"), cluster__name=cluster, name=name)
+
+
+def visible_job_ids(request: HttpRequest, ids: set[int]) -> set[int]:
+    return set(Job.objects.visible_to(request.user).filter(pk__in=ids).values_list("pk", flat=True)) if ids else set()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeGpu:
+    """One GPU of a node: what it is, who holds it (a job only if the viewer may see it), what it last reported."""
+
+    index: int
+    uuid: str
+    pci: str
+    job: Job | None
+    taken: bool
+    is_foreign: bool
+    utilisation: float | None
+    memory_gib: float | None
+    temperature: float | None
+    power: float | None
+    xid: int
+
+
+def _node_gpus(row: Node, sample: Sample | None, held: list[Allocation], visible: set[int]) -> list[NodeGpu]:
+    holders = {allocation.gpu: allocation.attempt.job for allocation in held}
+
+    def gpu_reading(values: list[float | None] | None, index: int) -> float | None:
+        return values[index] if values and index < len(values) else None
+
+    found = []
+    for index in range(row.gpus):
+        holder = holders.get(index)
+        memory = gpu_reading(sample and sample.gpu_memory_mib, index)
+        found.append(
+            NodeGpu(
+                index=index,
+                uuid=row.gpu_uuids[index] if index < len(row.gpu_uuids) else "",
+                pci=row.gpu_pci[index] if index < len(row.gpu_pci) else "",
+                job=holder if holder and holder.pk in visible else None,
+                taken=holder is not None,
+                is_foreign=index in row.foreign_gpus,
+                utilisation=gpu_reading(sample and sample.gpu_util, index),
+                memory_gib=None if memory is None else memory / 1024,
+                temperature=gpu_reading(sample and sample.gpu_temperature_c, index),
+                power=gpu_reading(sample and sample.gpu_power_w, index),
+                xid=int(gpu_reading(sample and sample.xid, index) or 0),
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainAffectedJobs:
+    """What a drain would wait for."""
+
+    jobs: list[AffectedJob]
+    hidden: int
+    at_risk: float  # GPU-hours of all of them, shown or not
+
+    @property
+    def count(self) -> int:
+        return len(self.jobs) + self.hidden
+
+
+def drain_affected_jobs(touched: list[AffectedJob], visible: set[int]) -> DrainAffectedJobs:
+    shown = [one for one in touched if one.job.pk in visible]
+    return DrainAffectedJobs(jobs=shown, hidden=len(touched) - len(shown), at_risk=sum(one.at_risk for one in touched))
+
+
+def _drain_choices(row: Node) -> list[tuple[str, str]]:
+    """How it may be drained: where Acme drives, and in another way than it is."""
+    modes = DRAIN_MODE_CHOICES if row.cluster.mode == ClusterMode.DRIVE else DRAIN_MODE_CHOICES[:1]
+    return [mode for mode in modes if not (row.drain_asked and row.drain_mode == mode[0])]
+
+
+def _recent_attempts(request: HttpRequest, row: Node) -> list[Attempt]:
+    """The last attempts that ran here, of jobs that the viewer may see."""
+    jobs = Job.objects.visible_to(request.user)
+    here = Allocation.objects.filter(node=row).values("attempt")
+    found = Attempt.objects.filter(pk__in=here, job__in=jobs).select_related("job__user")
+    return list(found.order_by("-pk")[:20])
+
+
+NODE_ACTION_MESSAGES = {
+    "drain": "closed for new jobs",
+    "resume": "takes work again",
+    "test": "its test begins",
+    "burn-in": "its burn-in begins",
+}
+
+
+@require_POST
+@permission_required("jobs.operate_cluster", raise_exception=True)
+def node_action_view(request: HttpRequest, cluster: str, name: str, verb: str) -> HttpResponse:
+    row = _find_node(cluster, name)
+    if verb not in NODE_ACTION_MESSAGES:
+        raise Http404("no such verb")
+    mode = request.POST.get("mode", DrainMode.FINISH)
+    if mode not in DrainMode.values:
+        raise Http404("no such way to drain")
+    author, why = Author.of(request), posted_text(request)
+    try:
+        match verb:
+            case "drain":
+                node_actions.drain(row, author=author, why=why, now=clock.now(), mode=mode)
+            case "resume":
+                node_actions.resume(row, author=author, why=why, now=clock.now())
+            case "test":
+                node_actions.start_node_test(row, author=author, why=why)
+            case "burn-in":
+                node_actions.start_burn_in(row, author=author, why=why, now=clock.now())
+    except NodeError as error:
+        messages.error(request, f"Conflict, nothing was changed: {error}.")
+    else:
+        request_turn(row.cluster_id)
+        messages.success(request, f"{row}: {NODE_ACTION_MESSAGES[verb]}.")
+    return redirect("node", cluster, name)

@@ -1,0 +1,162 @@
+"""What a browser sends, turned into what jobs.core.spec.parse reads. The form checks nothing that the parser checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+
+from jobs.core import masking, slurm_notation, spec
+from jobs.core.lifecycle import JobKind
+from jobs.core.spec import InvalidField, JobSpec
+from jobs.models import Cluster, Job, Node, Team, TeamRole
+
+NUMBER_FIELDS = ("nodes", "gpus_per_node", "cpus_per_node", "priority", "requeue_limit")
+FLAG_FIELDS = ("preemptible", "hold")
+PAIRS_FIELDS = ("environment", "labels")
+# The rest of the spec is text that the parser reads as it is.
+TEXT_FIELDS = (
+    *("name", "command", "kind", "workdir", "memory_per_node", "gpu_model", "nic_type", "time_limit", "begin_at"),
+    *("array", "dependencies", "checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "comment"),
+)
+
+
+def text_input(label: str, *, help_text: str = "", rows: int = 0, initial: str = "", **attrs: str) -> forms.CharField:
+    widget = forms.Textarea(attrs={"rows": rows, **attrs}) if rows else forms.TextInput(attrs=attrs)
+    # No stripping and no length here: the parser has the sentences for both
+    return forms.CharField(
+        label=label, required=False, strip=not rows, help_text=help_text, initial=initial, widget=widget
+    )
+
+
+def number_input(label: str, initial: int | str = "", *, help_text: str = "") -> forms.CharField:
+    return text_input(label, initial=str(initial), help_text=help_text, inputmode="numeric")
+
+
+class SubmitForm(forms.Form):
+    """Every field of a job. Team and cluster are choices among what the user may use."""
+
+    team = forms.ModelChoiceField(Team.objects.none(), empty_label=None)
+    cluster = forms.ModelChoiceField(Cluster.objects.none(), empty_label=None)
+    name = text_input("Name", help_text="Empty: the first word of the command.")
+    kind = forms.ChoiceField(label="Kind", choices=[(k.value, k.value) for k in JobKind], initial=JobKind.OTHER.value)
+    command = text_input("Command", rows=8, spellcheck="false", placeholder="torchrun --nproc-per-node 8 train.py")
+    nodes = number_input("Nodes", 1)
+    gpus_per_node = number_input("GPUs per node", 8)
+    time_limit = text_input("Time limit", initial="12:00:00", help_text="D-HH:MM:SS, minutes, or UNLIMITED.")
+
+    cpus_per_node = number_input("CPUs per node", help_text="Empty: its share of the node.")
+    memory_per_node = text_input("Memory per node", help_text="512G or 1T; empty: as the cluster decides.")
+    gpu_model = text_input("GPU model", help_text="Empty: any.")
+    nic_type = text_input("NIC type", help_text="Empty: any.")
+    workdir = text_input("Working directory", placeholder="/home/me/run")
+    environment = text_input("Environment", rows=4, spellcheck="false", help_text="NAME=value, one a line.")
+    priority = number_input("Priority", 0, help_text="Higher starts first; above 0 is for operators.")
+    requeue_limit = number_input("Requeue limit", 3, help_text="Starts again so often after a failure of the platform.")
+    preemptible = forms.BooleanField(label="Preemptible", required=False, help_text="May give way to other work.")
+    hold = forms.BooleanField(label="Hold", required=False, help_text="Does not start before it is released.")
+    begin_at = text_input("Not before", placeholder="2026-01-31T08:00:00Z")
+    array = text_input("Array", placeholder="0-99%10", help_text="One job for each index; %10: ten at once.")
+    dependencies = text_input("Dependencies", placeholder="afterok:01k3v9q2m7t")
+    checkpoint_dir = text_input("Checkpoint directory", placeholder="/ckpt/run")
+    checkpoint_interval = text_input("Checkpoint every", placeholder="30:00")
+    checkpoint_signal = text_input("Ask for one with", placeholder="USR1@60")
+    labels = text_input("Labels", rows=2, spellcheck="false", help_text="name=value, one a line.")
+    comment = text_input("Comment", rows=2)
+
+    BASIC = ("team", "cluster", "name", "kind", "command", "nodes", "gpus_per_node", "time_limit")
+    GROUPS = (
+        ("Resources", ("cpus_per_node", "memory_per_node", "gpu_model", "nic_type")),
+        ("Order", ("priority", "requeue_limit", "begin_at", "dependencies", "array", "preemptible", "hold")),
+        ("Where it runs", ("workdir", "environment")),
+        ("What it leaves behind", ("checkpoint_dir", "checkpoint_interval", "checkpoint_signal", "labels", "comment")),
+    )
+
+    def __init__(self, *args: Any, user: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.spec: JobSpec | None = None
+        self.fields["team"].queryset = Team.objects.where(user, TeamRole.RESEARCHER).distinct()
+        self.fields["cluster"].queryset = Cluster.objects.all()
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        if not self.errors:
+            cluster = values["cluster"]
+            try:
+                self.spec = spec.parse(submit_request(values), Node.objects.shape(cluster))
+            except InvalidField as bad:
+                self.refuse(bad)
+        return values
+
+    def refuse(self, bad: InvalidField) -> None:
+        """The sentence of the parser, beside the field that it names."""
+        field = bad.field.partition(".")[0]
+        inner = bad.field.partition(".")[2]
+        self.add_error(field if field in self.fields else None, f"{inner}: {bad.why}" if inner else bad.why)
+
+    def basic(self) -> list[forms.BoundField]:
+        return [self[name] for name in self.BASIC]
+
+    def groups(self) -> list[tuple[str, list[forms.BoundField], bool]]:
+        """Folded groups; one with an error in it, or with a value of its own, is open."""
+        return [(title, [self[name] for name in names], self._has_input(names)) for title, names in self.GROUPS]
+
+    def _has_input(self, names: tuple[str, ...]) -> bool:
+        given = any(self[name].value() not in (None, "", False, self.fields[name].initial) for name in names)
+        return given or any(name in self.errors for name in names)
+
+
+def submit_request(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The request of the form. What was left empty is not asked for."""
+    request: dict[str, Any] = {name: values[name] for name in TEXT_FIELDS if values.get(name)}
+    request["command"] = values.get("command", "").replace("\r\n", "\n")  # browsers send CRLF, shells choke on it
+    if values.get("comment"):
+        request["comment"] = values["comment"].replace("\r\n", "\n")
+    request |= {name: integer_or_text(values[name]) for name in NUMBER_FIELDS if values.get(name)}
+    request |= {name: True for name in FLAG_FIELDS if values.get(name)}
+    return request | {name: parse_pairs(name, values[name]) for name in PAIRS_FIELDS if values.get(name, "").strip()}
+
+
+def integer_or_text(written: str) -> int | str:
+    """A number if it is one; other text goes to the parser, which has the sentence for it."""
+    digits = written.strip().removeprefix("-")
+    return int(written) if digits.isascii() and digits.isdigit() and len(digits) < 20 else written
+
+
+def parse_pairs(field: str, written: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in written.splitlines():
+        name, sign, value = line.partition("=")
+        if not line.strip():
+            continue
+        if not sign:
+            raise InvalidField(field, f"{line.strip()[:40]!r} is no NAME=value")
+        if name.strip() in found:
+            raise InvalidField(field, f"{name.strip()[:40]!r} is given twice")
+        found[name.strip()] = value
+    return found
+
+
+def format_pairs(values: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}={value}" for name, value in values.items())
+
+
+def resubmit_values(job: Job, *, secrets: bool) -> dict[str, Any]:
+    """What the form shows to ask for the same job once more. Secret values are for the owner's eyes only."""
+    return {
+        "team": job.team_id,
+        "cluster": job.cluster_id,
+        "command": job.command if secrets else masking.mask_text(job.command),
+        "environment": format_pairs(job.environment if secrets else masking.without_secrets(job.environment)),
+        "labels": format_pairs(job.labels if secrets else masking.without_secrets(job.labels)),
+        "comment": job.comment if secrets else masking.mask_text(job.comment),
+        "memory_per_node": f"{job.memory_per_node_mb}M" if job.memory_per_node_mb else "",
+        "time_limit": slurm_notation.format_duration(job.time_limit),
+        "checkpoint_interval": slurm_notation.format_duration(job.checkpoint_interval)
+        if job.checkpoint_interval
+        else "",
+        **{name: getattr(job, name) for name in ("name", "kind", "nodes", "gpus_per_node", "cpus_per_node")},
+        **{name: getattr(job, name) for name in ("gpu_model", "nic_type", "workdir", "priority", "requeue_limit")},
+        **{name: getattr(job, name) for name in ("preemptible", "checkpoint_dir", "checkpoint_signal")},
+    }

@@ -1,0 +1,461 @@
+"""The only code that changes suites, campaigns and what belongs to them.
+
+Whatever the loop decides carries the turn that it looked at: `_turned` counts the turn up in the transaction of the
+change, so of two loops that saw the same only the first changes anything. A trial, its job and its shards' new state
+are one transaction: there is no moment in which a sample is in two jobs, or in none.
+
+    EvaluationError
+    ├── Gone   it is not in the state that the verb expects, or somebody else has changed it since the look
+    └── BadSpec (jobs.core.parsing) what was asked cannot be
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Sum
+
+from acmeweb.common import live
+from jobs.actions import jobs as job_actions
+from jobs.actions import journal
+from jobs.actions.journal import Author
+from jobs.core.parsing import InvalidField
+from jobs.core.public_id import public_id
+from jobs.core.spec import JobSpec, check_fits_cluster
+from jobs.models import Cluster, ClusterMode, Node, Team, bulk_copy
+from scheduling.evaluation import job_output
+from scheduling.evaluation.campaign_requests import MAX_EVALUATIONS, CampaignSpec, SuiteSpec
+from scheduling.evaluation.job_output import PartResult
+from scheduling.models import (
+    OPEN_CAMPAIGN_STATES,
+    Campaign,
+    CampaignState,
+    Evaluation,
+    Shard,
+    ShardState,
+    Suite,
+    SuiteDataset,
+    Trial,
+    TrialKind,
+)
+
+COORDINATOR = "evaluation"
+MAX_SHARD_TRIES = 3  # of a shard whose command fails
+MAX_SHARD_LOSSES = 25  # of a shard whose job is taken away
+OBSERVE_MODE_WAIT_REASON = "It waits: {} is only observed by now, so Acme starts nothing there."
+
+
+class EvaluationError(Exception):
+    pass
+
+
+class CampaignStateConflict(EvaluationError):
+    pass
+
+
+# --- what people do
+
+
+@transaction.atomic
+def define_suite(spec: SuiteSpec, *, team: Team, author: Author) -> Suite:
+    """The next version; the newest one if it says the same already."""
+    Team.objects.select_for_update().get(pk=team.pk)  # two at once number themselves one after the other
+    newest = Suite.objects.filter(team=team, name=spec.name).order_by("-version").first()
+    columns = {name: getattr(spec, name) for name in SUITE_COLUMNS}
+    if newest and _suite_equals_spec(newest, spec, columns):
+        return newest
+    made = Suite.objects.create(
+        team=team, user_id=author.user_id, name=spec.name, version=newest.version + 1 if newest else 1, **columns
+    )
+    SuiteDataset.objects.bulk_create(
+        SuiteDataset(suite=made, position=number, **{name: getattr(one, name) for name in DATASET_COLUMNS})
+        for number, one in enumerate(spec.datasets)
+    )
+    journal.new_event("suite.defined", author, detail={"suite": str(made), "team": team.name}).save()
+    return made
+
+
+SUITE_COLUMNS = (
+    *("title", "framework", "serve", "infer", "metric", "output_root", "stage_root", "gpus", "cpus", "memory_mb"),
+    "metric_jobs",
+)
+DATASET_COLUMNS = ("name", "samples", "parts", "infer", "metric", "infer_s", "score_s")
+
+
+def _suite_equals_spec(suite: Suite, spec: SuiteSpec, columns: Mapping[str, Any]) -> bool:
+    datasets = [tuple(row) for row in suite.datasets.order_by("position").values_list(*DATASET_COLUMNS)]
+    asked = [tuple(getattr(one, name) for name in DATASET_COLUMNS) for one in spec.datasets]
+    return datasets == asked and all(getattr(suite, name) == value for name, value in columns.items())
+
+
+@transaction.atomic
+def create_campaign(
+    spec: CampaignSpec, *, suite: Suite, cluster: Cluster, team: Team, author: Author, now: datetime
+) -> Campaign:
+    """What is known already of the same checkpoint, dataset and version of the suite is taken over, unless `again`."""
+    _validate_campaign_spec(spec, suite, cluster, now)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nextval('jobs_public_id')")
+        name = public_id(now, cursor.fetchone()[0])
+    made = Campaign.objects.create(
+        public_id=name,
+        cluster=cluster,
+        team=team,
+        user_id=author.user_id,
+        suite=suite,
+        checkpoints=list(spec.checkpoints),
+        weights_gb=spec.weights_gb,
+        nodes=spec.nodes,
+        deadline_at=spec.deadline_at,
+    )
+    known = {} if spec.again else _reusable_evaluations(team, suite, spec.checkpoints)
+    datasets = list(suite.datasets.values_list("pk", flat=True))
+    rows = [
+        _new_evaluation(made, checkpoint, dataset, known.get((checkpoint, dataset)), now)
+        for checkpoint in spec.checkpoints
+        for dataset in datasets
+    ]
+    bulk_copy.insert(rows)
+    _log_campaign_event(made, author, "", CampaignState.PENDING)
+    return made
+
+
+def _validate_campaign_spec(spec: CampaignSpec, suite: Suite, cluster: Cluster, now: datetime) -> None:
+    if cluster.mode == ClusterMode.OBSERVE:
+        raise InvalidField("cluster", f"{cluster} is only observed: Acme starts nothing there")
+    if not cluster.log_root:
+        raise InvalidField("cluster", f"{cluster} keeps no logs that Acme can read, and results come through them")
+    if spec.deadline_at and spec.deadline_at <= now:
+        raise InvalidField("deadline_at", "is in the past")
+    trial = JobSpec(
+        name="trial",
+        command="",
+        gpus_per_node=suite.gpus,
+        cpus_per_node=suite.cpus,
+        memory_per_node_mb=suite.memory_mb,
+    )
+    check_fits_cluster(trial, Node.objects.shape(cluster))
+    count = len(spec.checkpoints) * suite.datasets.count()
+    if count > MAX_EVALUATIONS:
+        raise InvalidField("checkpoints", f"come to {count} evaluations, more than the {MAX_EVALUATIONS} allowed")
+
+
+def _reusable_evaluations(team: Team, suite: Suite, checkpoints: Sequence[str]) -> dict[tuple[str, int], Evaluation]:
+    done = Evaluation.objects.filter(
+        campaign__team=team, dataset__suite=suite, checkpoint__in=checkpoints, state=CampaignState.COMPLETED
+    )
+    return {(row.checkpoint, row.dataset_id): row for row in done.order_by("id")}
+
+
+def _new_evaluation(
+    campaign: Campaign, checkpoint: str, dataset: int, known: Evaluation | None, now: datetime
+) -> Evaluation:
+    row = Evaluation(campaign=campaign, checkpoint=checkpoint, dataset_id=dataset)
+    if known:
+        row.state, row.scores, row.reused_id, row.given = known.state, known.scores, known.pk, known.given
+        row.why, row.ended_at = "Known from an earlier campaign.", now
+    return row
+
+
+@transaction.atomic
+def cancel(campaign: Campaign, *, author: Author, now: datetime) -> None:
+    """Its jobs are withdrawn or stopped; what was measured stays."""
+    row = Campaign.objects.select_for_update().get(pk=campaign.pk)
+    if row.state not in OPEN_CAMPAIGN_STATES:
+        raise CampaignStateConflict(f"{row} has ended: it is {row.state}.")
+    Evaluation.objects.filter(campaign=row, state__in=OPEN_CAMPAIGN_STATES).update(
+        state=CampaignState.CANCELLED, ended_at=now
+    )
+    _set_campaign_state(row, CampaignState.CANCELLED, author=author, now=now)
+
+
+@transaction.atomic
+def retry(campaign: Campaign, *, author: Author, now: datetime) -> int:
+    """What failed alone, with all its tries: shards, and checkpoints given up. Return how many evaluations."""
+    row = Campaign.objects.select_for_update().get(pk=campaign.pk)
+    failed = Evaluation.objects.filter(campaign=row, state=CampaignState.FAILED)
+    if row.state == CampaignState.CANCELLED or not failed.exists():
+        raise CampaignStateConflict(f"Nothing of {row} failed that could be tried again; it is {row.state}.")
+    shards = Shard.objects.filter(evaluation__in=failed, state=ShardState.FAILED)
+    fresh = {"tries": 0, "losses": 0, "trial": None}
+    shards.filter(infer_s__isnull=True).update(state=ShardState.WAITING, **fresh)
+    shards.filter(infer_s__isnull=False).update(state=ShardState.INFERRED, **fresh)
+    again = failed.update(state=CampaignState.RUNNING, why="", ended_at=None)
+    Campaign.objects.filter(pk=row.pk).update(started_at=now)  # what failed to be copied before is forgiven
+    _set_campaign_state(
+        row, CampaignState.RUNNING, author=author, now=now, why=f"{again} failed evaluations are tried again."
+    )
+    return again
+
+
+# --- what the loop does
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRequest:
+    """A job to be submitted, and the shards that it is to go through."""
+
+    kind: str
+    checkpoint: str
+    spec: JobSpec
+    nonce: str
+    shards: Sequence[int]
+    expected_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewShard:
+    """Samples that become a shard."""
+
+    evaluation: int
+    start: int
+    samples: int
+
+
+def new_nonce() -> str:
+    return secrets.token_hex(12)
+
+
+@transaction.atomic
+def start_campaign(campaign: Campaign, plan: Mapping[str, Any], nodes: int, now: datetime) -> None:
+    _advance_turn(campaign, CampaignState.PENDING)
+    Campaign.objects.filter(pk=campaign.pk).update(plan=dict(plan), nodes=nodes, started_at=now)
+    _set_campaign_state(campaign, CampaignState.RUNNING, author=campaign_author(campaign), now=now)
+
+
+@transaction.atomic
+def create_shards(campaign: Campaign, cuts: Sequence[NewShard]) -> dict[tuple[int, int], int]:
+    """(evaluation, start) → its shard. Who took these samples since the look is seen by the turn and by `given`."""
+    _advance_turn(campaign, CampaignState.RUNNING)
+    for cut in cuts:
+        mine = Evaluation.objects.filter(pk=cut.evaluation, campaign=campaign, given=cut.start)
+        if not mine.update(given=F("given") + cut.samples, state=CampaignState.RUNNING):
+            raise CampaignStateConflict(f"{campaign}: somebody else cut evaluation {cut.evaluation} at {cut.start}")
+    made = Shard.objects.bulk_create(
+        Shard(evaluation_id=cut.evaluation, start=cut.start, samples=cut.samples) for cut in cuts
+    )
+    return {(shard.evaluation_id, shard.start): shard.pk for shard in made}
+
+
+SHARD_STATE_BEFORE_TRIAL = {TrialKind.INFER: ShardState.WAITING, TrialKind.SCORE: ShardState.INFERRED}
+SHARD_STATE_DURING_TRIAL = {TrialKind.INFER: ShardState.INFERRING, TrialKind.SCORE: ShardState.SCORING}
+
+
+@transaction.atomic
+def submit_trials(campaign: Campaign, orders: Sequence[TrialRequest], now: datetime) -> list[Trial]:
+    """Submit trials: jobs, trials and their shards in one transaction."""
+    _advance_turn(campaign, CampaignState.RUNNING)
+    jobs = job_actions.submit(
+        [order.spec for order in orders],
+        cluster=campaign.cluster,
+        team=campaign.team,
+        author=campaign_author(campaign),
+        now=now,
+    )
+    trials = Trial.objects.bulk_create(
+        Trial(
+            campaign=campaign,
+            job=job,
+            kind=order.kind,
+            checkpoint=order.checkpoint,
+            nonce=order.nonce,
+            expected_s=order.expected_s,
+        )
+        for job, order in zip(jobs, orders, strict=True)
+    )
+    for trial, order in zip(trials, orders, strict=True):
+        mine = Shard.objects.filter(
+            pk__in=order.shards, state=SHARD_STATE_BEFORE_TRIAL[TrialKind(order.kind)], trial=None
+        )
+        if mine.update(state=SHARD_STATE_DURING_TRIAL[TrialKind(order.kind)], trial=trial) != len(order.shards):
+            raise CampaignStateConflict(f"{campaign}: a shard of {order.spec.name} is elsewhere by now")
+    return trials
+
+
+@transaction.atomic
+def record_trial_output(campaign: Campaign, trial: Trial, parts: Iterable[PartResult], now: datetime) -> int:
+    """Take over what a trial says that it has done. Return how much of it was news."""
+    _advance_turn(campaign, *OPEN_CAMPAIGN_STATES)
+    news = 0
+    mine = {shard.pk: shard for shard in Shard.objects.filter(trial=trial)}
+    for part in parts:
+        if shard := mine.get(part.part):
+            news += (
+                _record_inference(shard, trial, part)
+                if trial.kind == TrialKind.INFER
+                else _record_scoring(shard, trial, part)
+            )
+    Trial.objects.filter(pk=trial.pk).update(heard_at=now)
+    if news:
+        live.publish_on_commit(campaign_topic(campaign))
+    return news
+
+
+def _record_inference(shard: Shard, trial: Trial, part: PartResult) -> bool:
+    """Where there is no metric of its own, the inference brings the result."""
+    if part.code:
+        return _record_shard_failure(
+            shard, ShardState.WAITING, part.why or f"Its command ended with exit code {part.code}."
+        )
+    done: dict[str, Any] = {"state": ShardState.INFERRED, "trial": None, "why": "", "inferred_by": trial, "tries": 0}
+    if part.scores is not None:
+        done |= {"state": ShardState.COMPLETED, "scores": dict(part.scores)}
+    mine = Shard.objects.filter(pk=shard.pk, state=ShardState.INFERRING, trial=trial)
+    return bool(mine.update(**done, infer_s=part.took_s, inferred_at_s=part.at_s))
+
+
+def _record_scoring(shard: Shard, trial: Trial, part: PartResult) -> bool:
+    if part.code or part.scores is None:
+        return _record_shard_failure(
+            shard, ShardState.INFERRED, part.why or f"Its metric ended with exit code {part.code}."
+        )
+    done = {"state": ShardState.COMPLETED, "trial": None, "why": "", "scored_by": trial}
+    mine = Shard.objects.filter(pk=shard.pk, state=ShardState.SCORING, trial=trial)
+    return bool(mine.update(**done, scores=dict(part.scores), score_s=part.took_s, scored_at_s=part.at_s))
+
+
+def _record_shard_failure(shard: Shard, back: str, why: str) -> bool:
+    state = ShardState.FAILED if shard.tries + 1 >= MAX_SHARD_TRIES else back
+    mine = Shard.objects.filter(pk=shard.pk, state=shard.state, trial=shard.trial_id)
+    return bool(mine.update(state=state, trial=None, tries=F("tries") + 1, why=why[:500]))
+
+
+SHARD_STATE_AFTER_LOSS = {TrialKind.INFER: ShardState.WAITING, TrialKind.SCORE: ShardState.INFERRED}
+
+
+@transaction.atomic
+def end_trial(campaign: Campaign, trial: Trial, *, blame: bool, why: str, now: datetime) -> int:
+    """Its job is over: what it did not come to goes back. With `blame` the first of that is what it died of."""
+    _advance_turn(
+        campaign, *OPEN_CAMPAIGN_STATES, CampaignState.FAILED, CampaignState.CANCELLED, CampaignState.COMPLETED
+    )
+    if not Trial.objects.filter(pk=trial.pk, ended_at__isnull=True).update(ended_at=now, why=why[:500]):
+        raise CampaignStateConflict(f"{trial} has ended already")
+    left = list(Shard.objects.filter(trial=trial).order_by("id"))
+    ran = int(trial.job.started_at is not None)  # who only waited has lost nothing
+    back = SHARD_STATE_AFTER_LOSS[TrialKind(trial.kind)]
+    for shard in left[:1] if blame else []:
+        _record_shard_failure(shard, back, why)
+    for shard in left[1:] if blame else left:
+        lost = shard.losses + ran >= MAX_SHARD_LOSSES
+        state = ShardState.FAILED if lost else back
+        Shard.objects.filter(pk=shard.pk, trial=trial).update(
+            state=state, trial=None, losses=F("losses") + ran, why=why[:500]
+        )
+    live.publish_on_commit(campaign_topic(campaign))
+    return len(left)
+
+
+@transaction.atomic
+def fail_checkpoint(campaign: Campaign, checkpoint: str, why: str, now: datetime) -> None:
+    """A checkpoint that cannot be evaluated, unless some of it is under way."""
+    _advance_turn(campaign, CampaignState.RUNNING)
+    busy = Shard.objects.filter(evaluation=OuterRef("pk"), trial__isnull=False)
+    open_ = Evaluation.objects.filter(campaign=campaign, checkpoint=checkpoint, state__in=OPEN_CAMPAIGN_STATES)
+    open_.exclude(Exists(busy)).update(state=CampaignState.FAILED, why=why[:500], ended_at=now)
+
+
+@transaction.atomic
+def settle_campaign(campaign: Campaign, now: datetime) -> bool:
+    """Evaluations whose shards have all ended get their result, and the campaign its end. True if anything moved."""
+    moved = _settle_evaluations(campaign, now)
+    if Evaluation.objects.filter(campaign=campaign, state__in=OPEN_CAMPAIGN_STATES).exists():
+        if moved:
+            live.publish_on_commit(campaign_topic(campaign))
+        return moved
+    _advance_turn(campaign, CampaignState.RUNNING)
+    failed = Evaluation.objects.filter(campaign=campaign, state=CampaignState.FAILED).count()
+    state = CampaignState.FAILED if failed else CampaignState.COMPLETED
+    why = f"{failed} of its evaluations failed; the others have their results." if failed else ""
+    _set_campaign_state(campaign, state, author=campaign_author(campaign), now=now, why=why)
+    return True
+
+
+def _settle_evaluations(campaign: Campaign, now: datetime) -> bool:
+    sums = (
+        Evaluation.objects.filter(campaign=campaign, state=CampaignState.RUNNING)
+        .annotate(
+            shards_count=Count("shards"),
+            done=Count("shards", filter=Q(shards__state=ShardState.COMPLETED)),
+            failed=Count("shards", filter=Q(shards__state=ShardState.FAILED)),
+            covered=Sum("shards__samples"),
+        )
+        .filter(shards_count=F("done") + F("failed"))
+        .select_related("dataset")
+        .order_by("id")
+    )
+    moved = False
+    for row in sums:
+        if row.failed:
+            why = row.shards.filter(state=ShardState.FAILED).values_list("why", flat=True).first() or ""
+            fields: dict[str, Any] = {"state": CampaignState.FAILED, "why": why}
+        elif row.given < row.dataset.samples or row.covered != row.dataset.samples:
+            continue
+        else:
+            scores = job_output.merge_scores(row.shards.values_list("samples", "scores"))
+            fields = {"state": CampaignState.COMPLETED, "scores": scores, "why": ""}
+        mine = Evaluation.objects.filter(pk=row.pk, state=CampaignState.RUNNING)
+        moved |= bool(mine.update(**fields, ended_at=now))
+    return moved
+
+
+def set_observe_mode_reason(campaign: Campaign) -> None:
+    """Its cluster is only observed: it waits, and says so."""
+    _update_wait_reason(
+        campaign,
+        OBSERVE_MODE_WAIT_REASON.format(campaign.cluster),
+        Campaign.objects.unfinished().filter(pk=campaign.pk),
+    )
+
+
+def clear_observe_mode_reason(campaign: Campaign) -> None:
+    held = OBSERVE_MODE_WAIT_REASON.format(campaign.cluster)
+    if campaign.why == held:
+        _update_wait_reason(campaign, "", Campaign.objects.filter(pk=campaign.pk, why=held))
+
+
+def _update_wait_reason(campaign: Campaign, why: str, mine: QuerySet[Campaign]) -> None:
+    """Words alone: no turn is counted, for nothing was decided."""
+    if campaign.why != why and mine.update(why=why):
+        campaign.why = why
+        live.publish_on_commit("campaigns", campaign_topic(campaign))
+
+
+def campaign_author(campaign: Campaign) -> Author:
+    """What the coordinator does, it does for whoever asked for the campaign."""
+    return Author(by=COORDINATOR, user_id=campaign.user_id)
+
+
+def campaign_topic(campaign: Campaign) -> str:
+    return f"campaign:{campaign.public_id}"
+
+
+def _advance_turn(campaign: Campaign, *states: str) -> None:
+    mine = Campaign.objects.filter(pk=campaign.pk, turn=campaign.turn, state__in=states)
+    if not mine.update(turn=F("turn") + 1):
+        raise CampaignStateConflict(f"{campaign} was changed by somebody else since the look")
+    campaign.turn += 1
+
+
+def _set_campaign_state(campaign: Campaign, state: str, *, author: Author, now: datetime, why: str = "") -> None:
+    """Under the row's lock: `_turned` or `select_for_update` came before."""
+    before = campaign.state
+    ended = now if state not in OPEN_CAMPAIGN_STATES else None
+    Campaign.objects.filter(pk=campaign.pk).update(state=state, ended_at=ended, why=why, turn=F("turn") + 1)
+    campaign.state, campaign.ended_at, campaign.why = state, ended, why
+    campaign.turn += 1
+    _log_campaign_event(campaign, author, before, state, why)
+
+
+def _log_campaign_event(campaign: Campaign, author: Author, before: str, after: str, why: str = "") -> None:
+    what = "campaign.moved" if before else "campaign.asked"
+    detail = {"campaign": campaign.public_id, "suite": str(campaign.suite), "checkpoints": len(campaign.checkpoints)}
+    journal.new_event(
+        what, author, cluster_id=campaign.cluster_id, from_state=before, to_state=after, why=why, detail=detail
+    ).save()
+    live.publish_on_commit("campaigns", campaign_topic(campaign))

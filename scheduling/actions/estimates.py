@@ -1,0 +1,117 @@
+"""The only code that writes estimates and what became of them. Each verb may be repeated, and two may run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from django.db import connection, transaction
+
+from jobs.actions.retention import delete_batch
+from jobs.models import Cluster
+from scheduling.models import LEAD_UNTIL, Estimate, EstimateError, EstimateOutcome, Forecast
+from scheduling.replay.start_estimates import StartEstimate
+
+OUTCOME_RETENTION = timedelta(days=30)
+ERROR_WINDOW = timedelta(days=7)
+MAX_JOBS_FOR_ERROR = 5000
+TURN_TOLERANCE = timedelta(minutes=1)  # who was to start at once may take a turn or two
+
+# A row moves only when its estimate does, by a minute or a fiftieth of what is ahead: ten thousand rows that say the
+# same as before would be ten thousand writes twice a minute
+UPSERT_ESTIMATES = """
+INSERT INTO scheduling_estimate (job_id, cluster_id, p50, p90, made_at, first_p50, first_p90, first_made_at)
+SELECT v.id, %(cluster)s, v.p50, v.p90, %(now)s, v.p50, v.p90, %(now)s
+FROM unnest(%(ids)s::bigint[], %(p50)s::timestamptz[], %(p90)s::timestamptz[]) v (id, p50, p90)
+JOIN jobs_job j ON j.id = v.id AND j.state = 'PENDING'
+ORDER BY v.id
+ON CONFLICT (job_id) DO UPDATE SET p50 = excluded.p50, p90 = excluded.p90, made_at = excluded.made_at
+WHERE greatest(abs(extract(epoch FROM scheduling_estimate.p50 - excluded.p50)),
+               abs(extract(epoch FROM scheduling_estimate.p90 - excluded.p90)))
+      > greatest(60, 0.02 * extract(epoch FROM excluded.p50 - excluded.made_at))
+"""
+
+# Who has just been started keeps his until he is judged
+DELETE_STALE_ESTIMATES = """
+DELETE FROM scheduling_estimate e USING jobs_job j
+WHERE e.cluster_id = %(cluster)s AND j.id = e.job_id AND j.state = 'PENDING' AND NOT e.job_id = ANY(%(ids)s)
+"""
+
+INSERT_OUTCOMES = """
+INSERT INTO scheduling_estimateoutcome (job_id, cluster_id, made_at, p50, p90, started_at)
+SELECT e.job_id, e.cluster_id, e.first_made_at, e.first_p50, e.first_p90, a.at
+FROM scheduling_estimate e
+JOIN LATERAL (SELECT min(promised_at) AS at FROM jobs_attempt
+              WHERE job_id = e.job_id AND promised_at >= e.first_made_at) a ON a.at IS NOT NULL
+WHERE e.cluster_id = %s
+ON CONFLICT DO NOTHING RETURNING job_id
+"""
+
+SELECT_ERROR_SUMMARY = """
+WITH recent AS (
+    SELECT p50 - made_at AS ahead, abs(extract(epoch FROM started_at - p50)) AS off,
+           started_at <= p90 + %(turn)s AS kept
+    FROM scheduling_estimateoutcome WHERE cluster_id = %(cluster)s AND started_at >= %(since)s
+    ORDER BY started_at DESC LIMIT %(most)s
+)
+SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY off), avg(kept::int)
+FROM recent WHERE ahead >= %(low)s AND ahead < %(high)s
+"""
+
+
+def save_estimates(cluster: Cluster, told: Mapping[int, StartEstimate], now: datetime) -> int:
+    """Write those that moved; forget those of jobs that have none any more. Return how many rows were written."""
+    ids = sorted(told)
+    values = {
+        "cluster": cluster.pk,
+        "now": now,
+        "ids": ids,
+        "p50": [told[job_id].p50 for job_id in ids],
+        "p90": [told[job_id].p90 for job_id in ids],
+    }
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(UPSERT_ESTIMATES, values)
+        written: int = cursor.rowcount
+        cursor.execute(DELETE_STALE_ESTIMATES, {"cluster": cluster.pk, "ids": ids})
+    return written
+
+
+@transaction.atomic
+def record_outcomes(cluster: Cluster) -> int:
+    """The first estimates of those who have been given their GPUs since: keep how far off they were."""
+    with connection.cursor() as cursor:
+        cursor.execute(INSERT_OUTCOMES, [cluster.pk])
+        judged = [row[0] for row in cursor.fetchall()]
+    Estimate.objects.filter(job_id__in=judged).delete()
+    # It ended without ever starting: there is nothing to judge
+    delete_batch(Estimate.objects.filter(cluster=cluster).exclude(job__state="PENDING"))
+    return len(judged)
+
+
+@transaction.atomic
+def update_error_summaries(cluster: Cluster, now: datetime) -> None:
+    """By how far ahead the estimates looked, over the last days."""
+    delete_batch(EstimateOutcome.objects.filter(cluster=cluster, started_at__lt=now - OUTCOME_RETENTION))
+    low = timedelta(0)
+    for lead, high in LEAD_UNTIL.items():
+        _update_error_summary(cluster, lead, low, high, now)
+        low = high
+
+
+def _update_error_summary(cluster: Cluster, lead: str, low: timedelta, high: timedelta, now: datetime) -> None:
+    values = {"cluster": cluster.pk, "turn": TURN_TOLERANCE, "since": now - ERROR_WINDOW, "most": MAX_JOBS_FOR_ERROR}
+    with connection.cursor() as cursor:
+        cursor.execute(SELECT_ERROR_SUMMARY, values | {"low": low, "high": high})
+        jobs, median, within = cursor.fetchone()
+    if not jobs:
+        EstimateError.objects.filter(cluster=cluster, lead=lead).delete()
+        return
+    found = {"jobs": jobs, "median_s": median, "within_p90": within, "updated_at": now}
+    EstimateError.objects.update_or_create(cluster=cluster, lead=lead, defaults=found)
+
+
+def record_forecast(cluster: Cluster, *, now: datetime, jobs: int, took: timedelta, seen: str) -> None:
+    took_ms = round(took.total_seconds() * 1000)
+    Forecast.objects.update_or_create(
+        cluster=cluster, defaults={"made_at": now, "jobs": jobs, "took_ms": took_ms, "seen": seen}
+    )

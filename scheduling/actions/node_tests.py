@@ -1,0 +1,181 @@
+"""The only code that changes a test of nodes. Each verb is one transaction with its Events.
+
+Whoever is under test, or is a partner, takes no work meanwhile; those that the test closed it opens again, unless they
+are faulty or somebody else has decided about them since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from django.db import transaction
+
+from acmeweb.common import live
+from failures.models import Decision
+from failures.recovery import pair_tests
+from failures.recovery.pair_tests import GroupResult, NodeGroup, PairTestVerdict
+from jobs.actions import journal
+from jobs.actions import nodes as node_actions
+from jobs.actions.journal import Author
+from jobs.actions.nodes import NodeError
+from jobs.core.lifecycle import USABLE_NODE_STATES
+from jobs.models import Allocation, Cluster, DrainMode, Node
+from scheduling.models import NodeTest, TestWorld
+
+RECOVERY_AUTHOR = Author(by="recovery")
+PASSED_REASON = "It passed beside a partner."
+FAILED_REASON = "It failed beside two partners, one of them known to be good."
+
+
+class NoTestableNodes(Exception):
+    """The message is a sentence."""
+
+
+@transaction.atomic
+def start_node_test(
+    cluster: Cluster,
+    names: Collection[str],
+    *,
+    why: str,
+    now: datetime,
+    decision: Decision | None = None,
+    author: Author = RECOVERY_AUTHOR,
+    reopen: Collection[str] = (),
+) -> NodeTest:
+    """Close them, and write down the worlds of round one. For one decision once. `reopen` are those that are closed
+    already and take work again if they are good."""
+    if decision is not None and (known := NodeTest.objects.filter(decision=decision).first()):
+        return known
+    rows = list(Node.objects.select_for_update().filter(cluster=cluster, name__in=names).order_by("name"))
+    away = {
+        node.name: f"the cluster reports it {node.condition}" for node in rows if node.state not in USABLE_NODE_STATES
+    }
+    busy = _nodes_with_jobs(rows)
+    able = [node for node in rows if node.name not in away and node.name not in busy]
+    partners = _idle_partners(cluster, able, names) if len(able) == 1 else []
+    test = NodeTest.objects.create(
+        cluster=cluster, decision=decision, nodes=[node.name for node in able],
+        partners=[node.name for node in partners], faulty=sorted(away), began_at=now, closed=sorted(reopen),
+        unjudged=dict.fromkeys(sorted(busy), "other jobs run on it"),
+    )  # fmt: skip
+    _drain_nodes(test, [*able, *partners], why, now, author)
+    _create_test_jobs(test, 1, [pair_tests.first_round_groups(test.nodes, test.partners)])
+    for node in able:
+        detail = {"test": test.pk, "with": test.partners}
+        journal.node_event("node.test_asked", author, node, why=why, detail=detail).save()
+    return test
+
+
+def _nodes_with_jobs(rows: Sequence[Node]) -> set[str]:
+    held = Allocation.objects.filter(node__in=rows, released_at__isnull=True)
+    return set(held.values_list("node__name", flat=True))
+
+
+def _idle_partners(cluster: Cluster, suspects: Sequence[Node], asked: Collection[str]) -> list[Node]:
+    """One that is idle and healthy, of the same kind."""
+    idle = Node.objects.usable().filter(cluster=cluster, gpu_model__in={node.gpu_model for node in suspects})
+    free = idle.exclude(name__in=asked).exclude(foreign_gpus__len__gt=0)
+    held = Allocation.objects.filter(released_at__isnull=True).values("node")
+    return list(free.exclude(pk__in=held).select_for_update(of=("self",)).order_by("name")[:1])
+
+
+def _drain_nodes(test: NodeTest, rows: Sequence[Node], why: str, now: datetime, author: Author) -> None:
+    closed = []
+    for node in rows:
+        if not node.drain_asked:
+            node_actions.drain(node, author=author, why=why, now=now, mode=DrainMode.FINISH)
+            closed.append(node.name)
+    NodeTest.objects.filter(pk=test.pk).update(closed=sorted({*test.closed, *closed}))
+    test.refresh_from_db()
+
+
+def _create_test_jobs(test: NodeTest, number: int, waves: Sequence[Sequence[NodeGroup]]) -> None:
+    rows = [
+        TestWorld(test=test, round=number, wave=wave, nodes=list(world.nodes))
+        for wave, worlds in enumerate(waves)
+        for world in worlds
+    ]
+    TestWorld.objects.bulk_create(rows, ignore_conflicts=True)
+
+
+def record_test_job_result(world: TestWorld, passed: bool | None, why: str, now: datetime) -> None:
+    TestWorld.objects.filter(pk=world.pk, ended_at=None).update(ended_at=now, passed=passed, why=why)
+
+
+@transaction.atomic
+def advance_node_test(test: NodeTest, now: datetime) -> NodeTest:
+    """A round is over: the next one, or the verdict. Whoever comes second finds it done."""
+    test = NodeTest.objects.select_for_update().get(pk=test.pk)
+    if test.ended_at or test.worlds.filter(ended_at=None).exists():
+        return test
+    first, later = _round_results(test, 1), _round_results(test, 2)
+    if test.round == 1:
+        test.round = 2
+        test.save(update_fields=["round"])
+        if waves := _second_round_waves(test, first, now):
+            _create_test_jobs(test, 2, waves)
+            return test
+    _finish_node_test(test, pair_tests.pair_test_verdict(test.nodes, first, later, test.partners), now)
+    return test
+
+
+def _second_round_waves(test: NodeTest, first: Sequence[GroupResult], now: datetime) -> Sequence[Sequence[NodeGroup]]:
+    """Where nobody passed, somebody from outside is asked to be the partner."""
+    failed = any(one.passed is False for one in first)
+    if failed and not any(one.passed for one in first) and not test.partners:
+        suspects = list(Node.objects.filter(cluster=test.cluster_id, name__in=test.nodes))
+        found = _idle_partners(test.cluster, suspects, test.nodes)
+        test.partners = [node.name for node in found]
+        test.save(update_fields=["partners"])
+        _drain_nodes(test, found, f"It is the partner in {test}", now, RECOVERY_AUTHOR)
+    return pair_tests.second_round_waves(test.nodes, first, test.partners)
+
+
+@transaction.atomic
+def abort_node_test(test: NodeTest, why: str, now: datetime) -> None:
+    """Nobody wants to know any more: nobody is judged, and whom it closed takes work again."""
+    test = NodeTest.objects.select_for_update().get(pk=test.pk)
+    if test.ended_at is None:
+        test.worlds.filter(ended_at=None).update(ended_at=now, why=why)
+        _finish_node_test(
+            test, PairTestVerdict(good=frozenset(), faulty=frozenset(), unjudged=dict.fromkeys(test.nodes, why)), now
+        )
+
+
+def _round_results(test: NodeTest, number: int) -> list[GroupResult]:
+    rows = test.worlds.filter(round=number)
+    return [GroupResult(nodes=tuple(row.nodes), passed=row.passed, why=row.why) for row in rows]
+
+
+def _finish_node_test(test: NodeTest, found: PairTestVerdict, now: datetime) -> None:
+    faulty = sorted({*found.faulty, *test.faulty})
+    unjudged = {**test.unjudged, **found.unjudged}
+    whole = PairTestVerdict(good=found.good, faulty=frozenset(faulty), unjudged=unjudged, links=found.links)
+    ended = {"good": sorted(found.good), "faulty": faulty, "unjudged": unjudged, "sentence": whole.sentence}
+    NodeTest.objects.filter(pk=test.pk).update(ended_at=now, **ended)
+    test.refresh_from_db()
+    _log_node_results(test)
+    for node in Node.objects.filter(cluster=test.cluster_id, name__in=test.closed).exclude(name__in=faulty):
+        _resume_node(test, node, now)
+    live.publish_on_commit("nodes", "failures")
+
+
+def _log_node_results(test: NodeTest) -> None:
+    for node in Node.objects.filter(cluster=test.cluster_id, name__in=test.nodes):
+        passed = True if node.name in test.good else False if node.name in test.faulty else None
+        why = test.unjudged.get(node.name, "") if passed is None else PASSED_REASON if passed else FAILED_REASON
+        detail = {"test": test.pk, "passed": passed}
+        journal.node_event("node.tested", RECOVERY_AUTHOR, node, why=why, detail=detail).save()
+        if passed is False:
+            node_actions.mark_for_repair(node, author=RECOVERY_AUTHOR, why=why)
+
+
+def _resume_node(test: NodeTest, node: Node, now: datetime) -> None:
+    """Not what a person closed, or closed anew, while the test went on."""
+    if not node.drain_asked or node.reason_by != RECOVERY_AUTHOR.by:
+        return
+    try:
+        node_actions.resume(node, author=RECOVERY_AUTHOR, why=f"{test}: {test.sentence}", now=now)
+    except NodeError:
+        return

@@ -1,0 +1,93 @@
+"""The only code that changes a checkpoint's copies on nodes. Each expects a state and writes its Event."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import IntegrityError, transaction
+
+from jobs.actions import jobs as job_actions
+from jobs.actions import journal
+from jobs.actions.journal import Author
+from jobs.core.spec import JobSpec
+from jobs.models import Job
+from scheduling.actions.campaigns import COORDINATOR, CampaignStateConflict, campaign_author, new_nonce
+from scheduling.evaluation import orders
+from scheduling.models import Campaign, Staging, StagingState
+
+STAGING_AUTHOR = Author(by="staging")
+COORDINATOR_AUTHOR = Author(by=COORDINATOR)
+
+
+def start_staging(campaign: Campaign, node: str, checkpoint: str, now: datetime) -> Staging:
+    """Submit the job that copies it. Gone: somebody else brings it there already, or it is just being removed."""
+    word, path = new_nonce(), orders.copy_path(campaign.suite.stage_root, campaign.team.name, checkpoint)
+    spec = orders.staging_job(f"stage-{campaign.public_id}", node, word, checkpoint, path)
+    try:
+        with transaction.atomic():
+            row = Staging.objects.create(
+                cluster=campaign.cluster, team=campaign.team, node=node, checkpoint=checkpoint, path=path, nonce=word
+            )
+            row.job = _submit_staging_job(campaign, spec, now)
+            row.save(update_fields=["job"])
+            _log_staging_event(row, "", StagingState.COPYING)
+    except IntegrityError:
+        raise CampaignStateConflict(f"{checkpoint} is on {node} already, or on its way there or away") from None
+    return row
+
+
+@transaction.atomic
+def mark_staging_ready(row: Staging, *, gb: float | None, took_s: float, now: datetime) -> None:
+    _set_staging_state(row, StagingState.COPYING, StagingState.READY, now, gb=gb, took_s=took_s)
+
+
+@transaction.atomic
+def mark_staging_failed(row: Staging, why: str, now: datetime) -> None:
+    _set_staging_state(row, StagingState.COPYING, StagingState.FAILED, now, why=why)
+
+
+@transaction.atomic
+def mark_staging_lost(row: Staging, why: str, now: datetime) -> None:
+    """It is not there any more, or nobody knows."""
+    _set_staging_state(row, row.state, StagingState.REMOVED, now, why=why)
+
+
+@transaction.atomic
+def start_staging_removal(row: Staging, campaign: Campaign, now: datetime) -> None:
+    """`campaign` is the last that needed it: its removal is submitted in the same name."""
+    spec = orders.removal_job(f"unstage-{campaign.public_id}", row.node, row.nonce, row.path)
+    _set_staging_state(
+        row, StagingState.READY, StagingState.REMOVING, now, removal=_submit_staging_job(campaign, spec, now)
+    )
+
+
+@transaction.atomic
+def mark_staging_removed(row: Staging, why: str, now: datetime) -> None:
+    _set_staging_state(row, StagingState.REMOVING, StagingState.REMOVED, now, why=why)
+
+
+def _submit_staging_job(campaign: Campaign, spec: JobSpec, now: datetime) -> Job:
+    (job,) = job_actions.submit(
+        [spec], cluster=campaign.cluster, team=campaign.team, author=campaign_author(campaign), now=now
+    )
+    return job
+
+
+def _set_staging_state(row: Staging, before: str, after: str, now: datetime, **columns: object) -> None:
+    if not Staging.objects.filter(pk=row.pk, state=before).update(state=after, moved_at=now, **columns):
+        raise CampaignStateConflict(f"{row} is no longer {before}")
+    row.state = after
+    _log_staging_event(row, before, after, str(columns.get("why", "")))
+
+
+def _log_staging_event(row: Staging, before: str, after: str, why: str = "") -> None:
+    detail = {"checkpoint": row.checkpoint, "node": row.node, "path": row.path}
+    journal.new_event(
+        "staging.moved",
+        STAGING_AUTHOR,
+        cluster_id=row.cluster_id,
+        from_state=before,
+        to_state=after,
+        why=why,
+        detail=detail,
+    ).save()

@@ -1,0 +1,213 @@
+"""How an attempt ended that its cluster has forgotten. Pure: evidence in, one small value out.
+
+A cluster forgets ended jobs (Slurm's MinJobAge), so "not known any more" never means "failed". Asked are, in this
+order: the cluster's accounting, the attempt record that the batch script leaves beside the log, and Slurm's own words
+at the end of the log. Where none of them tells, the outcome is unknown, and a person must say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from jobs.core.attempt_end import AttemptEnd
+from jobs.core.lifecycle import FINAL_STATES, Flag, State
+from scheduling.backends.base import BackendJob
+from scheduling.core.batch_script import STARTED_BEFORE, AttemptRecord
+
+MISSING_GRACE = timedelta(seconds=30)  # a controller that was killed may know it again
+SUBMISSION_GRACE = timedelta(seconds=10)  # a submission without an answer may still arrive
+ACCOUNTING_LAG = timedelta(minutes=2)  # slurmdbd hears of ends late, and of some never
+SOURCE_TIMEOUT = timedelta(minutes=5)  # so long accounting or log storage that does not answer is waited for
+CLOCK_SKEW = timedelta(minutes=10)
+SIGNAL_EXIT_CODES = range(129, 160)  # exit codes of a command that died of a signal
+
+STOPPED_BY_CLUSTER = frozenset(
+    {State.CANCELLED, State.PREEMPTED, State.NODE_FAIL, State.BOOT_FAIL, State.OUT_OF_MEMORY}
+)
+
+# slurmstepd: error: *** JOB 123 ON node-1 CANCELLED AT 2026-11-23T03:10:00 DUE TO TIME LIMIT ***
+CANCELLED_LINE = re.compile(
+    r"\*\*\* JOB [0-9]{1,12} ON [^ ]{1,200} CANCELLED AT [^ ]{1,40}( DUE TO [A-Z ]{1,40})? \*\*\*"
+)
+STATE_OF_CAUSE = {
+    "TIME LIMIT": State.TIMEOUT,
+    "PREEMPTION": State.PREEMPTED,
+    "NODE FAILURE": State.NODE_FAIL,
+    "": State.CANCELLED,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingAttempt:
+    """What our record knows of the attempt."""
+
+    key: str  # as the cluster has it; empty for a job that no Acme submitted
+    backend_id: str  # empty where the answer to its submission was lost
+    confirmed: bool  # the cluster has shown it running
+    promised_at: datetime
+    missing_since: datetime
+    has_log: bool  # it has a log of ours, and so should have a record
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeEvidence:
+    """What was found. None: there is no such source, or it did not answer; `away` tells which."""
+
+    accounted: Sequence[BackendJob] | None = None
+    record: AttemptRecord | None = None
+    log_exists: bool | None = None
+    log_tail: str = ""
+    away: tuple[str, ...] = ()  # sources that exist and did not answer just now
+
+
+class OutcomeFinding:
+    """What follows from the evidence."""
+
+
+@dataclass(frozen=True)
+class KnownEnd(OutcomeFinding):
+    ended: AttemptEnd
+    started_at: datetime | None = None
+    backend_id: str = ""
+
+
+@dataclass(frozen=True)
+class NeverStarted(OutcomeFinding):
+    """It left no trace where it must have left one."""
+
+
+@dataclass(frozen=True)
+class OutcomePending(OutcomeFinding):
+    """Look again later."""
+
+
+@dataclass(frozen=True)
+class UnknownOutcome(OutcomeFinding):
+    why: str
+
+
+def find_outcome(attempt: MissingAttempt, evidence: OutcomeEvidence, now: datetime) -> OutcomeFinding:
+    missing_for = now - attempt.missing_since
+    mine = _own_accounting_jobs(attempt, evidence)
+    if (
+        known := _end_in_accounting(mine, evidence)
+        or _end_in_record(attempt, evidence)
+        or _end_in_log(attempt, evidence)
+    ):
+        return known
+    if evidence.away and missing_for < SOURCE_TIMEOUT:
+        return OutcomePending()
+    if any(job.state not in FINAL_STATES for job in mine) and missing_for < ACCOUNTING_LAG:
+        return OutcomePending()
+    if missing_for < (MISSING_GRACE if attempt.backend_id else SUBMISSION_GRACE):
+        return OutcomePending()
+    if _left_no_trace(attempt, evidence, mine):
+        return NeverStarted()
+    return UnknownOutcome(_why_unknown(attempt, evidence))
+
+
+def _own_accounting_jobs(attempt: MissingAttempt, evidence: OutcomeEvidence) -> list[BackendJob]:
+    """Those of the accounted jobs that are this attempt. Ids are given out again, and comments may not be stored."""
+    since = attempt.promised_at - CLOCK_SKEW
+    recent = [job for job in evidence.accounted or () if job.submitted_at is None or job.submitted_at >= since]
+    by_key = [job for job in recent if job.key and job.key == attempt.key]
+    by_id = [job for job in recent if not job.key and attempt.backend_id and job.backend_id == attempt.backend_id]
+    return by_key or (by_id if len(by_id) == 1 else [])
+
+
+def _end_in_accounting(mine: Sequence[BackendJob], evidence: OutcomeEvidence) -> KnownEnd | None:
+    over = [job for job in mine if job.state in FINAL_STATES and Flag.COMPLETING not in job.flags]
+    over = [job for job in over if not was_refused(job.state, job.exit_code, evidence.record)]
+    if evidence.record and evidence.record.exit_code == 0:
+        over = [job for job in over if not may_have_succeeded(job.state, job.exit_code)]
+    if not over:
+        return None
+    # One that completed counts before all others with its key: it must not run again
+    job = min(
+        over, key=lambda one: (one.state != State.COMPLETED, one.submitted_at or datetime.max.replace(tzinfo=UTC))
+    )
+    at = job.ended_at or job.started_at or job.submitted_at
+    if at is None:
+        return None
+    how = {"exit_code": job.exit_code, "signal": job.signal}
+    ended = AttemptEnd(
+        state=job.state, at=at, reason="The cluster had forgotten it; its accounting knew the end.", **how
+    )
+    return KnownEnd(ended, job.started_at, job.backend_id)
+
+
+def was_refused(state: State, exit_code: int | None, record: AttemptRecord | None) -> bool:
+    """Whether this job ran nothing, because its attempt had been started before (`batch_script.STARTED_BEFORE`)."""
+    refused = state == State.FAILED and exit_code == STARTED_BEFORE
+    return refused and record is not None and record.started and record.exit_code != STARTED_BEFORE
+
+
+def may_have_succeeded(state: State, exit_code: int | None) -> bool:
+    """Whether a job with this end may have run its command to exit code 0 before its cluster stopped it."""
+    return state in STOPPED_BY_CLUSTER and not exit_code
+
+
+def _end_in_record(attempt: MissingAttempt, evidence: OutcomeEvidence) -> KnownEnd | None:
+    record = evidence.record
+    if record is None or record.exit_code is None or record.ended_at is None:
+        return None
+    at = max(_node_clock_time(attempt, record.ended_at), attempt.promised_at)
+    began = None if record.started_at is None else _node_clock_time(attempt, record.started_at)
+    code = record.exit_code
+    state = State.COMPLETED if code == 0 else State.FAILED
+    if code in SIGNAL_EXIT_CODES:
+        state = _state_in_log(evidence.log_tail) or state
+    why = "The cluster had forgotten it; its attempt record has the exit code."
+    return KnownEnd(AttemptEnd(state=state, at=at, exit_code=code, reason=why), began)
+
+
+def _node_clock_time(attempt: MissingAttempt, unix_s: float) -> datetime:
+    """By the clock of a node, which may be wrong: it had ended when it was found missing."""
+    return min(datetime.fromtimestamp(unix_s, UTC), attempt.missing_since)
+
+
+def _end_in_log(attempt: MissingAttempt, evidence: OutcomeEvidence) -> KnownEnd | None:
+    state = _state_in_log(evidence.log_tail)
+    if state is None:
+        return None
+    why = "The cluster had forgotten it; its log says that the cluster ended it."
+    return KnownEnd(AttemptEnd(state=state, at=attempt.missing_since, reason=why))
+
+
+def _state_in_log(tail: str) -> State | None:
+    found = None
+    for line in tail.splitlines()[-200:]:
+        if match := CANCELLED_LINE.search(line):
+            found = STATE_OF_CAUSE.get((match[1] or "").removeprefix(" DUE TO "), State.CANCELLED)
+    return found
+
+
+def _left_no_trace(attempt: MissingAttempt, evidence: OutcomeEvidence, mine: Sequence[BackendJob]) -> bool:
+    """A job that starts opens its log first. Without a log of ours only accounting can say that there was no job."""
+    if attempt.confirmed or mine:
+        return False
+    if attempt.has_log and evidence.log_exists is not None:
+        return not evidence.log_exists and evidence.record is not None and not evidence.record.started
+    # Accounting may not store comments, so any job without one may be this one
+    return evidence.accounted is not None and all(job.key for job in evidence.accounted)
+
+
+def _why_unknown(attempt: MissingAttempt, evidence: OutcomeEvidence) -> str:
+    said = [
+        "accounting does not say how it ended" if evidence.accounted is not None else "there is no accounting to ask",
+        _record_text(attempt, evidence),
+        "the log does not say how it ended",
+    ]
+    found = ", ".join(said)
+    return f"The cluster has forgotten this attempt: {found}. It may have succeeded, so it is not started again."
+
+
+def _record_text(attempt: MissingAttempt, evidence: OutcomeEvidence) -> str:
+    if not attempt.has_log:
+        return "there is no log directory to record the exit code in"
+    if evidence.record is None:
+        return "the record of its exit code cannot be read"
+    return "it recorded its start and no exit code" if evidence.record.started else "it recorded no start"

@@ -1,0 +1,121 @@
+"""What teams own of a cluster, and what they hold of it: the quotas as a page shows them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from jobs.core.lifecycle import JobKind
+from scheduling.engine.cluster import ClusterSnapshot, QuotaView
+
+TeamKind = tuple[str, JobKind | None]
+
+
+@dataclass(kw_only=True)
+class QuotaUse:
+    held: int = 0  # by jobs that count against the quota
+    borrowed: int = 0  # by jobs that give way
+    waiting: int = 0
+
+    def add(self, other: QuotaUse) -> None:
+        self.held += other.held
+        self.borrowed += other.borrowed
+        self.waiting += other.waiting
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaBarPart:
+    name: str
+    tone: str
+    gpus: int
+    start: float
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaAccount:
+    """`team` empty: all that the reader may not know by name. `owned` None: no quota limits it."""
+
+    team: str
+    kind: JobKind | None = None
+    owned: int | None = None
+    reserved: bool = False
+    use: QuotaUse = field(default_factory=QuotaUse)
+    teams: int = 1
+
+    @property
+    def left(self) -> int:
+        return max(0, (self.owned or 0) - self.use.held)
+
+    @property
+    def bar_length(self) -> int:
+        return max(self.owned or 0, self.use.held) + self.use.borrowed
+
+    def parts(self, most: int) -> list[QuotaBarPart]:
+        """Along one scale for all accounts of a cluster, so that bars can be compared."""
+        idle = ("kept free", "waiting") if self.reserved else ("left of the quota", "quiet")
+        lengths = (("held", "running", self.use.held), (*idle, self.left), ("borrowed", "starting", self.use.borrowed))
+        parts, start = [], 0
+        for name, tone, gpus in lengths:
+            parts.append(
+                QuotaBarPart(name=name, tone=tone, gpus=gpus, start=100 * start / most, share=100 * gpus / most)
+            )
+            start += gpus
+        return [part for part in parts if part.gpus]
+
+
+def accounts(
+    quotas: Iterable[QuotaView],
+    uses: Mapping[TeamKind, QuotaUse],
+    reserves: Collection[JobKind],
+    sees: Callable[[str], bool],
+) -> list[QuotaAccount]:
+    """One for each quota, then the teams without one; who may not be named is one account together."""
+    limits = {(quota.team, quota.kind): quota.gpus for quota in quotas}
+    keys = [*sorted(limits, key=lambda key: (key[0], key[1] or "")), *_teams_without_quota(uses, limits)]
+    shown = [
+        QuotaAccount(
+            team=team,
+            kind=kind,
+            owned=limits.get((team, kind)),
+            reserved=kind in reserves,
+            use=uses.get((team, kind)) or QuotaUse(),
+        )
+        for team, kind in keys
+        if sees(team)
+    ]
+    hidden = sorted({team for team, _ in keys if not sees(team)})
+    return [*shown, *([_combined_account(hidden, uses, limits)] if hidden else [])]
+
+
+def quota_uses(picture: ClusterSnapshot) -> Mapping[TeamKind, QuotaUse]:
+    uses: defaultdict[TeamKind, QuotaUse] = defaultdict(QuotaUse)
+    for job in picture.running:
+        one = QuotaUse(borrowed=job.gpus) if job.preemptible else QuotaUse(held=job.gpus)
+        for kind in (job.kind, None):
+            uses[job.team, kind].add(one)
+    waiting: Counter[TeamKind] = Counter()  # tens of thousands may wait, of a few teams and kinds
+    for asked in picture.waiting:
+        waiting[asked.team, asked.kind] += asked.need.total_gpus
+    for (team, sort), gpus in waiting.items():
+        for kind in (sort, None):
+            uses[team, kind].waiting += gpus
+    return dict(uses)  # many read it at once, and a look at a defaultdict changes it
+
+
+def _teams_without_quota(uses: Iterable[TeamKind], limits: Collection[TeamKind]) -> list[TeamKind]:
+    teams = {team for team, _ in uses} - {team for team, _ in limits}
+    return [(team, None) for team in sorted(teams)]
+
+
+def _combined_account(
+    teams: Collection[str], uses: Mapping[TeamKind, QuotaUse], limits: Mapping[TeamKind, int]
+) -> QuotaAccount:
+    """A team's quota for all its work; where it has none, those for the kinds together."""
+    use, owned = QuotaUse(), 0
+    for team in teams:
+        use.add(uses.get((team, None)) or QuotaUse())
+        kinds = sum(gpus for (owner, kind), gpus in limits.items() if owner == team and kind)
+        owned += limits.get((team, None), kinds)
+    return QuotaAccount(team="", owned=owned or None, use=use, teams=len(teams))

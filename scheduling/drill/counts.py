@@ -1,0 +1,82 @@
+"""What became of everything that was injected. Each blow to a job is a case, from the fault to the first new step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(kw_only=True)
+class FaultCase:
+    """`recoverable`: starting it again, in the right way, is enough; nobody need mend the program or its data."""
+
+    kind: str
+    job: str
+    at: float
+    recoverable: bool
+    expected: frozenset[str]  # names of the cause that are right
+    detected: float | None = None
+    label: str = ""
+    human: bool = False
+    restarts: int = 0
+    first_step: float | None = None
+    restart_s: float = 0.0
+    mended: bool = False
+
+    @property
+    def open(self) -> bool:
+        return self.first_step is None
+
+    @property
+    def is_recovered(self) -> bool:
+        return self.recoverable and self.first_step is not None and not self.human
+
+
+@dataclass(kw_only=True)
+class DrillCounts:
+    cases: list[FaultCase] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)  # kinds of faults that hit nobody
+    wrong_stops: list[str] = field(default_factory=list)
+    wrong_restarts: int = 0
+    cordons: int = 0
+    false_cordons: list[str] = field(default_factory=list)
+    jobs: int = 0
+
+    def of(self, job: str) -> list[FaultCase]:
+        return [case for case in self.cases if case.job == job and case.open]
+
+    def detected(self, job: str, now: float, label: str) -> None:
+        for case in self.of(job):
+            if case.detected is None:
+                case.detected, case.label = now, label
+
+    def restarted(self, job: str) -> None:
+        mine = self.of(job)
+        for case in mine:
+            case.restarts += 1
+        # Started again although nothing but a change of the program helps, and before anybody made it
+        if mine and all(not case.recoverable and not case.human for case in mine):
+            self.wrong_restarts += 1
+
+    def record_handover(self, job: str) -> None:
+        for case in self.of(job):
+            case.human = True
+
+    def mended(self, job: str) -> None:
+        for case in self.of(job):
+            case.mended = True
+
+    def record_first_step(self, job: str, now: float) -> None:
+        """What only a change of the program ends is not over because the program runs again for a while."""
+        for case in self.of(job):
+            if case.recoverable or case.mended:
+                case.first_step = now
+
+
+def percentiles(values: Iterable[float]) -> dict[str, float | None]:
+    known = sorted(values)
+    return {"p50": _value_at_percentile(known, 0.5), "p95": _value_at_percentile(known, 0.95)}
+
+
+def _value_at_percentile(known: Sequence[float], part: float) -> float | None:
+    return round(known[min(len(known) - 1, int(part * len(known)))], 1) if known else None

@@ -1,0 +1,101 @@
+"""What teams and arrays hold, and whether they may hold more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+from jobs.core.lifecycle import JobKind
+from jobs.core.slurm_notation import format_count
+from scheduling.engine.cluster import QuotaView, RunningJob, WaitingJob
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaRefusal:
+    """`reason` is Slurm's word, `why` the sentence a page shows."""
+
+    reason: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaOwner:
+    """Whose account a job goes on; jobs that ask for the same on one account are admitted alike."""
+
+    team: str
+    kind: JobKind
+    preemptible: bool = False
+    array: str = ""
+    array_limit: int | None = None
+
+    @staticmethod
+    def of(job: WaitingJob) -> QuotaOwner:
+        return QuotaOwner(
+            team=job.team,
+            kind=job.kind,
+            preemptible=job.preemptible,
+            array=job.array,
+            array_limit=job.array_limit,
+        )
+
+
+class QuotaUsage:
+    """Quotas for the kinds that `reserves` names are more than limits: what their owners leave of them is kept free of
+    all who cannot be sent away."""
+
+    def __init__(
+        self,
+        quotas: Iterable[QuotaView] = (),
+        running: Iterable[RunningJob] = (),
+        reserves: Container[JobKind] = (),
+    ) -> None:
+        self._limits = {(quota.team, quota.kind): quota.gpus for quota in quotas}
+        self._reserved = [key for key in self._limits if key[1] in reserves]
+        self._held: Counter[tuple[str, JobKind | None]] = Counter()
+        self._tasks: Counter[str] = Counter()
+        for job in running:
+            owner = QuotaOwner(team=job.team, kind=job.kind, preemptible=job.preemptible, array=job.array)
+            self.add(owner, job.gpus, 1)
+
+    def add(self, owner: QuotaOwner, gpus: int, sign: int) -> None:
+        """A job of theirs began (1) or left (-1)."""
+        if owner.array:
+            self._tasks[owner.array] += sign
+        # Preemptible work borrows what others leave idle: it counts against nobody's quota
+        if not owner.preemptible:
+            self._held[owner.team, owner.kind] += sign * gpus
+            self._held[owner.team, None] += sign * gpus
+
+    def refuse(self, owner: QuotaOwner, gpus: int, obtainable: int | None = None) -> QuotaRefusal | None:
+        """`obtainable` is how many GPUs are free or held by who gives way; None where nothing is reserved."""
+        if owner.array_limit is not None and self._tasks[owner.array] >= owner.array_limit:
+            why = f"Of its array, {format_count(owner.array_limit, 'task')} may run at once, and so many do."
+            return QuotaRefusal(reason="JobArrayTaskLimit", why=why)
+        if owner.preemptible:
+            return None
+        for kind in (owner.kind, None):
+            limit = self._limits.get((owner.team, kind))
+            if limit is not None and (held := self._held[owner.team, kind]) + gpus > limit:
+                scope = f" for {kind}" if kind else ""
+                why = f"Team {owner.team} holds {held} of its {limit} GPUs{scope}; this job needs {gpus}."
+                if gpus > limit:
+                    why += " It can never start under this quota."
+                return QuotaRefusal(reason="AssocGrpGRES", why=why)
+        return self._reserved_refusal(owner, gpus, obtainable) if obtainable is not None and self._reserved else None
+
+    def _reserved_refusal(self, owner: QuotaOwner, gpus: int, obtainable: int) -> QuotaRefusal | None:
+        """What others own and do not use is lent to who gives way, and to nobody else."""
+        if (owner.team, owner.kind) in self._reserved:
+            return None
+        kept = {key: self._limits[key] - self._held[key] for key in self._reserved}
+        unused = sum(left for left in kept.values() if left > 0)
+        if not unused or gpus <= obtainable - unused:
+            return None
+        (team, kind), left = max(kept.items(), key=lambda item: item[1])
+        others = " and others" if unused > left else ""
+        why = (
+            f"{format_count(unused, 'GPU')} {'is' if unused == 1 else 'are'} kept for {kind} of team {team}{others}; "
+            f"{max(0, obtainable - unused)} can be had, this job needs {gpus}. A preemptible job may borrow them."
+        )
+        return QuotaRefusal(reason="ReqNodeNotAvail", why=why)

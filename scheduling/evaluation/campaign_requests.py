@@ -1,0 +1,170 @@
+"""What may be asked of an evaluation: a suite, a campaign. Request in, checked values out, or BadSpec.
+
+The same for API, form and command line, so all three print the same sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from jobs.core import parsing
+from jobs.core.parsing import InvalidField
+from scheduling.evaluation.frameworks import TEMPLATES
+
+MAX_DATASETS = 500
+MAX_CHECKPOINTS = 1000
+MAX_EVALUATIONS = 50_000
+MAX_COMMAND_LENGTH = 8000
+MAX_DATASET_PARTS = 1000
+SUITE_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,39}", re.ASCII)
+DATASET_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,79}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSpec:
+    name: str
+    samples: int
+    parts: int = MAX_DATASET_PARTS
+    infer: str = ""
+    metric: str = ""
+    infer_s: float | None = None
+    score_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteSpec:
+    name: str
+    datasets: tuple[DatasetSpec, ...]
+    output_root: str
+    infer: str
+    title: str = ""
+    framework: str = "plain"
+    serve: str = ""
+    metric: str = ""
+    stage_root: str = ""
+    gpus: int = 1
+    cpus: int = 4
+    memory_mb: int = 0
+    metric_jobs: int = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class CampaignSpec:
+    checkpoints: tuple[str, ...]
+    nodes: int | None = None
+    deadline_at: datetime | None = None
+    weights_gb: float = 14.0
+    again: bool = False
+
+
+def read_seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10**7:
+        parsing.raise_invalid_field(name, f"is {parsing.short_repr(value)}, no number of seconds from 0 to 10000000")
+    return float(value)
+
+
+def read_gigabytes(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= 10**5:
+        parsing.raise_invalid_field(name, f"is {parsing.short_repr(value)}, no number of GB from 0.001 to 100000")
+    return float(value)
+
+
+def read_directory(name: str, value: Any) -> str:
+    """An absolute path that is no root of a file system: what lies beneath it is made and removed by jobs."""
+    found = parsing.read_absolute_path(name, value)
+    if len(found) > 250:
+        parsing.raise_invalid_field(name, "has more than 250 characters")
+    return (
+        found if not found or found.strip("/") else parsing.raise_invalid_field(name, "is the root of the file system")
+    )
+
+
+read_command = parsing.text_reader(MAX_COMMAND_LENGTH, lines=True)
+
+DATASET_READERS: dict[str, parsing.FieldReader] = {
+    "name": parsing.nonempty_reader(parsing.pattern_reader(DATASET_NAME_PATTERN, "name of a dataset")),
+    "samples": parsing.integer_reader(1, 10**8),
+    "parts": parsing.integer_reader(1, MAX_DATASET_PARTS),
+    "infer": read_command,
+    "metric": read_command,
+    "infer_s": read_seconds,
+    "score_s": read_seconds,
+}
+
+SUITE_READERS: dict[str, parsing.FieldReader] = {
+    "name": parsing.nonempty_reader(
+        parsing.pattern_reader(SUITE_NAME_PATTERN, "name: small letters, digits and dashes, at most 40")
+    ),
+    "title": parsing.text_reader(120),
+    "framework": parsing.choice_reader(tuple(TEMPLATES)),
+    "serve": read_command,
+    "infer": read_command,
+    "metric": read_command,
+    "output_root": read_directory,
+    "stage_root": read_directory,
+    "gpus": parsing.integer_reader(0, 64),
+    "cpus": parsing.integer_reader(1, 1024),
+    "memory": parsing.read_memory_mb,
+    "metric_jobs": parsing.integer_reader(1, 1000),
+    "datasets": parsing.list_reader(lambda name, value: value, MAX_DATASETS),
+}
+
+CAMPAIGN_READERS: dict[str, parsing.FieldReader] = {
+    "checkpoints": parsing.list_reader(parsing.nonempty_reader(parsing.read_absolute_path), MAX_CHECKPOINTS),
+    "nodes": parsing.integer_reader(1, 100_000),
+    "deadline_at": parsing.read_timestamp,
+    "weights_gb": read_gigabytes,
+    "again": parsing.read_bool,
+}
+
+
+def parse_suite(asked: Mapping[str, Any]) -> SuiteSpec:
+    values = parsing.read_fields(asked, SUITE_READERS, "a suite")
+    for name in ("name", "output_root", "datasets"):
+        if not values.get(name):
+            raise InvalidField(name, "is missing")
+    template = TEMPLATES[values.get("framework", "plain")]
+    if "memory" in values:
+        values["memory_mb"] = values.pop("memory")
+    values["infer"] = values.get("infer") or template.infer
+    values["metric"] = values.get("metric") or template.metric
+    datasets = tuple(_parse_dataset(number, one, template.splits) for number, one in enumerate(values.pop("datasets")))
+    names = [one.name for one in datasets]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidField("datasets", f"names {name} twice")
+    for number, one in enumerate(datasets):
+        if not (one.infer or values["infer"]):
+            raise InvalidField("infer", f"is missing, and dataset {number + 1} ({one.name}) has none of its own")
+    return SuiteSpec(datasets=datasets, **values)
+
+
+def _parse_dataset(number: int, asked: Any, splits: bool) -> DatasetSpec:
+    place = f"datasets[{number + 1}]"
+    if not isinstance(asked, Mapping):
+        raise InvalidField(place, f"is {parsing.json_type_name(asked)}, not an object")
+    try:
+        values = parsing.read_fields(asked, DATASET_READERS, "a dataset")
+    except InvalidField as bad:
+        raise InvalidField(f"{place}.{bad.field}", bad.why) from None
+    for name in ("name", "samples"):
+        if name not in values:
+            raise InvalidField(f"{place}.{name}", "is missing")
+    if not splits and not values.get("infer"):
+        values["parts"] = 1
+    return DatasetSpec(**values)
+
+
+def parse_campaign(asked: Mapping[str, Any]) -> CampaignSpec:
+    """`asked` holds only what belongs to the campaign itself: who, where and which suite is somebody else's to read."""
+    values = parsing.read_fields(asked, CAMPAIGN_READERS, "a campaign")
+    if "checkpoints" not in values:
+        raise InvalidField("checkpoints", "is missing")
+    if "nodes" in values and "deadline_at" in values:
+        raise InvalidField("nodes", "and deadline_at are two ways to say the same; give one of them")
+    values["checkpoints"] = tuple(dict.fromkeys(values["checkpoints"]))
+    return CampaignSpec(**values)

@@ -1,0 +1,290 @@
+"""An evaluation played forward: GPUs, the nodes' links to the storage, and the CPUs that score.
+
+The same play gives a method's makespan in the study and the plan that a campaign shows before it runs. A node's link is
+shared evenly by all who load over it at the moment; everything else takes the seconds that `Cost` says. O(slices log
+slices), no clock, no dice: errors of the priors are in the costs that it is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Protocol
+
+from scheduling.evaluation.work import EvaluationSite, PhaseCosts, SliceCost
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialPiece:
+    """Some samples of one dataset, and what they really take."""
+
+    name: str
+    cost: SliceCost
+    handle: object = None  # for the source, when it hears how long it took
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedTrial:
+    """A job on one GPU: it starts the framework, loads the checkpoint, and goes through pieces until there are none."""
+
+    checkpoint: int
+    more: Callable[[], TrialPiece | None]
+
+
+class TrialSource(Protocol):
+    def trial(self, node: int) -> SimulatedTrial | None:
+        """The next job for a free GPU of this node."""
+
+    def record_piece(self, piece: TrialPiece) -> None:
+        """A piece is through."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GanttBar:
+    """One stretch of a Gantt chart; `gpu` is -1 for CPU work."""
+
+    node: int
+    gpu: int
+    phase: str  # stage, start, load, prepare, infer, score
+    name: str
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationOutcome:
+    makespan_s: float
+    gpu_idle_s: float  # of GPUs inside trials: everything but inference
+    gpu_held_s: float
+    trials: int
+    pieces: int
+    bars: tuple[GanttBar, ...] = ()
+
+
+class SharedLink:
+    """Processor sharing: everybody who loads gets the same part of the bandwidth.
+
+    `_served` is what each of them has had since the beginning, so a flow ends when it reaches its own mark, and a
+    change of their number touches one figure.
+    """
+
+    def __init__(self, gb_s: float) -> None:
+        self._gb_s = gb_s
+        self._served = 0.0
+        self._at = 0.0
+        self._marks: list[tuple[float, int]] = []
+
+    def start_flow(self, now: float, gb: float, flow: int) -> None:
+        self._advance_to(now)
+        heappush(self._marks, (self._served + gb, flow))
+
+    def next_completion(self) -> float:
+        if not self._marks:
+            return math.inf
+        return self._at + max(self._marks[0][0] - self._served, 0.0) * len(self._marks) / self._gb_s
+
+    def leave(self, now: float) -> int:
+        self._advance_to(now)
+        return heappop(self._marks)[1]
+
+    def _advance_to(self, now: float) -> None:
+        if self._marks:
+            self._served += (now - self._at) * self._gb_s / len(self._marks)
+        self._at = now
+
+
+@dataclass(kw_only=True)
+class _SimulatedGpu:
+    number: int
+    node: int
+    trial: SimulatedTrial | None = None
+    piece: TrialPiece | None = None
+    phase: str = ""
+    since_s: float = 0.0
+    began_s: float = 0.0
+
+
+@dataclass(kw_only=True)
+class _SimulationTotals:
+    idle_s: float = 0.0
+    held_s: float = 0.0
+    trials: int = 0
+    pieces: int = 0
+    bars: list[GanttBar] = field(default_factory=list)
+
+
+class EvaluationSimulator:
+    def __init__(
+        self,
+        site: EvaluationSite,
+        phases: PhaseCosts,
+        source: TrialSource,
+        *,
+        staged: bool,
+        off_gpu: bool,
+        chart: bool = False,
+    ):
+        self._site, self._phases, self._source = site, phases, source
+        self._staged, self._off_gpu, self._chart = staged, off_gpu, chart
+        self._gpus = [_SimulatedGpu(number=n, node=n // site.gpus_per_node) for n in range(site.gpus)]
+        self._links = [SharedLink(site.link_gb_s) for _ in range(site.nodes)]
+        self._busy: set[int] = set()  # nodes over whose links somebody loads
+        self._stages: list[dict[int, list[_SimulatedGpu] | None]] = [{} for _ in range(site.nodes)]  # None: it is there
+        self._flows: list[tuple[int, int] | _SimulatedGpu] = []
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._number = 0
+        self._scoring = 0
+        self._to_score: deque[TrialPiece] = deque()
+        self._tally = _SimulationTotals()
+
+    def run(self) -> SimulationOutcome:
+        for gpu in self._gpus:
+            self._next_trial(gpu, 0.0)
+        now = 0.0
+        while self._events or self._busy:
+            loaded, link = min(
+                ((self._links[node].next_completion(), node) for node in self._busy), default=(math.inf, -1)
+            )
+            if self._events and self._events[0][0] <= loaded:
+                now, _, happens = heappop(self._events)
+                happens(now)
+            else:
+                now = loaded
+                self._finish_transfer(link, now)
+        tally = self._tally
+        return SimulationOutcome(
+            makespan_s=now,
+            gpu_idle_s=tally.idle_s,
+            gpu_held_s=tally.held_s,
+            trials=tally.trials,
+            pieces=tally.pieces,
+            bars=tuple(tally.bars),
+        )
+
+    # A GPU's way through a trial
+
+    def _next_trial(self, gpu: _SimulatedGpu, now: float) -> None:
+        gpu.trial = self._source.trial(gpu.node)
+        if gpu.trial is None:
+            return
+        self._tally.trials += 1
+        gpu.began_s = now
+        if self._staged:
+            self._stage(gpu.node, gpu.trial.checkpoint, now)
+        self._run_phase(gpu, "start", self._phases.start, now, self._load)
+
+    def _stage(self, node: int, checkpoint: int, now: float) -> None:
+        """The first trial of a checkpoint on a node brings the precursor with it; the others find it at work."""
+        if checkpoint in self._stages[node]:
+            return
+        self._stages[node][checkpoint] = []
+        self._start_transfer(node, (node, checkpoint), now)
+
+    def _load(self, gpu: _SimulatedGpu, now: float) -> None:
+        self._begin_phase(gpu, "load", now)
+        assert gpu.trial
+        if not self._staged:
+            self._start_transfer(gpu.node, gpu, now)
+            return
+        waiting = self._stages[gpu.node][gpu.trial.checkpoint]
+        if waiting is None:
+            self._load_from_host(gpu, now)
+        else:
+            waiting.append(gpu)
+
+    def _load_from_host(self, gpu: _SimulatedGpu, now: float) -> None:
+        self._schedule_event(
+            now + self._phases.weights_gb / self._site.host_gb_s, lambda then: self._finish_loading(gpu, then)
+        )
+
+    def _finish_loading(self, gpu: _SimulatedGpu, now: float) -> None:
+        self._end_phase(gpu, now)
+        self._next_piece(gpu, now)
+
+    def _next_piece(self, gpu: _SimulatedGpu, now: float) -> None:
+        assert gpu.trial
+        gpu.piece = gpu.trial.more()
+        if gpu.piece is None:
+            self._tally.held_s += now - gpu.began_s
+            self._next_trial(gpu, now)
+            return
+        self._tally.pieces += 1
+        self._run_phase(gpu, "prepare", gpu.piece.cost.prepare, now, self._infer)
+
+    def _infer(self, gpu: _SimulatedGpu, now: float) -> None:
+        assert gpu.piece
+        self._run_phase(gpu, "infer", gpu.piece.cost.infer, now, self._finish_inference)
+
+    def _finish_inference(self, gpu: _SimulatedGpu, now: float) -> None:
+        assert gpu.piece
+        self._source.record_piece(gpu.piece)
+        if self._off_gpu:
+            self._to_score.append(gpu.piece)
+            self._start_scorings(now)
+            self._next_piece(gpu, now)
+        else:
+            self._run_phase(gpu, "score", gpu.piece.cost.score, now, self._next_piece)
+
+    # What happens beside the GPUs
+
+    def _start_scorings(self, now: float) -> None:
+        while self._to_score and self._scoring < self._site.nodes * self._site.scorers_per_node:
+            piece = self._to_score.popleft()
+            self._scoring += 1
+            self._add_bar(-1, -1, "score", piece.name, now, now + piece.cost.score)
+            self._schedule_event(now + piece.cost.score, self._finish_scoring)
+
+    def _finish_scoring(self, now: float) -> None:
+        self._scoring -= 1
+        self._start_scorings(now)
+
+    def _start_transfer(self, node: int, what: tuple[int, int] | _SimulatedGpu, now: float) -> None:
+        self._flows.append(what)
+        self._links[node].start_flow(now, self._phases.weights_gb, len(self._flows) - 1)
+        self._busy.add(node)
+
+    def _finish_transfer(self, link: int, now: float) -> None:
+        what = self._flows[self._links[link].leave(now)]
+        if self._links[link].next_completion() == math.inf:
+            self._busy.remove(link)
+        if isinstance(what, _SimulatedGpu):
+            self._finish_loading(what, now)
+            return
+        node, checkpoint = what
+        waiting = self._stages[node][checkpoint] or []
+        self._stages[node][checkpoint] = None
+        for gpu in waiting:
+            self._load_from_host(gpu, now)
+
+    # Time
+
+    def _run_phase(
+        self, gpu: _SimulatedGpu, phase: str, seconds: float, now: float, then: Callable[[_SimulatedGpu, float], None]
+    ) -> None:
+        self._begin_phase(gpu, phase, now)
+
+        def finish_phase(later: float) -> None:
+            self._end_phase(gpu, later)
+            then(gpu, later)
+
+        self._schedule_event(now + seconds, finish_phase)
+
+    def _begin_phase(self, gpu: _SimulatedGpu, phase: str, now: float) -> None:
+        gpu.phase, gpu.since_s = phase, now
+
+    def _end_phase(self, gpu: _SimulatedGpu, now: float) -> None:
+        if gpu.phase != "infer":
+            self._tally.idle_s += now - gpu.since_s
+        name = gpu.piece.name if gpu.piece and gpu.phase in ("prepare", "infer", "score") else ""
+        self._add_bar(gpu.node, gpu.number, gpu.phase, name, gpu.since_s, now)
+
+    def _add_bar(self, node: int, gpu: int, phase: str, name: str, begin_s: float, end_s: float) -> None:
+        if self._chart:
+            self._tally.bars.append(GanttBar(node=node, gpu=gpu, phase=phase, name=name, begin_s=begin_s, end_s=end_s))
+
+    def _schedule_event(self, when: float, happens: Callable[[float], None]) -> None:
+        self._number += 1
+        heappush(self._events, (when, self._number, happens))

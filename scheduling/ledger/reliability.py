@@ -1,0 +1,101 @@
+"""ETTR, goodput and the mean time to failure, from the ledger's sums. Pure.
+
+goodput  productive GPU-time as a part of what was held (a job, team, kind) or of all there was (a cluster, a day)
+ettr     productive time as a part of the wall clock of the runs, from the first promise to the last end, waits between
+         attempts included, because a training that waits to be restarted does not train
+mttf     exposure / failures. The interval is the exact one of a Poisson count (Garwood): the limits are those rates at
+         which so few, or so many, failures would be seen with probability (1 - confidence) / 2. With no failure at all
+         there is a lower limit and no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from scheduling.ledger.buckets import HELD_BUCKETS, Bucket, LedgerEntry
+
+BADPUT_BUCKETS = (Bucket.LOST_WORK, Bucket.RECOVERY, Bucket.HUNG, Bucket.SLOW, Bucket.DOWN, Bucket.DRAINED)
+MAX_EXACT_COUNT = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobLifetime:
+    """A job from its first promise to its last end, as wide as it is."""
+
+    job: int
+    gpus: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mttf:
+    """In the unit of the exposure. None: no failure was seen, so there is no upper limit and no estimate."""
+
+    failures: int
+    exposure: float
+    mean: float | None
+    low: float
+    high: float | None
+
+
+def held_gpu_us(sums: Mapping[Bucket, int]) -> int:
+    return sum(part for bucket, part in sums.items() if bucket in HELD_BUCKETS)
+
+
+def goodput(sums: Mapping[Bucket, int], whole: int) -> float | None:
+    return sums.get(Bucket.PRODUCTIVE, 0) / whole if whole else None
+
+
+def ettr(sums: Mapping[Bucket, int], runs: Iterable[JobLifetime], start: int, end: int) -> float | None:
+    """Of the runs that these sums are of, in a window."""
+    wall = sum(run.gpus * max(0, min(run.end, end) - max(run.start, start)) for run in runs)
+    return sums.get(Bucket.PRODUCTIVE, 0) / wall if wall else None
+
+
+def lost_by_cause(pieces: Iterable[LedgerEntry]) -> Counter[tuple[str, Bucket]]:
+    """GPU-microseconds that failures cost. An empty cause: nobody knows it yet."""
+    lost: Counter[tuple[str, Bucket]] = Counter()
+    for piece in pieces:
+        if piece.bucket in BADPUT_BUCKETS:
+            lost[piece.cause, piece.bucket] += piece.gpu_us
+    return lost
+
+
+def mttf(failures: int, exposure: float, confidence: float = 0.9) -> Mttf:
+    tail = (1 - confidence) / 2
+    most = _bisect_mean(lambda mean: poisson_cdf(failures, mean) > tail, failures)
+    least = _bisect_mean(lambda mean: poisson_cdf(failures - 1, mean) > 1 - tail, failures) if failures else 0.0
+    return Mttf(
+        failures=failures,
+        exposure=exposure,
+        mean=exposure / failures if failures else None,
+        low=exposure / most,
+        high=exposure / least if least else None,
+    )
+
+
+def poisson_cdf(count: int, mean: float) -> float:
+    """P(N <= count) of a Poisson number; beyond a hundred by Wilson and Hilferty's cube root (1e-4 there)."""
+    if count < 0:
+        return 0.0
+    if mean <= 0:
+        return 1.0
+    if count > MAX_EXACT_COUNT:
+        shape = count + 1
+        z = 3 * math.sqrt(shape) * ((mean / shape) ** (1 / 3) - 1 + 1 / (9 * shape))
+        return 0.5 * math.erfc(z / math.sqrt(2))
+    terms = (math.exp(n * math.log(mean) - mean - math.lgamma(n + 1)) for n in range(count + 1))
+    return min(1.0, math.fsum(terms))
+
+
+def _bisect_mean(too_low: Callable[[float], bool], count: int) -> float:
+    """The mean at which a falling probability crosses, by halving."""
+    low, high = 0.0, count + 10 * math.sqrt(count + 1) + 10
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_low(middle) else (low, middle)
+    return (low + high) / 2

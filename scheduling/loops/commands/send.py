@@ -1,0 +1,147 @@
+"""Deliver: carry out the deeds that decisions left behind.
+
+Who is eligible   open deeds that are due, oldest first; a claim moves the due time ahead, so nobody else takes them.
+What a turn does  submits (many at once), then signals, asks for stacks, cancels, drains, resumes, tests; who
+                  saved a checkpoint since he was asked is not kept waiting for the end of his grace; notes the
+                  outcome, or when to try again.
+Failure story     The try is counted before it is made. Killed between the deed and the note that it is done: the next
+                  claim sees a second try and finds out what became of the first one before it submits again. An answer
+                  that got lost is treated the same. What a killed worker had claimed is free again as soon as the
+                  next one has its cluster's lease (`deeds.free`). A worker that slept past its claim cannot note an
+                  outcome: the number of tries is the fencing token.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from jobs.actions import nodes as node_actions
+from jobs.actions import stop
+from jobs.actions.journal import SCHEDULER
+from jobs.actions.nodes import NodeTestResult
+from jobs.actions.one_row import skip_row_on_error
+from jobs.core.slurm_notation import parse_signal
+from jobs.models import Cluster, ClusterCommandKind, ClusterMode, Deed
+from scheduling.backends.base import Backend, ClusterUnreachable, OutcomeUnknown, RequestRejected
+from scheduling.loops import node_tests
+from scheduling.loops.commands.claims import claim, postpone_command, settle_command
+from scheduling.loops.commands.submit import submit_attempts
+
+MAX_CLAIMS_PER_TURN = 8  # in a turn, which must look at its cluster too
+NODE_TEST_RETRY_INTERVAL = timedelta(seconds=2)
+CANCEL_RETRY_INTERVAL = timedelta(seconds=30)
+MAX_STACK_REQUEST_AGE = timedelta(seconds=30)
+
+
+def send_commands_once(cluster: Cluster, backend: Backend, now: datetime, looked_at: datetime | None = None) -> int:
+    """Carry out due deeds, oldest first. Return how many were settled. `looked_at`: see `submitting`."""
+    if cluster.mode != ClusterMode.DRIVE:
+        return 0
+    settled = 0
+    stop.end_grace_after_checkpoint(cluster, now)
+    for _ in range(MAX_CLAIMS_PER_TURN):
+        if not (deeds := claim(cluster, now)):
+            break
+        settled += submit_attempts(
+            [deed for deed in deeds if deed.kind == ClusterCommandKind.SUBMIT], backend, now, looked_at
+        )
+        settled += sum(_send_isolated(deed, backend, now) for deed in deeds if deed.kind != ClusterCommandKind.SUBMIT)
+    return settled
+
+
+def _send_isolated(deed: Deed, backend: Backend, now: datetime) -> bool:
+    try:
+        with skip_row_on_error(deed):
+            return _send_or_record_refusal(deed, backend, now)
+    except OutcomeUnknown as doubt:
+        postpone_command(deed, now, f"in doubt: {doubt}")
+    except ClusterUnreachable as error:
+        postpone_command(deed, now, str(error))
+        raise  # the others would not get through either
+    return False
+
+
+def _send_or_record_refusal(deed: Deed, backend: Backend, now: datetime) -> bool:
+    try:
+        return _deliver(deed, backend, now)
+    except RequestRejected as refusal:
+        return _record_refusal(deed, str(refusal), now)
+
+
+def _deliver(deed: Deed, backend: Backend, now: datetime) -> bool:
+    match deed.kind:
+        case ClusterCommandKind.CANCEL:
+            return _cancel(deed, backend, now)
+        case ClusterCommandKind.CANCEL_ID:
+            backend.cancel(deed.reason)
+        case ClusterCommandKind.SIGNAL:
+            return _signal(deed, backend, now)
+        case ClusterCommandKind.STACKS:
+            return _send_stack_signal(deed, backend, now)
+        case ClusterCommandKind.TEST:
+            return _step_node_test(deed, backend, now)
+        case ClusterCommandKind.DRAIN:
+            backend.drain(deed.node.name, deed.reason)
+        case ClusterCommandKind.RESUME:
+            backend.resume(deed.node.name)
+    return settle_command(deed, now, "done")
+
+
+def _cancel(deed: Deed, backend: Backend, now: datetime) -> bool:
+    """Open until the attempt is seen to end: a signal may get lost, so it is sent again."""
+    attempt = deed.attempt
+    if attempt.ended_at:
+        return settle_command(deed, now, "ended")
+    if attempt.backend_id:
+        backend.cancel(attempt.backend_id)
+        postpone_command(deed, now, "signalled", CANCEL_RETRY_INTERVAL)
+    else:
+        postpone_command(deed, now, "waits for the answer to its submission", timedelta(seconds=1))
+    return False
+
+
+def _signal(deed: Deed, backend: Backend, now: datetime) -> bool:
+    """Ask for a checkpoint. Twice does no harm; who could not be asked in time is stopped without."""
+    attempt, ask = deed.attempt, parse_signal(deed.reason)
+    if attempt.ended_at or not attempt.stop_as:
+        return settle_command(deed, now, "not needed any more")
+    if not Deed.objects.open().filter(attempt=attempt, kind=ClusterCommandKind.CANCEL, tries=0).exists():
+        return settle_command(deed, now, "too late")
+    backend.signal(attempt.backend_id, ask.signal, shell=ask.shell)
+    return settle_command(deed, now, "signalled")
+
+
+def _send_stack_signal(deed: Deed, backend: Backend, now: datetime) -> bool:
+    """Twice costs some lines of a log. Who asked has gone on without an answer when it is late."""
+    attempt, ask = deed.attempt, parse_signal(deed.reason)
+    if attempt.ended_at or attempt.stop_as or not attempt.backend_id:
+        return settle_command(deed, now, "not needed any more")
+    if now - deed.created_at > MAX_STACK_REQUEST_AGE:
+        return settle_command(deed, now, "too late")
+    backend.signal(attempt.backend_id, ask.signal, shell=ask.shell)
+    return settle_command(deed, now, "signalled")
+
+
+def _step_node_test(deed: Deed, backend: Backend, now: datetime) -> bool:
+    """Open until the test has come out; each try is one step of it."""
+    came_out = node_tests.step_node_test(deed, backend, now)
+    if isinstance(came_out, str):
+        postpone_command(deed, now, came_out, NODE_TEST_RETRY_INTERVAL)
+        return False
+    return _record_node_test(deed, came_out, now)
+
+
+def _record_node_test(deed: Deed, outcome: NodeTestResult, now: datetime) -> bool:
+    with transaction.atomic():
+        settled = settle_command(deed, now, outcome.sentence)
+        if settled:
+            node_actions.record_node_test(deed.node, deed, outcome, author=SCHEDULER)
+    return settled
+
+
+def _record_refusal(deed: Deed, why: str, now: datetime) -> bool:
+    if deed.kind == ClusterCommandKind.TEST:
+        return _record_node_test(deed, NodeTestResult(passed=False, why=f"the cluster refused it: {why}"), now)
+    return settle_command(deed, now, f"refused: {why}")

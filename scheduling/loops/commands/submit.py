@@ -1,0 +1,198 @@
+"""Handing many promised attempts to their cluster at once: over several connections, and noted in one transaction.
+
+An earlier try may have been accepted although the answer was lost, and the cluster may have run the job and forgotten
+it since. So an attempt that was promised before this turn looked at the cluster is first looked up there by its key, in
+one look for all of them. If it is not there and it may have been sent before, it is left to the loop `outcomes`, which
+asks accounting and the attempt record, and then lets it be sent again or closes it. Killed between the calls and the
+note, the next claim is such a later try.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+
+from jobs.actions import jobs as job_actions
+from jobs.actions import progress, stack_requests, stop
+from jobs.actions.journal import SCHEDULER, SYNC
+from jobs.actions.one_row import skip_row_on_error
+from jobs.core.resume_environment import CHECKPOINT_TEMPLATE_VARIABLE, resume_variables
+from jobs.models import Allocation, Attempt, Deed, Installation
+from scheduling.backends.base import (
+    Backend,
+    BackendError,
+    BackendJob,
+    OutcomeUnknown,
+    PlacementRejected,
+    RequestRejected,
+    SubmitRequest,
+)
+from scheduling.core.batch_script import RECORD_VARIABLE, batch_script, record_directory
+from scheduling.core.observations import pick_job
+from scheduling.loops.commands.claims import (
+    may_have_been_sent,
+    postpone_command,
+    postpone_commands,
+    settle_command,
+    settle_commands,
+)
+
+LOOKUP_TIMEOUT = timedelta(seconds=30)  # then the same is asked again; the lookup itself makes the deed due earlier
+FALLBACK_WORKDIR = "/tmp"  # Slurm wants a directory, and this one is on every node  # noqa: S108
+
+
+def submit_attempts(deeds: Sequence[Deed], backend: Backend, now: datetime, looked_at: datetime | None = None) -> int:
+    """Return how many were settled. Raises Unreachable once all that is known is noted.
+
+    `looked_at` is when this turn last compared the record with the cluster: what was promised since then is new.
+    """
+    settled, accepted, to_send = 0, {}, []
+    known, hidden = _find_submitted(deeds, backend, now, looked_at)
+    for deed in deeds:
+        attempt = deed.attempt
+        if attempt.ended_at:
+            settled += settle_command(deed, now, "not needed any more")
+        elif attempt.key in known:
+            accepted[deed] = known[attempt.key]
+        elif attempt.key in hidden:
+            postpone_command(deed, now, "a row of the cluster that cannot be read may be this job")
+        elif attempt.stop_as:
+            with skip_row_on_error(deed):
+                settled += _withdraw(deed, now)
+        elif may_have_been_sent(deed):
+            with skip_row_on_error(deed):
+                _postpone_for_lookup(deed, now)
+        else:
+            to_send.append(deed)
+    answers = backend.submit_all(_submissions([deed.attempt for deed in to_send]))
+    failed: list[tuple[Deed, BackendError]] = []
+    for deed, answer in zip(to_send, answers, strict=True):
+        if isinstance(answer, BackendError):
+            failed.append((deed, answer))
+        else:
+            accepted[deed] = answer
+    settled += _record_accepted(accepted, now)
+    for deed, error in failed:
+        with skip_row_on_error(deed):
+            settled += _record_failure(deed, error, now)
+    _raise_if_unreachable([error for _, error in failed])
+    return settled
+
+
+def _raise_if_unreachable(errors: Sequence[BackendError]) -> None:
+    """Whatever else is due would not get through either."""
+    for error in errors:
+        if not isinstance(error, OutcomeUnknown | RequestRejected):
+            raise error
+
+
+def _postpone_for_lookup(deed: Deed, now: datetime) -> None:
+    job_actions.set_missing_since(deed.attempt, deed.attempt.missing_since or now)
+    postpone_command(deed, now, "in doubt: looking up what became of an earlier try", LOOKUP_TIMEOUT)
+
+
+def _find_submitted(
+    deeds: Sequence[Deed], backend: Backend, now: datetime, looked_at: datetime | None
+) -> tuple[Mapping[str, str], set[str]]:
+    """Key -> the cluster's id, of the job that really ran or runs where there are several; and the keys that an
+    unreadable row may carry."""
+    asked = {deed.attempt.key for deed in deeds if deed.tries > 1 or not looked_at or deed.created_at < looked_at}
+    if not asked:
+        return {}, set()
+    installation = Installation.current_id()
+    try:
+        jobs = backend.jobs()
+    except BackendError as error:
+        postpone_commands(deeds, now, str(error))
+        raise
+    ours: dict[str, list[BackendJob]] = defaultdict(list)
+    for job in jobs:
+        if job.key in asked and job.installation in ("", installation):
+            ours[job.key].append(job)
+    chosen = [pick_job(seen, "")[0] for seen in ours.values()]
+    return {job.key: job.backend_id for job in chosen if job}, {key for key in asked if jobs.hides_job("", key)}
+
+
+def _withdraw(deed: Deed, now: datetime) -> bool:
+    with transaction.atomic():
+        job_actions.withdraw_attempt(deed.attempt, now=now, author=SCHEDULER)
+        return settle_command(deed, now, "withdrawn before it was sent")
+
+
+def _record_accepted(accepted: Mapping[Deed, str], now: datetime) -> int:
+    with transaction.atomic():
+        job_actions.record_backend_ids({deed.attempt.pk: backend_id for deed, backend_id in accepted.items()})
+        return settle_commands({deed: f"accepted as {backend_id}" for deed, backend_id in accepted.items()}, now)
+
+
+def _record_failure(deed: Deed, error: BackendError, now: datetime) -> bool:
+    if isinstance(error, RequestRejected):
+        with transaction.atomic():
+            about_place = isinstance(error, PlacementRejected)
+            job_actions.record_submit_refusal(deed.attempt, str(error), about_place=about_place, now=now, author=SYNC)
+            return settle_command(deed, now, f"refused: {error}")
+    in_doubt = isinstance(error, OutcomeUnknown)
+    postpone_command(deed, now, f"in doubt: {error}" if in_doubt else str(error), sent_nothing=not in_doubt)
+    return False
+
+
+def _submissions(attempts: Sequence[Attempt]) -> list[SubmitRequest]:
+    placed: dict[int, dict[str, str]] = defaultdict(dict)
+    rows = Allocation.objects.filter(attempt__in=attempts).order_by("node__name")
+    for attempt, node, model in rows.values_list("attempt_id", "node__name", "node__gpu_model"):
+        placed[attempt][node] = model
+    installation = Installation.current_id() if attempts else ""
+    return [_submission(attempt, placed[attempt.pk], installation) for attempt in attempts]
+
+
+def _submission(attempt: Attempt, nodes: Mapping[str, str], installation: str) -> SubmitRequest:
+    """`nodes` has the GPU model of each."""
+    job = attempt.job
+    record = record_directory(attempt.log_path)
+    return SubmitRequest(
+        key=attempt.key,
+        name=job.name,
+        user=job.user.get_username(),
+        account=job.team.name,
+        script=batch_script(job.command, record=record, forward=_signals_for_the_shell(attempt)),
+        workdir=job.workdir or FALLBACK_WORKDIR,
+        environment={**job.environment, **_job_environment(attempt), **({RECORD_VARIABLE: record} if record else {})},
+        nodes=tuple(nodes),
+        gpus_per_node=job.gpus_per_node,
+        gpu_model=job.gpu_model or next(iter(nodes.values()), ""),
+        cpus_per_node=job.cpus_per_node,
+        memory_per_node_mb=job.memory_per_node_mb,
+        time_limit=job.time_limit,
+        stdout=attempt.log_path,
+        installation=installation,
+    )
+
+
+def _signals_for_the_shell(attempt: Attempt) -> list[str]:
+    """Signals that Acme may send to the batch shell alone: the job's own script must get them from it."""
+    asks = (stop.job_checkpoint_signal(attempt.job), stack_requests.attempt_stacks_signal(attempt))
+    return [ask.signal for ask in asks if ask and ask.shell]
+
+
+def _job_environment(attempt: Attempt) -> dict[str, str]:
+    """What the job is told of itself; a task of an array learns its index by Slurm's names too."""
+    job, every = attempt.job, attempt.job.checkpoint_interval
+    about = {
+        "ACME_JOB_ID": job.public_id,
+        "ACME_ATTEMPT": str(attempt.number),
+        "ACME_KIND": job.kind,
+        "ACME_CHECKPOINT_DIR": job.checkpoint_dir,
+        "ACME_CHECKPOINT_INTERVAL_S": str(int(every.total_seconds())) if every else "",
+        "ACME_URL": settings.ACME_URL,
+        "ACME_PROGRESS_TOKEN": progress.run_token(attempt.key),
+        "ACME_STACKS": asked.text if (asked := stack_requests.attempt_stacks_signal(attempt)) else "",
+    }
+    about |= resume_variables(job.resume, job.environment.get(CHECKPOINT_TEMPLATE_VARIABLE, ""))
+    if job.array_index is not None:
+        index = str(job.array_index)
+        about |= {"SLURM_ARRAY_JOB_ID": job.array_id, "SLURM_ARRAY_TASK_ID": index, "ACME_ARRAY_INDEX": index}
+    return {name: value for name, value in about.items() if value}

@@ -1,0 +1,120 @@
+"""News of an attempt, written into the record: each piece is one guarded verb."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+
+from jobs.actions import jobs as job_actions
+from jobs.actions import outcomes as outcome_actions
+from jobs.actions import stop
+from jobs.actions.journal import SYNC
+from jobs.core.attempt_end import AttemptEnd
+from jobs.core.lifecycle import FINAL_STATES, Flag, State
+from jobs.logs.job_log import LogReadError
+from jobs.models import Attempt, ClusterMode
+from scheduling.backends.base import BackendJob
+from scheduling.core import observations
+from scheduling.core.observations import AttemptFacts
+from scheduling.core.outcomes import may_have_succeeded
+from scheduling.loops.observe.attempt_records import read_attempt_files
+
+# The columns that `facts` is made from, in its order
+ATTEMPT_FACT_COLUMNS = (
+    "backend_id",
+    "confirmed_at",
+    "state",
+    "missing_since",
+    "promised_at",
+    "stop_as",
+    "number",
+    "accepted_at",
+)
+
+
+def facts(
+    backend_id: str,
+    confirmed_at: datetime | None,
+    state: str,
+    missing_since: datetime | None,
+    promised_at: datetime,
+    stop_as: str,
+    number: int,
+    accepted_at: datetime | None,
+    *,
+    sent: bool,
+    has_record: bool,
+) -> AttemptFacts:
+    return AttemptFacts(
+        backend_id=backend_id,
+        confirmed=confirmed_at is not None,
+        suspended=state == State.SUSPENDED,
+        sent=sent,
+        missing_since=missing_since,
+        promised_at=promised_at,
+        stopping=bool(stop_as),
+        number=number,
+        accepted_at=accepted_at,
+        has_record=has_record,
+    )
+
+
+def apply_observations(attempt: Attempt, seen: BackendJob | None, sent: bool, now: datetime) -> bool:
+    has_record = bool(attempt.log_path) and not attempt.job.is_foreign
+    known = facts(*(getattr(attempt, column) for column in ATTEMPT_FACT_COLUMNS), sent=sent, has_record=has_record)
+    moved = False
+    for news in observations.observed_changes(known, seen, now):
+        match news:
+            case observations.BackendIdChange(backend_id):
+                job_actions.record_backend_id(attempt, backend_id)
+            case observations.MissingChange(since):
+                job_actions.set_missing_since(attempt, since)
+            case observations.RunStart(started_at):
+                job_actions.confirm_start(attempt, started_at=started_at, author=SYNC)
+                moved = True
+            case observations.SuspensionChange(yes):
+                job_actions.set_suspended(attempt, suspended=yes, author=SYNC)
+                moved = True
+            case observations.StrandedAttempt(reason) if attempt.job.cluster.mode == ClusterMode.DRIVE:
+                stop.requeue_unplaced(attempt.job, author=SYNC, why=_stranded_reason(attempt, reason))
+                moved = True
+            case observations.ObservedEnd(state, at, exit_code, signal, reason):
+                ended = AttemptEnd(state=state, at=at, exit_code=exit_code, signal=signal, reason=reason)
+                if has_record and may_have_succeeded(state, exit_code) and attempt.stop_as != State.CANCELLED:
+                    ended = _end_from_record(attempt, ended)
+                job_actions.finish(attempt, ended, author=SYNC)
+                moved = True
+    return moved
+
+
+def settle_reappeared(attempt: Attempt, seen: Sequence[BackendJob]) -> None:
+    """The cluster shows an attempt again whose outcome is unknown: if it has ended, this is how."""
+    over = [job for job in seen if job.state in FINAL_STATES and Flag.COMPLETING not in job.flags]
+    for job in over:
+        if not observations.refused_to_start(job):
+            ended = AttemptEnd(
+                state=job.state,
+                at=job.ended_at or attempt.promised_at,
+                exit_code=job.exit_code,
+                signal=job.signal,
+                reason="The cluster shows it again.",
+            )
+            outcome_actions.record_late_end(attempt, ended, author=SYNC)
+            return
+
+
+def _end_from_record(attempt: Attempt, ended: AttemptEnd) -> AttemptEnd:
+    """Its command may have succeeded just before the cluster stopped it: then it must not run again. Where the log
+    storage does not answer, the cluster's word counts."""
+    with suppress(LogReadError):
+        if read_attempt_files(attempt).record.exit_code == 0:
+            why = f"Its command had ended with exit code 0 before the cluster reported {ended.state}."
+            return AttemptEnd(state=State.COMPLETED, at=ended.at, exit_code=0, reason=why)
+    return ended
+
+
+def _stranded_reason(attempt: Attempt, reason: str) -> str:
+    said = f" ({reason})" if reason not in observations.UNINFORMATIVE_REASONS else ""
+    waited = int(observations.patience(attempt.number).total_seconds())
+    return f"The cluster took it and did not begin it on these nodes for {waited} s{said}; others are looked for."

@@ -1,0 +1,49 @@
+"""Reads an attempt's files on shared storage: its record (`scheduling.core.batch_script`) and the end of its log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jobs.logs import job_log
+from jobs.models import Attempt, Cluster
+from scheduling.core.batch_script import AttemptRecord, read_record, record_directory
+
+LOG_TAIL_BYTES = 16 * 1024
+MAX_RECENT_LOGS = 5
+ROOT_UID = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptFiles:
+    record: AttemptRecord
+    log_exists: bool
+    log_tail: str
+
+
+def read_attempt_files(attempt: Attempt) -> AttemptFiles:
+    """Raises NoLog where it cannot be told. A record of another user than the log's is somebody else's, unless root
+    wrote it: a cluster server that runs jobs as other users does that for them."""
+    root, path = attempt.job.cluster.log_root, attempt.log_path
+    log, directory = job_log.read_file_end(root, path, LOG_TAIL_BYTES), record_directory(path)
+    start, ended = (job_log.read_file_end(root, f"{directory}/{name}", LOG_TAIL_BYTES) for name in ("start", "exit"))
+    trusted = {ROOT_UID, log.owner} if log else {ROOT_UID}
+    mine = [_decode_text(one) if one and (log is None or one.owner in trusted) else None for one in (start, ended)]
+    return AttemptFiles(
+        record=read_record(*mine), log_exists=log is not None, log_tail=_decode_text(log) if log else ""
+    )
+
+
+def _decode_text(end: job_log.FileEnd) -> str:
+    return end.raw.decode("utf-8", "replace")
+
+
+def is_log_root_readable(cluster: Cluster) -> bool:
+    """Whether logs of this cluster's jobs are found here at all. Otherwise a log that is not there says nothing."""
+    confirmed = Attempt.objects.filter(job__cluster=cluster, job__foreign_id="", confirmed_at__isnull=False)
+    for path in confirmed.exclude(log_path="").order_by("-id").values_list("log_path", flat=True)[:MAX_RECENT_LOGS]:
+        try:
+            if job_log.read_file_end(cluster.log_root, path, 1):
+                return True
+        except job_log.LogReadError:
+            continue
+    return False

@@ -1,0 +1,150 @@
+"""Foreign: follow the jobs that others submitted to a cluster.
+
+Who is eligible   every job that the cluster reports and this installation did not submit, oldest first, `MOST_NEW` new
+                  ones a turn; every foreign job of the record that has not ended. Jobs of another Acme installation,
+                  and those of this one that its database does not know, are among them.
+What a turn does  takes new ones over as they stand; follows the others through their states. It never tells the
+                  cluster anything.
+Failure story     It compares the whole with the record each time. New ones are one transaction, which the database
+                  refuses to have twice; each other row is one guarded verb. Id and time of submission together are the
+                  identity, because a controller that lost its state gives ids out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.db.models import FilteredRelation, Q
+
+from jobs.actions import foreign_jobs
+from jobs.actions import jobs as job_actions
+from jobs.actions.foreign_jobs import ForeignJob
+from jobs.actions.journal import SYNC
+from jobs.actions.one_row import skip_row_on_error
+from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, State
+from jobs.models import Attempt, Cluster, Job
+from scheduling.backends.base import BackendJob, ClusterListing
+from scheduling.core.observations import AttemptFacts, has_observed_changes
+from scheduling.loops.observe.attempt_changes import ATTEMPT_FACT_COLUMNS, apply_observations, facts
+
+MAX_NEW_JOBS = 500
+MAX_KEY_LENGTH = 32
+
+
+def sync_foreign_jobs_once(cluster: Cluster, jobs: ClusterListing[BackendJob], now: datetime) -> int:
+    """Return how many were new or moved."""
+    seen = {foreign_job_id(job): job for job in jobs}
+    known = {
+        name: attempt
+        for name, attempt in _known_attempts(cluster).items()
+        if name in seen or not _may_be_hidden(jobs, name)
+    }
+    told = {name for name, attempt in known.items() if _has_changed(attempt, seen.get(name), now)}
+    rows = {job.foreign_id: job for job in _unfinished_jobs(cluster, told)}
+    live = Attempt.objects.live().filter(job__in=rows.values()).select_related("job")
+    attempts = {attempt.job_id: attempt for attempt in live}
+    moved = 0
+    for name, job in rows.items():
+        with skip_row_on_error(job):
+            moved += _follow(job, attempts.get(job.pk), seen.get(name), now)
+    return moved + _adopt_new_jobs(cluster, {name: job for name, job in seen.items() if name not in known}, now)
+
+
+def foreign_job_id(job: BackendJob) -> str:
+    return f"{job.backend_id}@{int(job.submitted_at.timestamp()) if job.submitted_at else 0}"
+
+
+def _may_be_hidden(jobs: ClusterListing[BackendJob], name: str) -> bool:
+    return jobs.hides_job(name.partition("@")[0], "")
+
+
+def _known_attempts(cluster: Cluster) -> dict[str, AttemptFacts | None]:
+    """Who has not ended, and what is known of his attempt. Thousands, on a cluster that is only watched: as columns."""
+    live = FilteredRelation("attempts", condition=Q(attempts__ended_at__isnull=True))
+    unfinished = Job.objects.filter(cluster=cluster).exclude(foreign_id="").unfinished().annotate(live=live)
+    rows = unfinished.order_by("id").values_list(
+        "foreign_id", "live", *(f"live__{column}" for column in ATTEMPT_FACT_COLUMNS)
+    )
+    return {name: facts(*known, sent=True, has_record=False) if attempt else None for name, attempt, *known in rows}
+
+
+def _has_changed(attempt: AttemptFacts | None, seen: BackendJob | None, now: datetime) -> bool:
+    waits_there = seen is not None and seen.state == State.PENDING
+    if attempt is None:
+        return not waits_there
+    return waits_there or has_observed_changes(attempt, seen, now)
+
+
+def _unfinished_jobs(cluster: Cluster, names: Iterable[str]) -> Iterable[Job]:
+    foreign = Job.objects.filter(cluster=cluster, foreign_id__in=names).unfinished()
+    return foreign.select_related("cluster").defer("command", "environment").order_by("id")
+
+
+def _follow(job: Job, attempt: Attempt | None, seen: BackendJob | None, now: datetime) -> bool:
+    if attempt is None:
+        return _follow_waiting_job(job, seen, now)
+    if seen and seen.state == State.PENDING:
+        job_actions.record_cluster_requeue(attempt, now=now, author=SYNC)
+        return True
+    return apply_observations(attempt, seen, True, now)
+
+
+def _follow_waiting_job(job: Job, seen: BackendJob | None, now: datetime) -> bool:
+    if seen is None:
+        foreign_jobs.withdraw_foreign_job(job, "Its cluster does not know it any more.", now=now, author=SYNC)
+        return True
+    stranger = foreign_job_values(seen)
+    if stranger.has_run and seen.state in LIVE_STATES | FINAL_STATES:
+        attempt = foreign_jobs.start_foreign_job(job, stranger, author=SYNC)
+        apply_observations(attempt, seen, True, now)
+        return True
+    if seen.state in FINAL_STATES:
+        foreign_jobs.withdraw_foreign_job(job, f"Its cluster reports {seen.state}.", now=now, author=SYNC)
+    return seen.state in FINAL_STATES
+
+
+def _adopt_new_jobs(cluster: Cluster, seen: dict[str, BackendJob], now: datetime) -> int:
+    known = set(Job.objects.filter(cluster=cluster, foreign_id__in=seen).values_list("foreign_id", flat=True))
+    new = sorted((name for name in seen if name not in known), key=lambda name: int(name.partition("@")[0]))[
+        :MAX_NEW_JOBS
+    ]
+    if not new:
+        return 0
+    with skip_row_on_error(f"new jobs of {cluster}"):
+        return foreign_jobs.import_foreign_jobs(
+            cluster, [foreign_job_values(seen[name]) for name in new], now=now, author=SYNC
+        )
+    return 0
+
+
+def foreign_job_values(seen: BackendJob) -> ForeignJob:
+    nodes = max(len(seen.nodes), 1)
+    held = max((len(gpus) for gpus in seen.gpus.values()), default=0)
+    return ForeignJob(
+        id=foreign_job_id(seen),
+        backend_id=seen.backend_id,
+        name=seen.name,
+        user=seen.user,
+        account=seen.account,
+        state=seen.state,
+        reason=seen.reason,
+        submitted_at=seen.submitted_at,
+        started_at=seen.started_at,
+        ended_at=seen.ended_at,
+        nodes=seen.nodes,
+        gpus_per_node=held or seen.gpus_per_node,
+        cpus_per_node=max(-(-seen.cpus // nodes), 1),
+        memory_per_node_mb=seen.memory_per_node_mb,
+        time_limit=seen.time_limit,
+        exit_code=seen.exit_code,
+        signal=seen.signal,
+        log_path=seen.stdout,
+        key=_foreign_key(seen),
+    )
+
+
+def _foreign_key(seen: BackendJob) -> str:
+    """Anybody can write a comment like ours, so one that is too long for a key is none."""
+    key = f"{seen.installation or 'unknown'}:{seen.key}" if seen.key else ""
+    return key if len(key) <= MAX_KEY_LENGTH else ""

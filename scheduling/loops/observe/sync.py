@@ -1,0 +1,246 @@
+"""Sync: take over what the cluster says of its nodes and of our attempts.
+
+Who is eligible   every node of the cluster; every live attempt, oldest first.
+What a turn does  node rows follow the report; attempts are accepted, confirmed, suspended, ended; GPU indices are
+                  corrected to those the cluster gave; jobs of ours that run once too often are cancelled; attempts
+                  that our database has lost are written down again (`restore`); jobs that others submitted, another
+                  Acme among them, are followed (`foreign`).
+Failure story     It only compares and takes over, each row guarded by the state it expects: killed anywhere or run
+                  twice, the next look finds what is left to do. A cluster that cannot be reached says nothing about
+                  its jobs, so nothing is changed; nor does a row that cannot be read.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from jobs.actions import jobs as job_actions
+from jobs.actions.job_verbs import has_unknown_outcome
+from jobs.actions.jobs import GpuCorrection
+from jobs.actions.one_row import skip_row_on_error
+from jobs.actions.wake import request_diagnoses
+from jobs.core.lifecycle import FINAL_STATES, State
+from jobs.models import Allocation, Attempt, Cluster, ClusterCommandKind, ClusterMode, Deed, Installation, Node
+from scheduling.backends.base import Backend, BackendJob, ClusterListing
+from scheduling.core import observations
+from scheduling.loops.observe.attempt_changes import ATTEMPT_FACT_COLUMNS, apply_observations, facts, settle_reappeared
+from scheduling.loops.observe.foreign_jobs import sync_foreign_jobs_once
+from scheduling.loops.observe.node_test_keys import is_node_test
+from scheduling.loops.observe.nodes import sync_nodes
+from scheduling.loops.observe.restore import restorable_jobs, restore_lost_attempt
+from scheduling.loops.observe.unreadable_rows import record_unreadable_rows
+
+log = logging.getLogger(__name__)
+
+MAX_SYNC_S = 10.0  # a third of the lease: some news need a look at log storage, which may be slow
+
+
+def sync_cluster_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
+    """Take over what the cluster reports. Return how many attempts moved."""
+    nodes, jobs = backend.nodes(), backend.jobs()
+    installation = Installation.current_id()
+    by_name, live = _jobs_by_key(jobs, installation), _load_live_attempts(cluster)
+    record_unreadable_rows(cluster, [*nodes.unreadable, *jobs.unreadable])
+    sync_nodes(cluster, nodes, _foreign_gpus(jobs, live, installation), now)
+    moved = _sync_attempts(cluster, backend, jobs, by_name, live, now)
+    left = {name: seen for name, seen in by_name.items() if name not in live and not is_node_test(name)}
+    others = _settle_unknown_keys(cluster, backend, left, now)
+    strangers = ClusterListing([*(job for job in jobs if not job.key), *others], jobs.unreadable)
+    moved += sync_foreign_jobs_once(cluster, strangers, now)
+    if moved:
+        request_diagnoses()
+    greeting = backend.ping() if not cluster.product else None
+    fields = {"product": greeting.product, "api": greeting.api} if greeting else {}
+    Cluster.objects.filter(pk=cluster.pk).update(heard_at=now, **fields)
+    return moved
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncedAttempt:
+    pk: int
+    has_record: bool
+    has_gpus: bool  # its allocations name GPUs, or it needs none
+    known: tuple[Any, ...]  # the columns `KNOWN`
+
+
+def _load_live_attempts(cluster: Cluster) -> dict[str, SyncedAttempt]:
+    """Key -> attempt. Thousands, so they are read as columns."""
+    ours = Attempt.objects.live().filter(job__cluster=cluster, job__foreign_id="").order_by("id")
+    lacking = _attempts_without_gpus(ours)
+    return {
+        key: SyncedAttempt(pk=pk, has_record=bool(log_path), has_gpus=pk not in lacking, known=tuple(known))
+        for key, pk, log_path, *known in ours.values_list("key", "pk", "log_path", *ATTEMPT_FACT_COLUMNS)
+    }
+
+
+def _attempts_without_gpus(ours: QuerySet[Attempt]) -> set[int]:
+    """Attempts that were adopted, or restored before they ran, and hold no GPUs here yet although they ask for some."""
+    taken_over = ours.filter(Q(nodelist="") | ~Q(job__foreign_key=""), job__gpus_per_node__gt=0)
+    ids = set(taken_over.values_list("pk", flat=True))
+    if not ids:
+        return ids
+    return ids - set(
+        Allocation.objects.live().filter(attempt__in=ids, gpu__isnull=False).values_list("attempt_id", flat=True)
+    )
+
+
+def _attempt_key(job: BackendJob, installation: str) -> str:
+    """The key that the attempt of this job has in our database; empty for a job that no Acme submitted."""
+    here = job.installation in ("", installation)  # older versions sent no installation
+    return job.key if here or not job.key else f"{job.installation}:{job.key}"
+
+
+def _jobs_by_key(jobs: Iterable[BackendJob], installation: str) -> dict[str, list[BackendJob]]:
+    by_name: dict[str, list[BackendJob]] = defaultdict(list)
+    for job in jobs:
+        if job.key:
+            by_name[_attempt_key(job, installation)].append(job)
+    return by_name
+
+
+def _foreign_gpus(
+    jobs: ClusterListing[BackendJob], live: Mapping[str, SyncedAttempt], installation: str
+) -> dict[str, list[int]]:
+    """Node name -> GPUs held by jobs for which no allocation of ours stands, as they were last seen where their rows
+    cannot be read."""
+    held: dict[str, list[int]] = defaultdict(list)
+    for job in [*jobs, *(row.last_seen for row in jobs.unreadable if row.last_seen)]:
+        name = _attempt_key(job, installation)
+        ours = is_node_test(name) or (name in live and live[name].has_gpus)
+        if not ours and job.state not in FINAL_STATES:
+            for node, gpus in job.gpus.items():
+                held[node].extend(gpus)
+    return held
+
+
+def _sync_attempts(
+    cluster: Cluster,
+    backend: Backend,
+    jobs: ClusterListing[BackendJob],
+    by_name: Mapping[str, list[BackendJob]],
+    live: Mapping[str, SyncedAttempt],
+    now: datetime,
+) -> int:
+    sent = _submitted_attempts([attempt.pk for key, attempt in live.items() if key not in by_name], now)
+    news: dict[int, BackendJob | None] = {}
+    for key, attempt in live.items():
+        seen, backend_id = by_name.get(key, []), attempt.known[0]
+        if jobs.hides_job(backend_id, key) and all(job.backend_id != backend_id for job in seen):
+            continue
+        chosen, spare = observations.pick_job(seen, backend_id)
+        facts_now = facts(*attempt.known, sent=attempt.pk in sent, has_record=attempt.has_record)
+        if observations.has_observed_changes(facts_now, chosen, now):
+            news[attempt.pk] = chosen
+        _cancel_duplicates(cluster, backend, spare)
+    moved = _apply_attempt_news(news, sent, now)
+    _correct_gpu_indices(cluster, by_name, {attempt.pk: key for key, attempt in live.items()})
+    _fill_missing_gpus(cluster, by_name, live)
+    return moved
+
+
+def _submitted_attempts(attempt_ids: Sequence[int], now: datetime) -> set[int]:
+    """Which of those that the cluster does not show it had accepted before it was looked at. Attempts that were adopted
+    or restored were not submitted by us, so the cluster has had them already."""
+    submits = Deed.objects.filter(attempt__in=attempt_ids, kind=ClusterCommandKind.SUBMIT)
+    done = dict(submits.values_list("attempt_id", "done_at"))
+    return {pk for pk in attempt_ids if pk not in done or (done[pk] and done[pk] < now)}
+
+
+def _apply_attempt_news(told: Mapping[int, BackendJob | None], sent: set[int], now: datetime) -> int:
+    """Rows are made into objects only here: nearly all attempts stand as they stood a second ago."""
+    moved = 0
+    rows = Attempt.objects.live().filter(pk__in=told).select_related("job").defer("job__command", "job__environment")
+    began = time.monotonic()
+    for attempt in rows.order_by("id"):
+        if time.monotonic() - began > MAX_SYNC_S:
+            log.warning("taking over the news of attempts is slow; the rest is left to the next turn")
+            break
+        with skip_row_on_error(attempt):
+            moved += apply_observations(attempt, told[attempt.pk], attempt.pk in sent, now)
+    return moved
+
+
+def _settle_unknown_keys(
+    cluster: Cluster, backend: Backend, left: Mapping[str, list[BackendJob]], now: datetime
+) -> list[BackendJob]:
+    """Jobs of some Acme that are no live attempt here. Return those that are followed like other people's jobs.
+
+    One whose attempt has ended here runs once too often and is cancelled, unless nobody knows how that attempt ended:
+    then it may be this one, and it settles the question when it ends. An attempt that the database has lost, after a
+    restore or a failover, is written down again. Everything else belongs to another installation.
+    """
+    ended = dict(Attempt.objects.filter(key__in=left, ended_at__isnull=False).values_list("key", "state"))
+    unknown = _attempts_without_outcome([name for name, state in ended.items() if state == State.UNKNOWN])
+    others: list[BackendJob] = []
+    restorable = restorable_jobs(cluster, [name for name in left if name not in ended])
+    for name, seen in left.items():
+        if name in ended:
+            if name in unknown:
+                with skip_row_on_error(unknown[name]):
+                    settle_reappeared(unknown[name], seen)
+            else:
+                _cancel_duplicates(cluster, backend, [job for job in seen if job.state not in FINAL_STATES])
+        elif name in restorable:
+            with skip_row_on_error(restorable[name]):
+                restore_lost_attempt(restorable[name], name, seen, now)
+        else:
+            others += seen
+    return others
+
+
+def _attempts_without_outcome(keys: Sequence[str]) -> dict[str, Attempt]:
+    """Attempts whose jobs wait for somebody to say how they ended."""
+    if not keys:
+        return {}
+    rows = Attempt.objects.filter(key__in=keys).select_related("job").defer("job__command", "job__environment")
+    return {attempt.key: attempt for attempt in rows if has_unknown_outcome(attempt.job)}
+
+
+def _cancel_duplicates(cluster: Cluster, backend: Backend, jobs: Iterable[BackendJob]) -> None:
+    """Not on a cluster we only watch, whoever's key the job carries."""
+    for job in jobs if cluster.mode == ClusterMode.DRIVE else ():
+        log.warning("job %s of the cluster carries key %s once too often: it is cancelled", job.backend_id, job.key)
+        with skip_row_on_error(f"job {job.backend_id} of {cluster}"):
+            backend.cancel(job.backend_id)
+
+
+def _correct_gpu_indices(cluster: Cluster, by_name: Mapping[str, list[BackendJob]], keys: Mapping[int, str]) -> None:
+    """Take over the GPU indices that the cluster gave, where they are not the ones we promised."""
+    given = {(key, node): gpus for key, jobs in by_name.items() for job in jobs for node, gpus in job.gpus.items()}
+    if not given:
+        return
+    nodes = dict(Node.objects.filter(cluster=cluster).order_by().values_list("pk", "name"))
+    held = Allocation.objects.live().filter(attempt__in=keys, gpu__isnull=False)
+    corrections = [
+        GpuCorrection(attempt_id=attempt, node_id=node, promised=old, given=new)
+        for attempt, node, promised in held.gpus_by_attempt_and_node()
+        for old, new in _gpu_index_swaps(promised, given.get((keys[attempt], nodes[node]), ()))
+    ]
+    with skip_row_on_error("the GPU indices"):
+        job_actions.correct_gpus(corrections)
+
+
+def _fill_missing_gpus(
+    cluster: Cluster, by_name: Mapping[str, list[BackendJob]], live: Mapping[str, SyncedAttempt]
+) -> None:
+    """Which GPUs attempts hold that were adopted, or restored before they ran."""
+    for key, attempt in live.items():
+        given = next((job.gpus for job in by_name.get(key, []) if job.gpus), None)
+        if given and not attempt.has_gpus:
+            with skip_row_on_error(f"the GPUs of {key}"):
+                job_actions.record_adopted_gpus(attempt.pk, cluster, given)
+
+
+def _gpu_index_swaps(held: Sequence[int], given: Sequence[int]) -> list[tuple[int, int]]:
+    """Pairs of what we wrote and what is; nothing when the counts differ, because then we do not understand it."""
+    if len(held) != len(given):
+        return []
+    return list(zip(sorted(set(held) - set(given)), sorted(set(given) - set(held)), strict=True))

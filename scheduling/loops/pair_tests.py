@@ -1,0 +1,127 @@
+"""Worlds: carry out tests of nodes in pairs, each pair one job of its cluster.
+
+Who is eligible   open tests of the cluster, the oldest first; of each the worlds of its round that are not over, and
+                  of round two one wave after the other. A test whose decision was undone is called off.
+What a turn does  one step of each world (submit, open its nodes, close them, take its outcome); when a round is over,
+                  the next one or the verdict.
+Failure story     A world's job is found by its key before it is submitted, so killed anywhere it runs once; its outcome
+                  is written where none is yet. A cluster that is away leaves everything as it is. A world that does not
+                  start within ten minutes says nothing of its nodes. Nodes stay closed until the verdict is written,
+                  which opens them in the same transaction.
+"""
+
+from __future__ import annotations
+
+import shlex
+from datetime import datetime
+from pathlib import Path
+
+from failures.models import DecisionState
+from jobs.actions.nodes import NodeTestResult
+from jobs.actions.one_row import skip_row_on_error
+from jobs.core.lifecycle import FINAL_STATES
+from jobs.models import Cluster, ClusterMode, Installation, Node
+from scheduling.actions import node_tests as node_test_actions
+from scheduling.backends.base import Backend, SubmitRequest
+from scheduling.checks import world as program
+from scheduling.loops import node_tests
+from scheduling.models import NodeTest, TestWorld
+
+MAX_TESTS_PER_TURN = 64
+FIRST_PORT, PORT_COUNT = 20_000, 12_000  # below those that systems give away by themselves
+
+
+def advance_pair_tests_once(cluster: Cluster, backend: Backend, now: datetime) -> int:
+    """How many tests came to their verdict."""
+    if cluster.mode != ClusterMode.DRIVE:
+        return 0
+    done = 0
+    tests = NodeTest.objects.open().filter(cluster=cluster).select_related("cluster", "decision").order_by("pk")
+    for test in tests[:MAX_TESTS_PER_TURN]:
+        with skip_row_on_error(test):
+            done += _advance_pair_test(test, backend, now)
+    return done
+
+
+def _advance_pair_test(test: NodeTest, backend: Backend, now: datetime) -> bool:
+    if test.decision and test.decision.course in (DecisionState.UNDONE, DecisionState.WITHDRAWN):
+        for world in _current_wave(test):
+            if (seen := backend.find(world.key)) and seen.state not in FINAL_STATES:
+                backend.cancel(seen.backend_id)
+        node_test_actions.abort_node_test(test, f"its decision was {test.decision.course}", now)
+        return True
+    for world in _current_wave(test):
+        _advance_pair_job(test, world, backend, now)
+    return node_test_actions.advance_node_test(test, now).ended_at is not None
+
+
+def _current_wave(test: NodeTest) -> list[TestWorld]:
+    """The wave that is on."""
+    open_ = list(test.worlds.filter(ended_at=None))
+    return [world for world in open_ if (world.round, world.wave) == (open_[0].round, open_[0].wave)]
+
+
+def _advance_pair_job(test: NodeTest, world: TestWorld, backend: Backend, now: datetime) -> None:
+    nodes = list(Node.objects.filter(cluster=test.cluster_id, name__in=world.nodes).order_by("name"))
+    probe = node_tests.NodeTestJob(
+        nodes=nodes, since=world.created_at, why=str(test), job=submission(test, world, nodes)
+    )
+    came_out = node_tests.advance_test_job(probe, backend, now)
+    if isinstance(came_out, NodeTestResult):
+        node_test_actions.record_test_job_result(world, came_out.passed if came_out.ran else None, came_out.why, now)
+
+
+def submission(test: NodeTest, world: TestWorld, nodes: list[Node]) -> SubmitRequest:
+    cluster = test.cluster
+    return SubmitRequest(
+        key=world.key,
+        name=f"test-{'-'.join(world.nodes)}"[:60],
+        user="",
+        account="",
+        script=script(len(nodes), FIRST_PORT + world.pk % PORT_COUNT),
+        workdir=node_tests.NODE_TEST_WORKDIR,
+        environment={"ACME_TEST_NODE": ",".join(world.nodes), "ACME_TEST_KEY": world.key},
+        nodes=tuple(node.name for node in nodes),
+        gpus_per_node=min((node.gpus for node in nodes), default=0),
+        gpu_model=nodes[0].gpu_model if nodes else "",
+        cpus_per_node=1,
+        memory_per_node_mb=0,
+        time_limit=node_tests.NODE_TEST_TIME_LIMIT,
+        stdout=f"{cluster.log_root}/{world.key}.log" if cluster.log_root else "/dev/null",
+        installation=Installation.current_id(),
+    )
+
+
+LAUNCH_TEMPLATE = """#!/bin/sh
+# An all-gather between the nodes of this job. The program comes through standard input, so no node need have it.
+export MASTER_PORT={port}
+ranks={count}
+program() {{ cat <<'ACME_PROGRAM'
+{program}
+ACME_PROGRAM
+}}
+if command -v srun >/dev/null 2>&1 && [ -n "$SLURM_JOB_ID" ]; then
+  program | srun --nodes="$ranks" --ntasks="$ranks" --ntasks-per-node=1 --input=all sh -c \\
+    'MASTER_ADDR="$SLURM_LAUNCH_NODE_IPADDR" exec python3 - {arguments}'
+  exit $?
+fi
+# Where one machine plays all nodes: each of them is a process
+export MASTER_ADDR=127.0.0.1 WORLD_SIZE="$ranks"
+file=$(mktemp) || exit 2
+trap 'rm -f "$file"' EXIT
+program >"$file"
+failed=0 rank=1 children=
+while [ "$rank" -lt "$ranks" ]; do
+  RANK=$rank python3 "$file" {arguments} & children="$children $!"
+  rank=$((rank + 1))
+done
+RANK=0 python3 "$file" {arguments} || failed=1
+for child in $children; do wait "$child" || failed=1; done
+exit $failed
+"""
+
+
+def script(count: int, port: int, arguments: str = "--mib 16 --patience 60") -> str:
+    words = " ".join(shlex.quote(word) for word in arguments.split())
+    source = Path(program.__file__).read_text().rstrip("\n")
+    return LAUNCH_TEMPLATE.format(port=port, count=count, program=source, arguments=words)

@@ -1,0 +1,142 @@
+"""Sample: take the GPUs' telemetry, roll it up, and forget it in time.
+
+Who is eligible   clusters with a metrics address; nodes the record knows.
+What a turn does  `sample_once` writes one row a node; `sweep_once` folds finished intervals into coarser rows and
+                  deletes what is older than its keeping, batch by batch, as far as it comes.
+Failure story     A row that is there already (two workers, a repeated turn) is left as it is. A rollup that was cut off
+                  is made again: it looks for intervals without a row, not for a mark of its own. Missing telemetry
+                  leaves a gap, never a zero.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from jobs.actions.retention import delete_all
+from jobs.core.telemetry_math import AGGREGATIONS, aggregate_per_gpu, interval_start
+from jobs.models import PROGRESS_RETENTION, SAMPLE_RETENTION, Cluster, Node, Progress, Resolution, Sample, clock
+from scheduling.backends.base import ClusterUnreachable
+from scheduling.backends.telemetry import ExporterPage, GpuReading
+from scheduling.clusters import circuit_breaker
+from scheduling.clusters.circuit_breaker import LATE_FAILURE_S, PROBE_TIMEOUT_S, Admission
+from scheduling.models import ClusterEndpoint
+
+log = logging.getLogger(__name__)
+
+TELEMETRY_TIMEOUT_S = 5.0
+COARSER_RESOLUTION: dict[int, int] = {Resolution.RAW: Resolution.FIVE_MINUTES, Resolution.FIVE_MINUTES: Resolution.HOUR}
+ROLLUP_LOOK_BACK: dict[int, timedelta] = {
+    Resolution.RAW: timedelta(hours=1),
+    Resolution.FIVE_MINUTES: timedelta(hours=6),
+}
+
+
+ReadTelemetry = Callable[..., ExporterPage]
+
+
+def read_telemetry_once(cluster: Cluster, read: ReadTelemetry, monotonic: Callable[[], float] = time.monotonic) -> int:
+    """Ask its exporter, unless that did not answer in time of late. Return how many nodes were measured."""
+    admission = circuit_breaker.request_admission(cluster, ClusterEndpoint.TELEMETRY)
+    if admission == Admission.WAIT:
+        return 0
+    began = monotonic()
+    try:
+        reading = read(
+            cluster.metrics_address, timeout_s=PROBE_TIMEOUT_S if admission == Admission.TRY else TELEMETRY_TIMEOUT_S
+        )
+    except ClusterUnreachable as error:
+        log.warning("no telemetry of cluster %s: %s", cluster, error)
+        if monotonic() - began > LATE_FAILURE_S:
+            circuit_breaker.record_timeout(cluster, ClusterEndpoint.TELEMETRY, str(error))
+        return 0
+    if admission == Admission.TRY:
+        circuit_breaker.record_answer(cluster, ClusterEndpoint.TELEMETRY)
+    return write_samples_once(cluster, reading, clock.now())
+
+
+def write_samples_once(cluster: Cluster, reading: ExporterPage, now: datetime) -> int:
+    """Write one sample a node. Return how many nodes were measured."""
+    by_node: dict[str, list[GpuReading]] = defaultdict(list)
+    for gpu in reading.gpus:
+        by_node[gpu.node].append(gpu)
+    nodes = {node.name: node for node in Node.objects.filter(cluster=cluster, name__in=by_node)}
+    at = interval_start(now, Resolution.RAW)
+    rows = [
+        node_sample(nodes[name], gpus, reading.nics_down.get(name, ()), at)
+        for name, gpus in by_node.items()
+        if name in nodes
+    ]
+    Sample.objects.bulk_create(rows, ignore_conflicts=True, batch_size=1000)
+    _update_gpu_ids(nodes, by_node)
+    return len(rows)
+
+
+def node_sample(node: Node, gpus: list[GpuReading], nics_down: Sequence[str], at: datetime) -> Sample:
+    by_index = {gpu.gpu: gpu for gpu in gpus}
+    positions = [by_index.get(index) for index in range(max(by_index) + 1)]
+    return Sample(
+        node=node,
+        resolution=Resolution.RAW,
+        at=at,
+        gpu_util=[gpu and gpu.util_percent for gpu in positions],
+        gpu_memory_mib=[gpu and gpu.memory_used_mib for gpu in positions],
+        gpu_temperature_c=[gpu and gpu.temperature_c for gpu in positions],
+        gpu_power_w=[gpu and gpu.power_w for gpu in positions],
+        xid=[gpu and gpu.last_xid for gpu in positions],
+        counted=_counter_columns(positions, nics_down),
+    )
+
+
+def _counter_columns(positions: Sequence[GpuReading | None], nics_down: Sequence[str]) -> dict[str, object]:
+    """What is 0 everywhere is left out; where nothing is counted that is said, for it is no 0."""
+    if not any(gpu and gpu.counted for gpu in positions):
+        found: dict[str, object] = {"unmeasured": True}
+    else:
+        names = sorted({name for gpu in positions if gpu for name, value in gpu.counted.items() if value})
+        found = {name: [gpu.counted.get(name) if gpu else None for gpu in positions] for name in names}
+    return found | ({"nics_down": list(nics_down)} if nics_down else {})
+
+
+def _update_gpu_ids(nodes: dict[str, Node], by_node: dict[str, list[GpuReading]]) -> None:
+    """UUID and PCI address, for repair tickets; they change only when a card is swapped."""
+    changed = []
+    for name, node in nodes.items():
+        gpus = sorted(by_node[name], key=lambda gpu: gpu.gpu)
+        uuids, pci = [gpu.uuid[:64] for gpu in gpus], [gpu.pci_bus_id[:20] for gpu in gpus]
+        if (node.gpu_uuids, node.gpu_pci) != (uuids, pci):
+            node.gpu_uuids, node.gpu_pci = uuids, pci
+            changed.append(node)
+    Node.objects.bulk_update(changed, ["gpu_uuids", "gpu_pci"], batch_size=500)
+
+
+def roll_up_and_expire_once(now: datetime) -> int:
+    """Roll up and forget. Return how many coarser rows were written."""
+    written = 0
+    for fine, coarse in COARSER_RESOLUTION.items():
+        written += _roll_up_samples(fine, coarse, now)
+    for resolution, kept in SAMPLE_RETENTION.items():
+        delete_all(Sample.objects.filter(resolution=resolution, at__lt=now - kept))
+    delete_all(Progress.objects.filter(at__lt=now - PROGRESS_RETENTION))
+    return written
+
+
+def _roll_up_samples(fine: int, coarse: int, now: datetime) -> int:
+    """Every interval that is over and has no coarser row yet."""
+    until = interval_start(now, coarse)
+    since = interval_start(now - ROLLUP_LOOK_BACK[fine], coarse)
+    done = set(Sample.objects.filter(resolution=coarse, at__gte=since, at__lt=until).values_list("node_id", "at"))
+    rows = Sample.objects.filter(resolution=fine, at__gte=since, at__lt=until).order_by("node_id", "at")
+    groups = groupby(rows.iterator(2000), key=lambda row: (row.node_id, interval_start(row.at, coarse)))
+    folded = [_rolled_up_sample(key, list(group), coarse) for key, group in groups if key not in done]
+    Sample.objects.bulk_create(folded, ignore_conflicts=True, batch_size=1000)
+    return len(folded)
+
+
+def _rolled_up_sample(key: tuple[int, datetime], rows: list[Sample], coarse: int) -> Sample:
+    columns = {name: aggregate_per_gpu(name, [getattr(row, name) for row in rows]) for name in AGGREGATIONS}
+    return Sample(node_id=key[0], at=key[1], resolution=coarse, **columns)

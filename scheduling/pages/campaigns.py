@@ -1,0 +1,209 @@
+"""Evaluations: ask for a campaign, watch its table fill, see where its time went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.views.decorators.http import require_http_methods, require_POST
+from rest_framework.exceptions import PermissionDenied
+
+from jobs.actions.journal import Author
+from jobs.actions.submissions import CallerTargets
+from jobs.core.parsing import InvalidField
+from jobs.models import clock
+from jobs.models.permissions import Caller
+from jobs.web.page import render_page
+from scheduling.actions import campaigns as actions
+from scheduling.actions.campaigns import CampaignStateConflict
+from scheduling.models import OPEN_CAMPAIGN_STATES, Campaign, CampaignState
+from scheduling.pages.forms import CampaignForm
+from scheduling.queries import campaigns as campaign_queries
+from scheduling.queries.campaigns import CampaignProgress, LaneSpan
+
+PAGE_SIZE = 25
+MAX_FAILED_SHOWN = 10
+PHASE_TONES = {"trial": "waiting", "infer": "running", "score": "good", "stage": "starting"}
+
+
+def _request_caller(request: HttpRequest) -> Caller:
+    return Caller(user=request.user)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def campaigns(request: HttpRequest) -> HttpResponse:
+    caller = _request_caller(request)
+    places = CallerTargets(caller)
+    names = list(campaign_queries.suites(caller).order_by("name").values_list("name", flat=True).distinct())
+    form = CampaignForm(request.POST or None, places=places, suites=names)
+    if request.method == "POST" and form.is_valid() and (made := _create_from_form(request, form, places)):
+        return redirect("campaign", made.public_id)
+    context = {
+        "now": clock.now(),
+        "form": form,
+        "suites": names,
+        "may_ask": bool(form.fields["team"].choices),  # type: ignore[attr-defined]
+        "rows": cache(lambda: _rows(caller)),
+    }
+    response = render_page(request, "scheduling/campaigns.html", context, {"campaigns": "scheduling/_campaigns.html"})
+    response.status_code = 400 if form.errors else 200
+    return response
+
+
+def _rows(caller: Caller) -> list[Campaign]:
+    rows = campaign_queries.campaigns(caller).select_related("user", "team", "suite", "cluster").defer("plan")
+    found = list(rows[:PAGE_SIZE])
+    known = campaign_queries.campaign_progress(found)
+    for row in found:
+        row.standing = known.get(row.pk, CampaignProgress())  # type: ignore[attr-defined]
+        row.first = _short_path(row.checkpoints[0])  # type: ignore[attr-defined]
+    return found
+
+
+def _create_from_form(request: HttpRequest, form: CampaignForm, places: CallerTargets) -> Campaign | None:
+    """None if it cannot be; the form then says why."""
+    try:
+        return campaign_queries.create_campaign_from_request(form.asked(), places, Author.of(request), clock.now())
+    except InvalidField as bad:
+        form.add_error(bad.field if bad.field in form.fields else None, bad.why)
+    except PermissionDenied as refused:
+        form.add_error(None, str(refused))
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartBar:
+    """A bar of a lane, in percent of the chart."""
+
+    tone: str
+    start: float
+    share: float
+    name: str
+
+
+@require_http_methods(["GET", "HEAD"])
+def campaign(request: HttpRequest, public_id: str) -> HttpResponse:
+    caller, now = _request_caller(request), clock.now()
+    rows = campaign_queries.campaigns(caller).select_related("user", "team", "suite", "cluster")
+    row = get_object_or_404(rows, public_id=public_id)
+    standing = campaign_queries.campaign_progress([row]).get(row.pk, CampaignProgress())
+    took_s = campaign_queries.took_s(row, now)
+    datasets, lines = campaign_queries.result_matrix(row)
+    lanes = campaign_queries.chart(row, now)
+    failed = [
+        (name, _short_path(checkpoint)["short"], cell.why)
+        for checkpoint, cells in lines
+        for name, cell in zip(datasets, cells, strict=True)
+        if cell and cell.state == CampaignState.FAILED
+    ]
+    context = {
+        "now": now,
+        "row": row,
+        "topic": actions.campaign_topic(row),
+        "is_open": row.state in OPEN_CAMPAIGN_STATES,
+        "may_change": caller.may_change(row),
+        "may_retry": standing.failed and row.state != CampaignState.CANCELLED,
+        "standing": standing,
+        "took": timedelta(seconds=round(took_s or 0)),
+        "makespan": timedelta(seconds=round(row.plan["makespan_s"])) if row.plan else None,
+        "bound": timedelta(seconds=round(row.plan["lower_bound_s"])) if row.plan else None,
+        "gpu_hours": campaign_queries.gpu_hours(row, now),
+        "over_bound": took_s / row.plan["lower_bound_s"] if row.ended_at and took_s and row.plan else None,
+        "checkpoints": [_short_path(name) for name, _ in lines],
+        "table": list(zip(datasets, zip(*(cells for _, cells in lines), strict=True), strict=True)) if lines else [],
+        "left_out": len(row.checkpoints) - len(lines),
+        "failed": failed[:MAX_FAILED_SHOWN],
+        "more_failed": max(0, len(failed) - MAX_FAILED_SHOWN),
+        "lanes": _chart_lanes(lanes),
+        "whole": timedelta(seconds=round(_last_end_s(lanes))),
+        "planned": _planned_lanes(row),
+        "planned_whole": timedelta(seconds=round(_planned_end_s(row))),
+    }
+    return render_page(request, "scheduling/campaign.html", context, {"campaign": "scheduling/_campaign.html"})
+
+
+def _short_path(path: str) -> dict[str, str]:
+    """The last two names of a path say which checkpoint it is; the whole of it is in the title."""
+    return {"short": "/".join(path.rstrip("/").split("/")[-2:]), "path": path}
+
+
+def _chart_lanes(lanes: list[tuple[str, list[LaneSpan]]]) -> list[tuple[str, list[ChartBar]]]:
+    whole_s = _last_end_s(lanes) or 1.0
+    return [(name, [_chart_bar(bar, whole_s) for bar in bars]) for name, bars in lanes]
+
+
+def _last_end_s(lanes: list[tuple[str, list[LaneSpan]]]) -> float:
+    return max((bar.end_s for _, bars in lanes for bar in bars), default=0.0)
+
+
+def _chart_bar(bar: LaneSpan, whole_s: float) -> ChartBar:
+    start = 100 * max(bar.begin_s, 0.0) / whole_s
+    return ChartBar(
+        tone=PHASE_TONES[bar.phase],
+        start=round(start, 3),
+        share=round(max(100 * bar.end_s / whole_s - start, 0.05), 3),
+        name=f"{bar.phase} {bar.name}, {bar.end_s - bar.begin_s:.0f} s",
+    )
+
+
+PLANNED_PHASE_TONES = {"infer": "running", "score": "good", "stage": "starting"}
+
+
+def _planned_bars(row: Campaign) -> list[dict[str, Any]]:
+    return (row.plan or {}).get("bars", [])
+
+
+def _planned_end_s(row: Campaign) -> float:
+    """Of what is drawn: of a large campaign the chart shows the beginning."""
+    return max((float(bar["end_s"]) for bar in _planned_bars(row)), default=0.0)
+
+
+def _planned_lanes(row: Campaign) -> list[tuple[str, list[ChartBar]]]:
+    """The plan in the same shape: what was foreseen for each GPU."""
+    bars, whole_s = _planned_bars(row), _planned_end_s(row) or 1.0
+    lanes: dict[tuple[int, int], list[ChartBar]] = {}
+    for bar in bars:
+        start = 100 * bar["begin_s"] / whole_s
+        share = 100 * bar["end_s"] / whole_s - start
+        lanes.setdefault((bar["node"] if bar["node"] >= 0 else 10**9, bar["gpu"]), []).append(
+            ChartBar(
+                tone=PLANNED_PHASE_TONES.get(bar["phase"], "waiting"),
+                start=round(start, 3),
+                share=round(max(share, 0.05), 3),
+                name=f"{bar['phase']} {bar['name']}".strip(),
+            )
+        )
+    return [
+        ("metrics" if gpu < 0 else f"node {node + 1} GPU {gpu % row.plan['slots_per_node']}", bars)
+        for (node, gpu), bars in sorted(lanes.items())
+    ]
+
+
+def _apply_campaign_verb(request: HttpRequest, public_id: str, verb: Any, said: str) -> HttpResponse:
+    caller = _request_caller(request)
+    row = get_object_or_404(campaign_queries.campaigns(caller).select_related("suite"), public_id=public_id)
+    if not caller.may_change(row):
+        messages.error(request, caller.denial_reason(row, str(row)))
+        return redirect("campaign", public_id)
+    try:
+        verb(row, author=Author.of(request), now=clock.now())
+    except CampaignStateConflict as gone:
+        messages.error(request, str(gone))
+    else:
+        messages.success(request, f"{row} {said}")
+    return redirect("campaign", public_id)
+
+
+@require_POST
+def cancel(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _apply_campaign_verb(request, public_id, actions.cancel, "is cancelled; its results stay.")
+
+
+@require_POST
+def retry(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _apply_campaign_verb(request, public_id, actions.retry, "tries again what failed.")

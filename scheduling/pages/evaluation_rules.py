@@ -1,0 +1,92 @@
+"""Rules of evaluation: what watches which directory, made by form, switched off and removed by a click."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.views.decorators.http import require_http_methods, require_POST
+from rest_framework.exceptions import PermissionDenied
+
+from jobs.actions.journal import Author
+from jobs.actions.submissions import CallerTargets
+from jobs.core.parsing import InvalidField
+from jobs.models import clock
+from jobs.models.permissions import Caller
+from jobs.web.page import render_page
+from scheduling.actions import evaluation_rules as actions
+from scheduling.actions.campaigns import CampaignStateConflict
+from scheduling.models import EvaluationRule
+from scheduling.pages.forms import EvaluationRuleForm
+from scheduling.queries import campaigns as campaign_queries
+
+MAX_RULES_SHOWN = 100
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def rules(request: HttpRequest) -> HttpResponse:
+    caller = Caller(user=request.user)
+    places = CallerTargets(caller)
+    names = list(campaign_queries.suites(caller).order_by("name").values_list("name", flat=True).distinct())
+    form = EvaluationRuleForm(request.POST or None, places=places, suites=names)
+    if request.method == "POST" and form.is_valid() and _create_from_form(request, form, places):
+        return redirect("evaluation-rules")
+    context = {
+        "now": clock.now(),
+        "form": form,
+        "suites": names,
+        "may_ask": bool(form.fields["team"].choices),  # type: ignore[attr-defined]
+        "rows": cache(lambda: _rows(caller)),
+    }
+    fragments = {"evaluation-rules": "scheduling/_evaluation_rules.html"}
+    response = render_page(request, "scheduling/evaluation_rules.html", context, fragments)
+    response.status_code = 400 if form.errors else 200
+    return response
+
+
+def _rows(caller: Caller) -> list[EvaluationRule]:
+    found = list(campaign_queries.rules(caller).select_related("team", "user", "cluster")[:MAX_RULES_SHOWN])
+    for row in found:
+        row.may_change = caller.may_change(row)  # type: ignore[attr-defined]
+    return found
+
+
+def _create_from_form(request: HttpRequest, form: EvaluationRuleForm, places: CallerTargets) -> bool:
+    """False if it cannot be; the form then says why."""
+    try:
+        campaign_queries.create_rule_from_request(form.asked(), places, Author.of(request))
+    except InvalidField as bad:
+        form.add_error(bad.field if bad.field in form.fields else None, bad.why)
+    except PermissionDenied as refused:
+        form.add_error(None, str(refused))
+    else:
+        messages.success(request, "What appears there from now on is evaluated.")
+        return True
+    return False
+
+
+RULE_VERBS = {
+    "on": (lambda row, author: actions.change(row, {"is_on": True}, author=author), "is on."),
+    "off": (lambda row, author: actions.change(row, {"is_on": False}, author=author), "is off."),
+    "remove": (lambda row, author: actions.remove(row, author=author), "is removed; its campaigns stay."),
+}
+
+
+@require_POST
+def change(request: HttpRequest, pk: int, verb: str) -> HttpResponse:
+    caller = Caller(user=request.user)
+    row = get_object_or_404(campaign_queries.rules(caller).select_related("team", "cluster"), pk=pk)
+    name = f"The rule for {row.directory}"
+    if not caller.may_change(row):
+        messages.error(request, caller.denial_reason(row, name))
+        return redirect("evaluation-rules")
+    do, said = RULE_VERBS[verb]
+    try:
+        do(row, Author.of(request))
+    except CampaignStateConflict as gone:
+        messages.error(request, str(gone))
+    else:
+        messages.success(request, f"{name} {said}")
+    return redirect("evaluation-rules")

@@ -1,0 +1,158 @@
+"""Maintenance on pages: asked, shown with what it means, confirmed; then its end may be moved, or it is called off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from jobs.actions import drain_impact
+from jobs.actions import maintenance as maintenance_actions
+from jobs.actions.drain_impact import AffectedJob, MaintenanceImpact
+from jobs.actions.journal import Author
+from jobs.actions.maintenance import MaintenanceError
+from jobs.models import Cluster, Event, Job, Maintenance, clock
+from jobs.web.page import MAX_EVENTS, posted_text
+from scheduling.engine.blockers import capitalize_first
+from scheduling.pages.forms import MaintenanceEndForm, MaintenanceForm
+
+OPERATE_PERMISSION = "jobs.operate_cluster"
+MAX_WINDOWS_SHOWN = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaintenanceRow:
+    row: Maintenance
+    phase: str
+    nodes: int
+    closed: int
+
+
+def maintenance_rows(cluster: Cluster, now: datetime) -> list[MaintenanceRow]:
+    rows = Maintenance.objects.open().filter(cluster=cluster).select_related("cluster")[:MAX_WINDOWS_SHOWN]
+    return [
+        MaintenanceRow(row=row, phase=row.phase(now), nodes=row.affected_nodes().count(), closed=row.closed.count())
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisibleImpact:
+    """What it means, to somebody who may not know every job."""
+
+    ahead: MaintenanceImpact
+    running: list[AffectedJob]
+    hidden: int
+
+
+def _visible_impact(request: HttpRequest, ahead: MaintenanceImpact) -> VisibleImpact:
+    ids = [one.job.pk for one in ahead.running]
+    visible = set(Job.objects.visible_to(request.user).filter(pk__in=ids).values_list("pk", flat=True))
+    mine = [one for one in ahead.running if one.job.pk in visible]
+    return VisibleImpact(ahead=ahead, running=mine, hidden=len(ids) - len(mine))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@permission_required(OPERATE_PERMISSION, raise_exception=True)
+def declare(request: HttpRequest, cluster: str) -> HttpResponse:
+    """Nothing is declared before what it means was shown for exactly this."""
+    row, now = get_object_or_404(Cluster, name=cluster), clock.now()
+    form = MaintenanceForm(request.POST or None)
+    meant, mark = None, ""
+    if request.method == "POST" and form.is_valid():
+        mark = _form_fingerprint(form)
+        try:
+            meant = _visible_impact(request, maintenance_actions.preview_maintenance(row, form.wanted(now), now))
+            if request.POST.get("confirm") == mark:
+                window = maintenance_actions.schedule_maintenance(
+                    row, form.wanted(now), author=Author.of(request), now=now
+                )
+                messages.success(request, f"{window} is declared: {meant.ahead.effect}")
+                return redirect("maintenance", row.name, window.pk)
+        except MaintenanceError as error:
+            form.add_error(error.field if error.field in form.fields else None, f"{capitalize_first(str(error))}.")
+    context = {"now": now, "cluster": row, "form": form, "meant": meant if not form.errors else None, "mark": mark}
+    return render(request, "scheduling/declare.html", context, status=400 if form.errors else 200)
+
+
+def _form_fingerprint(form: MaintenanceForm) -> str:
+    """What was asked when it was shown; who changes a field afterwards is shown anew."""
+    return "|".join(str(form.cleaned_data[name]) for name in form.fields)
+
+
+@require_safe
+def maintenance(request: HttpRequest, cluster: str, number: int) -> HttpResponse:
+    window, now = _get_window(cluster, number), clock.now()
+    context = {
+        "now": now,
+        "window": window,
+        "cluster": window.cluster,
+        "phase": window.phase(now),
+        "meant": cache(lambda: _visible_impact(request, _window_impact(window, now))),
+        "nodes": cache(lambda: list(window.affected_nodes().order_by("name")[:200])),
+        "events": cache(lambda: list(_events(window))),
+        "form": MaintenanceEndForm(initial={"end_at": window.end_at}),
+        "may_operate": request.user.has_perm(OPERATE_PERMISSION),
+    }
+    return render(request, "scheduling/maintenance.html", context)
+
+
+def _get_window(cluster: str, number: int) -> Maintenance:
+    return get_object_or_404(Maintenance.objects.select_related("cluster"), cluster__name=cluster, pk=number)
+
+
+def _window_impact(window: Maintenance, now: datetime) -> MaintenanceImpact:
+    return drain_impact.maintenance_impact(
+        list(window.affected_nodes()),
+        start=window.start_at,
+        end=window.end_at,
+        mode=window.mode,
+        lead=window.lead,
+        now=now,
+        whole=window.whole_cluster,
+    )
+
+
+def _events(window: Maintenance) -> Any:
+    rows = Event.objects.filter(cluster=window.cluster_id, what__startswith="maintenance.")
+    return rows.filter(detail__maintenance=window.pk).order_by("-id")[:MAX_EVENTS]
+
+
+@require_POST
+@permission_required(OPERATE_PERMISSION, raise_exception=True)
+def move_end(request: HttpRequest, cluster: str, number: int) -> HttpResponse:
+    window, form = _get_window(cluster, number), MaintenanceEndForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, f"Nothing was changed: {' '.join(str(one[0]) for one in form.errors.values())}")
+        return redirect("maintenance", cluster, number)
+    given = form.cleaned_data
+    try:
+        maintenance_actions.change_maintenance_end(
+            window, given["end_at"], author=Author.of(request), why=given["why"], now=clock.now()
+        )
+    except MaintenanceError as error:
+        messages.error(request, f"Nothing was changed: {'the end ' if error.field else ''}{error}.")
+    else:
+        messages.success(request, f"{window} ends {window.end_at:%d %b %Y %H:%M} UTC.")
+    return redirect("maintenance", cluster, number)
+
+
+@require_POST
+@permission_required(OPERATE_PERMISSION, raise_exception=True)
+def cancel(request: HttpRequest, cluster: str, number: int) -> HttpResponse:
+    window, why = _get_window(cluster, number), posted_text(request)
+    try:
+        maintenance_actions.cancel(window, author=Author.of(request), why=why, now=clock.now())
+    except MaintenanceError as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+        return redirect("maintenance", cluster, number)
+    messages.success(request, f"{window} is called off; nodes that it closed take work again with the next turn.")
+    return redirect(f"{reverse('queue')}?cluster={window.cluster.name}")

@@ -1,0 +1,151 @@
+"""The page of the queue: who waits in which order and why, what teams own and hold, what is drained, how it decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from jobs.actions.journal import Author
+from jobs.core.lifecycle import JobKind, NodeFlag
+from jobs.models import Allocation, Cluster, Event, Node, Team, clock
+from jobs.web.page import PageQuery, render_page, requested_cluster
+from scheduling.actions import policies as policy_actions
+from scheduling.actions.policies import PolicyError
+from scheduling.core.policy_choice import PolicyChoice, differences, full_settings
+from scheduling.core.quotas import QuotaAccount, QuotaBarPart, accounts
+from scheduling.engine.policies import InvalidPolicySettings
+from scheduling.pages import maintenance
+from scheduling.pages.forms import PolicyForm
+from scheduling.queries.queue_order import QueueState, queue_states, queue_view
+
+MAX_CHANGES_SHOWN = 20
+OPERATE_PERMISSION = "jobs.operate_cluster"
+
+
+@require_safe
+def queue(request: HttpRequest) -> HttpResponse:
+    asked = PageQuery(request.GET)
+    clusters, cluster = requested_cluster(asked)
+    now = clock.now()
+    if cluster is None:
+        return render_page(request, "scheduling/queue.html", {"now": now}, wrong=asked.wrong)
+    standing = cache(lambda: queue_states.of(cluster, now))
+    context = {
+        "now": now,
+        "cluster": cluster,
+        "clusters": clusters,
+        "here": f"{reverse('queue')}?cluster={cluster.name}",
+        "line": cache(lambda: queue_view(standing(), request.user)),
+        "bars": cache(lambda: _quota_bars(request, cluster, standing())),
+        "drains": cache(lambda: _drained_nodes(cluster)),
+        "windows": cache(lambda: maintenance.maintenance_rows(cluster, now)),
+        "choice": cache(lambda: _policy_summary(policy_actions.current_policy_choice(cluster))),
+        "changes": cache(lambda: list(_changes(cluster))),
+        "may_operate": request.user.has_perm(OPERATE_PERMISSION),
+    }
+    parts = ("line", "quotas", "drains", "maintenance", "policy")
+    fragments = {part: f"scheduling/_{part}.html" for part in parts}
+    return render_page(request, "scheduling/queue.html", context, fragments, asked.wrong)
+
+
+# --- what teams own
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaBar:
+    account: QuotaAccount
+    parts: list[QuotaBarPart]
+    mark: float  # where the quota ends, in percent of the scale
+
+
+def _quota_bars(request: HttpRequest, cluster: Cluster, standing: QueueState) -> list[QuotaBar]:
+    """Names of teams are for their members and for who operates; the rest is one bar together."""
+    teams = set(Team.objects.where(request.user).values_list("name", flat=True))
+    knows_all = request.user.has_perm(OPERATE_PERMISSION)
+
+    def may_name(team: str) -> bool:
+        return knows_all or team in teams
+
+    found = accounts(standing.picture.quotas, standing.quota_uses, _reserved_kinds(cluster), may_name)
+    most = max((one.bar_length for one in found), default=0) or 1
+    return [QuotaBar(account=one, parts=one.parts(most), mark=100 * (one.owned or 0) / most) for one in found]
+
+
+def _reserved_kinds(cluster: Cluster) -> frozenset[JobKind]:
+    choice = policy_actions.current_policy_choice(cluster)
+    try:
+        return full_settings(choice).reserve if choice.is_acme else frozenset()
+    except InvalidPolicySettings:
+        return frozenset()
+
+
+# --- what is drained
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainedNode:
+    node: Node
+    held: int
+
+
+def _drained_nodes(cluster: Cluster) -> list[DrainedNode]:
+    closed = Q(drain_asked=True) | Q(flags__contains=[NodeFlag.DRAIN.value])
+    rows = list(Node.objects.filter(closed, cluster=cluster).select_related("cluster").order_by("-reason_at", "name"))
+    held = Allocation.objects.held_per_node() if rows else {}
+    return [DrainedNode(node=node, held=held.get(node.pk, 0)) for node in rows]
+
+
+# --- how it decides
+
+
+def _policy_summary(choice: PolicyChoice) -> dict[str, Any]:
+    try:
+        return {"lines": choice.setting_texts().items()}
+    except InvalidPolicySettings as bad:
+        return {"lines": (("policy", choice.policy), ("placement", choice.placement)), "trouble": str(bad)}
+
+
+def _changes(cluster: Cluster) -> Any:
+    return Event.objects.filter(cluster=cluster, what="policy.changed").order_by("-id")[:MAX_CHANGES_SHOWN]
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@permission_required(OPERATE_PERMISSION, raise_exception=True)
+def policy(request: HttpRequest, cluster: str) -> HttpResponse:
+    """Asked, shown as a difference, confirmed: nothing changes before the third."""
+    row = get_object_or_404(Cluster, name=cluster)
+    now_so = policy_actions.current_policy_choice(row)
+    form = PolicyForm(request.POST or None, initial=PolicyForm.filled(now_so))
+    found = None
+    if request.method == "POST" and form.is_valid():
+        try:
+            if request.POST.get("confirm") == now_so.mark:
+                return _apply_policy(request, row, form, now_so)
+            policy_actions.check_choice(form.choice())
+            found = differences(now_so, form.choice())
+            if request.POST.get("confirm"):
+                messages.warning(request, f"Somebody changed how {row} decides in the meantime; look again.")
+        except InvalidPolicySettings as bad:
+            field, _, why = str(bad).partition(": ")
+            form.add_error(field if field in form.fields else None, why or str(bad))
+        except PolicyError as error:
+            messages.error(request, str(error))
+    context = {"now": clock.now(), "cluster": row, "form": form, "differences": found, "mark": now_so.mark}
+    return render(request, "scheduling/policy.html", context, status=400 if form.errors else 200)
+
+
+def _apply_policy(request: HttpRequest, row: Cluster, form: PolicyForm, now_so: PolicyChoice) -> HttpResponse:
+    why = form.cleaned_data["why"]
+    done = policy_actions.set_policy_choice(row, form.choice(), before=now_so, author=Author.of(request), why=why)
+    count = f"{len(done)} thing{'' if len(done) == 1 else 's'}"
+    messages.success(request, f"{row} decides otherwise from the next turn on: {count} changed.")
+    return redirect(f"{reverse('queue')}?cluster={row.name}")

@@ -1,0 +1,176 @@
+"""The pages of reports: where the GPU-hours of a period went, and whose GPUs were held and not used."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from django.contrib.staticfiles import finders
+from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_safe
+
+from failures.models import permissions as failure_permissions
+from jobs.core.parsing import InvalidField
+from jobs.models import clock
+from jobs.models.permissions import Caller
+from jobs.web.page import PageQuery, bad_request, render_page
+from scheduling.ledger import report_rows, waste
+from scheduling.ledger.buckets import Bucket
+from scheduling.ledger.report_rows import BUCKET_GROUPS, Period, ReportRow
+from scheduling.queries import gpu_usage, ledger_facts, ledger_table
+
+MAX_USERS_SHOWN = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkChoice:
+    name: str
+    url: str
+    is_on: bool
+
+
+@require_safe
+def reports(request: HttpRequest) -> HttpResponse:
+    address = PageQuery(request.GET)
+    period, by = _requested_period(address)
+    context = _report_context(request, period, by) | {
+        "now": clock.now(),
+        "periods": [
+            _period_choice(period, by, {"days": days}, name) for days, name in report_rows.PERIOD_TITLES.items()
+        ],
+        "months": report_rows.months(clock.now()),
+        "views": [LinkChoice(name=one, url=_url(period.asked, one), is_on=one == by) for one in ledger_table.GROUPINGS],
+        "csv_url": f"{reverse('report-csv')}?{urlencode({**period.asked, 'by': by})}",
+        "export_url": f"{reverse('report-export')}?{urlencode(period.asked)}",
+    }
+    return render_page(request, "reports/reports.html", context, wrong=address.wrong)
+
+
+def _requested_period(address: PageQuery) -> tuple[Period, str]:
+    by = address.choice_value("by", ledger_table.GROUPINGS, ledger_table.GROUPINGS[0])
+    try:
+        return report_rows.parse_period(address.text("days"), address.text("month"), clock.now()), by
+    except InvalidField as bad:
+        address.wrong.append(bad)
+        return report_rows.parse_period("", "", clock.now()), by
+
+
+def _period_choice(period: Period, by: str, asked: Mapping[str, str], name: str) -> LinkChoice:
+    return LinkChoice(name=name, url=_url(asked, by), is_on=period.asked == asked)
+
+
+def _url(asked: Mapping[str, str], by: str) -> str:
+    return f"?{urlencode({**asked, 'by': by})}"
+
+
+def _table(caller: Caller, period: Period, by: str) -> ledger_table.LedgerTable:
+    return ledger_table.table(by, period.since, period.until, failure_permissions.counted_team_ids(caller))
+
+
+def _rows(found: ledger_table.LedgerTable, by: str) -> list[ReportRow]:
+    """As the ledger has them; of those without a name, what others held apart from what nobody did."""
+    rows = []
+    for one in found.rows:
+        if one.name or by in ("day", "cluster"):
+            rows.append(report_rows.report_row(one.name, one.gpu_us, one.goodput, one.costs))
+            continue
+        held, nobodys = report_rows.split_held_sizes(one.gpu_us)
+        paid, unused = report_rows.split_held_sizes(one.costs)
+        rows += [report_rows.report_row("other teams", held, one.goodput, paid)] if any(held.values()) else []
+        rows += [report_rows.report_row("nobody", nobodys, None, unused)]
+    return rows
+
+
+def _report_context(request: HttpRequest, period: Period, by: str) -> dict[str, Any]:
+    caller = Caller(user=request.user)
+    found = _table(caller, period, by)
+    used = cache(lambda: waste.waste_per_user(gpu_usage.gpu_uses(caller, period.since, period.until)))
+    return {
+        "period": period,
+        "by": by,
+        "groups": BUCKET_GROUPS,
+        "table": found,
+        "whole": report_rows.report_row("all", found.gpu_us, found.goodput, found.costs),
+        "rows": _rows(found, by),
+        "lost": [
+            (ledger_table.cause_label(cause), part / ledger_facts.US_PER_HOUR) for cause, part in found.lost.items()
+        ],
+        "people": lambda: used()[:MAX_USERS_SHOWN],
+        "more_people": lambda: max(0, len(used()) - MAX_USERS_SHOWN),
+        "idle_below": waste.IDLE_BELOW,
+        "measured_by": gpu_usage.resolution(period.since, period.until).label.lower().replace("_", " "),
+        "sees_all": failure_permissions.counted_team_ids(caller) is None,
+    }
+
+
+@require_safe
+def usage_bar_fragment(request: HttpRequest) -> HttpResponse:
+    """The last day of all clusters in one bar, for the first page, which asks for it after it is shown. It names
+    nobody, so it is the same for everyone."""
+    return render_page(
+        request, "reports/_bar.html", {"whole": _last_day_row(clock.now().replace(second=0, microsecond=0))}
+    )
+
+
+@lru_cache(maxsize=1)
+def _last_day_row(now: datetime) -> ReportRow:
+    """Once a minute at most in each process, however many look."""
+    found = ledger_table.table("cluster", now - timedelta(days=1), now)
+    return report_rows.report_row("all", found.gpu_us, found.goodput)
+
+
+@require_safe
+def report_csv(request: HttpRequest) -> HttpResponse:
+    """Every bucket for itself, in GPU-hours."""
+    address = PageQuery(request.GET)
+    period, by = _requested_period(address)
+    if address.wrong:
+        return bad_request(address.wrong)
+    response = HttpResponse(content_type="text/csv; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="gpu-hours-by-{by}-{_label(period)}.csv"'
+    csv.writer(response).writerows(_csv_rows(_table(Caller(user=request.user), period, by), by))
+    return response
+
+
+def _csv_rows(found: ledger_table.LedgerTable, by: str) -> list[Sequence[Any]]:
+    lines: list[Sequence[Any]] = [(by, *(bucket.value for bucket in Bucket), "goodput", "cost")]
+    for row in found.rows:
+        sizes = (round(row.gpu_us.get(bucket, 0) / ledger_facts.US_PER_HOUR, 4) for bucket in Bucket)
+        cost = report_rows.total_cost(row.costs)
+        rest = ("" if row.goodput is None else round(row.goodput, 4), "" if cost is None else round(cost, 2))
+        lines.append((row.name, *sizes, *rest))
+    return lines
+
+
+@require_safe
+def export(request: HttpRequest) -> HttpResponse:
+    """One file that needs nothing else: to be kept, sent, or printed to PDF."""
+    address = PageQuery(request.GET)
+    period, _ = _requested_period(address)
+    if address.wrong:
+        return bad_request(address.wrong)
+    context = _report_context(request, period, "team") | {"now": clock.now(), "style": _style_sheet()}
+    by_day = _table(Caller(user=request.user), period, "day")
+    context["days"] = _rows(by_day, "day")
+    context["kinds"] = _rows(_table(Caller(user=request.user), period, "kind"), "kind")
+    response = HttpResponse(render_to_string("reports/export.html", context, request))
+    response["Content-Disposition"] = f'attachment; filename="acme-report-{_label(period)}.html"'
+    return response
+
+
+def _label(period: Period) -> str:
+    return period.asked.get("month") or f"{period.until:%Y-%m-%d}-{period.asked['days']}d"
+
+
+@cache
+def _style_sheet() -> str:
+    """The style sheet of the pages, which the file carries in itself."""
+    return Path(str(finders.find("app.css"))).read_text()

@@ -1,0 +1,311 @@
+"""Campaigns as pages and API share them: whose they are to see, what may be asked, how far one is and what it costs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce
+
+from jobs.actions.journal import Author
+from jobs.actions.submissions import CallerTargets
+from jobs.core import parsing
+from jobs.core.parsing import InvalidField, short_repr
+from jobs.models import Allocation, Team
+from jobs.models.permissions import Caller
+from scheduling.actions import campaigns as actions
+from scheduling.actions import evaluation_rules as rule_actions
+from scheduling.evaluation import campaign_requests as asking
+from scheduling.evaluation import rules as asking_rules
+from scheduling.models import (
+    Campaign,
+    CampaignState,
+    Evaluation,
+    EvaluationRule,
+    Shard,
+    ShardState,
+    Staging,
+    Suite,
+    Trial,
+    TrialKind,
+)
+
+MAX_CHART_BARS = 3000
+
+
+def campaigns(caller: Caller) -> QuerySet[Campaign]:
+    rows = Campaign.objects.all()
+    return rows if caller.is_site_admin else rows.filter(team_id__in=sorted(caller.roles))
+
+
+def suites(caller: Caller) -> QuerySet[Suite]:
+    rows = Suite.objects.all()
+    return rows if caller.is_site_admin else rows.filter(team_id__in=sorted(caller.roles))
+
+
+def rules(caller: Caller) -> QuerySet[EvaluationRule]:
+    rows = EvaluationRule.objects.all()
+    return rows if caller.is_site_admin else rows.filter(team_id__in=sorted(caller.roles))
+
+
+def create_rule_from_request(wish: Mapping[str, Any], places: CallerTargets, author: Author) -> EvaluationRule:
+    """As it was asked for, by whichever way. Raises BadSpec, or PermissionDenied for a team of others."""
+    own = dict(wish)
+    team = places.resolve_team(own.pop("team", None))
+    cluster = places.resolve_cluster(own.pop("cluster", None))
+    spec = asking_rules.parse_rule(own)
+    find_suite(spec.suite, team)
+    return rule_actions.create_rule(spec, cluster=cluster, team=team, author=author)
+
+
+def find_suite(name: str, team: Team) -> Suite:
+    """`core` is the newest version of it, `core@2` the second. Raises BadSpec."""
+    wanted, _, version = name.partition("@")
+    rows = Suite.objects.filter(team=team, name=wanted).order_by("-version")
+    if version:
+        if not (version.isascii() and version.isdigit() and len(version) < 9):
+            raise InvalidField("suite", f"{short_repr(version)} is no version; write NAME or NAME@2")
+        rows = rows.filter(version=int(version))
+    found = rows.first()
+    if found is None:
+        known = ", ".join(
+            Suite.objects.filter(team=team).order_by("name").values_list("name", flat=True).distinct()[:10]
+        )
+        raise InvalidField("suite", f"{team} has no suite {short_repr(name)}" + (f"; it has {known}" if known else ""))
+    return found
+
+
+def create_campaign_from_request(
+    wish: Mapping[str, Any], places: CallerTargets, author: Author, now: datetime
+) -> Campaign:
+    """A campaign as it was asked for, by whichever way. Raises BadSpec, or PermissionDenied for a team of others."""
+    own = dict(wish)
+    team = places.resolve_team(own.pop("team", None))
+    cluster = places.resolve_cluster(own.pop("cluster", None))
+    name = own.pop("suite", None)
+    if not isinstance(name, str) or not name:
+        raise InvalidField("suite", "is missing")
+    if (within := own.pop("within", None)) is not None:
+        if "deadline_at" in own:
+            raise InvalidField("within", "and deadline_at are two ways to say the same; give one of them")
+        own["deadline_at"] = (now + _parse_within(within)).isoformat()
+    spec = asking.parse_campaign(own)
+    return actions.create_campaign(
+        spec, suite=find_suite(name, team), cluster=cluster, team=team, author=author, now=now
+    )
+
+
+def _parse_within(value: Any) -> timedelta:
+    found = parsing.read_duration("within", value)
+    if found is None or found > timedelta(days=365):
+        raise InvalidField("within", "is no time of a year or less")
+    return found
+
+
+# --- how far it is
+
+
+@dataclass(frozen=True, kw_only=True)
+class CampaignProgress:
+    """Of one campaign, or of all its cells together."""
+
+    evaluations: int = 0
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    percent: float = 0.0  # of the samples, half for the answer and half for the score
+
+
+def campaign_progress(rows: Iterable[Campaign]) -> dict[int, CampaignProgress]:
+    """Two grouped queries for a page of them."""
+    keys = [row.pk for row in rows]
+    of = Evaluation.objects.filter(campaign__in=keys).order_by().values("campaign")
+    state = CampaignState
+    counted = of.annotate(
+        every=Count("pk"),
+        done=Count("pk", filter=Q(state=state.COMPLETED)),
+        failed=Count("pk", filter=Q(state=state.FAILED)),
+        cancelled=Count("pk", filter=Q(state=state.CANCELLED)),
+        samples=Sum("dataset__samples"),
+        finished=Coalesce(Sum("dataset__samples", filter=~Q(state__in=(state.PENDING, state.RUNNING))), 0),
+    )
+    shards = Shard.objects.filter(evaluation__campaign__in=keys, evaluation__state=state.RUNNING).order_by()
+    scored = Sum("samples", filter=Q(state=ShardState.COMPLETED))
+    answered = Sum("samples", filter=Q(state__in=(ShardState.INFERRED, ShardState.SCORING)))
+    under_way = {
+        pk: (whole or 0) + (half or 0) / 2
+        for pk, whole, half in shards.values("evaluation__campaign")
+        .annotate(whole=scored, half=answered)
+        .values_list("evaluation__campaign", "whole", "half")
+    }
+    return {
+        row["campaign"]: CampaignProgress(
+            evaluations=row["every"],
+            done=row["done"],
+            failed=row["failed"],
+            cancelled=row["cancelled"],
+            percent=100 * (row["finished"] + under_way.get(row["campaign"], 0)) / row["samples"],
+        )
+        for row in counted
+    }
+
+
+def gpu_hours(campaign: Campaign, now: datetime) -> float:
+    """What its trials have held so far."""
+    jobs = Trial.objects.filter(campaign=campaign, kind=TrialKind.INFER, job__started_at__isnull=False)
+    held = jobs.values_list("job__started_at", "job__ended_at", "job__gpus_per_node")
+    return sum(((ended or now) - began).total_seconds() * gpus for began, ended, gpus in held) / 3600
+
+
+def took_s(campaign: Campaign, now: datetime) -> float | None:
+    if campaign.started_at is None:
+        return None
+    return ((campaign.ended_at or now) - campaign.started_at).total_seconds()
+
+
+# --- the table of results, and the chart
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultCell:
+    state: str
+    value: float | None
+    metric: str
+    why: str
+    reused: bool
+    change: float | None = None  # to the checkpoint before it that has a result of the same metric
+
+
+def headline_score(scores: Mapping[str, float] | None) -> tuple[str, float | None]:
+    """Which of several numbers stands in the table: the one that is named as usual, or the first."""
+    if not scores:
+        return "", None
+    for name in ("score", "accuracy", "acc", "exact_match", "pass@1"):
+        if name in scores:
+            return name, scores[name]
+    name = next(iter(scores))
+    return name, scores[name]
+
+
+def result_matrix(campaign: Campaign, most: int = 100) -> tuple[list[str], list[tuple[str, list[ResultCell | None]]]]:
+    """Datasets, and each checkpoint with its cells in that order; the newest named checkpoints if there are more."""
+    shown = campaign.checkpoints[:most]
+    rows = Evaluation.objects.filter(campaign=campaign, checkpoint__in=shown)
+    cells: dict[str, dict[int, ResultCell]] = defaultdict(dict)
+    for checkpoint, dataset, state, scores, why, reused in rows.values_list(
+        "checkpoint", "dataset_id", "state", "scores", "why", "reused_id"
+    ):
+        metric, value = headline_score(scores)
+        cells[checkpoint][dataset] = ResultCell(state=state, value=value, metric=metric, why=why, reused=bool(reused))
+    datasets = list(campaign.suite.datasets.values_list("pk", "name"))
+    for pk, _ in datasets:
+        _add_changes([cells[checkpoint] for checkpoint in shown], pk)
+    lines = [(checkpoint, [cells[checkpoint].get(pk) for pk, _ in datasets]) for checkpoint in shown]
+    return [name for _, name in datasets], lines
+
+
+def _add_changes(lines: list[dict[int, ResultCell]], dataset: int) -> None:
+    """Which way one dataset goes from checkpoint to checkpoint, in the order in which they were asked for."""
+    before: ResultCell | None = None
+    for line in lines:
+        cell = line.get(dataset)
+        if cell is None or cell.value is None:
+            continue
+        if before and before.value is not None and before.metric == cell.metric:
+            line[dataset] = replace(cell, change=cell.value - before.value)
+        before = cell
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneSpan:
+    """One stretch of a lane, in seconds since the campaign began."""
+
+    phase: str
+    name: str
+    begin_s: float
+    end_s: float
+
+
+def chart(campaign: Campaign, now: datetime) -> list[tuple[str, list[LaneSpan]]]:
+    """A lane for each GPU it had, one for each node's copies, one for the metrics; in the order of their names."""
+    if campaign.started_at is None:
+        return []
+    lanes: dict[tuple[int, str], list[LaneSpan]] = defaultdict(list)
+    for place, drawn in [*_trial_spans(campaign, now), *_copy_spans(campaign, now)]:
+        lanes[place].append(drawn)
+    return [(name, sorted(bars, key=lambda bar: bar.begin_s)) for (_, name), bars in sorted(lanes.items())]
+
+
+LanePlacement = tuple[tuple[int, str], LaneSpan]
+
+
+def _trial_spans(campaign: Campaign, now: datetime) -> list[LanePlacement]:
+    rows = Trial.objects.filter(campaign=campaign, job__started_at__isnull=False).order_by("-id")[:MAX_CHART_BARS]
+    found = list(rows.select_related("job"))
+    places = _gpus_by_job([trial.job_id for trial in found])
+    parts = _inferences_by_trial([trial.pk for trial in found])
+    at_it = set(Shard.objects.filter(trial__in=[trial.pk for trial in found]).values_list("trial_id", flat=True))
+    drawn: list[LanePlacement] = []
+    for trial in found:
+        begin_s = (trial.job.started_at - campaign.started_at).total_seconds()
+        end_s = ((trial.job.ended_at or now) - campaign.started_at).total_seconds()
+        infers = trial.kind == TrialKind.INFER
+        for place in places.get(trial.job_id, [""]) if infers else ["metrics"]:
+            lane = (0 if infers else 2, place)
+            phase = "trial" if infers else "score"
+            drawn.append((lane, LaneSpan(phase=phase, name=str(trial.job), begin_s=begin_s, end_s=end_s)))
+            if infers:
+                done = parts.get(trial.pk, [])
+                for name, at, took in done:
+                    drawn.append(
+                        (lane, LaneSpan(phase="infer", name=name, begin_s=begin_s + at - took, end_s=begin_s + at))
+                    )
+                if done and trial.pk in at_it and trial.job.ended_at is None:
+                    since_s = begin_s + max(at for _, at, _ in done)
+                    drawn.append((lane, LaneSpan(phase="infer", name="under way", begin_s=since_s, end_s=end_s)))
+    return drawn
+
+
+def _gpus_by_job(jobs: list[int]) -> dict[int, list[str]]:
+    """Job → node:GPU, of all it holds or held."""
+    found: dict[int, list[str]] = defaultdict(list)
+    rows = Allocation.objects.filter(attempt__job__in=jobs, gpu__isnull=False).order_by("node__name", "gpu")
+    for job, node, gpu in rows.values_list("attempt__job_id", "node__name", "gpu"):
+        found[job].append(f"{node} GPU {gpu}")
+    return found
+
+
+def _inferences_by_trial(trials: list[int]) -> dict[int, list[tuple[str, float, float]]]:
+    found: dict[int, list[tuple[str, float, float]]] = defaultdict(list)
+    rows = Shard.objects.filter(inferred_by__in=trials, infer_s__isnull=False)
+    for trial, name, at, took in rows.values_list(
+        "inferred_by", "evaluation__dataset__name", "inferred_at_s", "infer_s"
+    ):
+        found[trial].append((name, at, took))
+    return found
+
+
+def _copy_spans(campaign: Campaign, now: datetime) -> list[LanePlacement]:
+    rows = Staging.objects.filter(
+        cluster=campaign.cluster_id,
+        team=campaign.team_id,
+        checkpoint__in=campaign.checkpoints,
+        created_at__gte=campaign.created_at,
+        job__started_at__isnull=False,
+    )
+    return [
+        (
+            (1, f"{row.node} copies"),
+            LaneSpan(
+                phase="stage",
+                name=row.checkpoint,
+                begin_s=(row.job.started_at - campaign.started_at).total_seconds(),
+                end_s=((row.job.ended_at or now) - campaign.started_at).total_seconds(),
+            ),
+        )
+        for row in rows.select_related("job").order_by("id")[:MAX_CHART_BARS]
+    ]

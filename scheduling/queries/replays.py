@@ -1,0 +1,151 @@
+"""Replays that people ask for, as pages and API share them: what may be asked, by whom, and whose they are to see."""
+
+from __future__ import annotations
+
+import logging
+import re
+from datetime import datetime
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from celery import current_app
+from django.core.files.uploadedfile import UploadedFile
+from django.db import transaction
+from django.db.models import QuerySet
+from kombu.exceptions import OperationalError
+
+from jobs.actions.submissions import CallerTargets
+from jobs.core import parsing
+from jobs.core.parsing import UNPRINTABLE, InvalidField
+from jobs.models import clock
+from jobs.models.permissions import Caller
+from jobs.rest.errors import InvalidRequestField
+from jobs.rest.throttle import PerUserThrottle
+from jobs.traces.files import TraceLimits, read_trace
+from jobs.traces.trace import BadTrace
+from scheduling.actions.traces import ParsedTrace, parse_upload
+from scheduling.models import UPLOAD_PREFIX, Simulation, UploadedTrace
+from scheduling.queries import replay_settings
+from scheduling.replay import acme_trace, requests
+from scheduling.replay.requests import InvalidReplaySetting
+
+log = logging.getLogger(__name__)
+
+BUILT_IN_TRACES = (*(f"acme:{name}" for name in acme_trace.PUBLISHED_CLUSTERS), "history")
+FIELDS_BY_TRACE_KIND = {"acme": ("jobs",), "history": ("cluster", "days", "until"), "upload": ()}
+MAX_FILE_BYTES = 64 << 20
+UPLOAD_LIMITS = TraceLimits(jobs=replay_settings.MAX_TRACE_JOBS, unpacked_bytes=128 << 20)
+UPLOAD_NAME_PATTERN = re.compile(rf"{UPLOAD_PREFIX}(\d{{1,18}})", re.ASCII)
+
+
+def visible_simulations(caller: Caller) -> QuerySet[Simulation]:
+    rows = Simulation.objects.all()
+    return rows if caller.is_site_admin else rows.filter(team_id__in=sorted(caller.roles))
+
+
+def traces(caller: Caller) -> QuerySet[UploadedTrace]:
+    """Those that people of his teams brought; without what they hold."""
+    rows = UploadedTrace.objects.defer("packed").select_related("team", "user")
+    return rows if caller.is_site_admin else rows.filter(team_id__in=sorted(caller.roles))
+
+
+def read_trace_name(name: str, value: Any) -> str:
+    """As it is asked for; whether there is such a trace is seen later."""
+    if isinstance(value, str) and (value in BUILT_IN_TRACES or UPLOAD_NAME_PATTERN.fullmatch(value)):
+        return value
+    parsing.raise_invalid_field(
+        name, f"{parsing.short_repr(value)} is none of {', '.join(BUILT_IN_TRACES)}, {UPLOAD_PREFIX}NUMBER"
+    )
+
+
+def trace_kind(trace: str) -> str:
+    """By which of its fields a replay is asked for."""
+    return trace.partition(":")[0]
+
+
+def _find_uploaded_trace(trace: str, caller: Caller) -> UploadedTrace:
+    row = traces(caller).filter(pk=int(trace.removeprefix(UPLOAD_PREFIX))).first()
+    if row is None:
+        raise InvalidRequestField("trace", f"{trace} is no trace of your teams")
+    return row
+
+
+def replay_params(
+    trace: str, policies: list[str], asked: dict[str, Any], places: CallerTargets, caller: Caller
+) -> dict[str, Any]:
+    """What the row keeps, complete enough to be carried out later by somebody who knows no caller."""
+    kind = trace_kind(trace)
+    for other, names in FIELDS_BY_TRACE_KIND.items():
+        if wrong := next((name for name in names if name in asked and other != kind), None):
+            raise InvalidRequestField(wrong, f"belongs to {other}, not to {trace}")
+    params = dict(asked)
+    if kind == "history":
+        params["cluster"] = places.resolve_cluster(asked.get("cluster")).name
+        params.setdefault("days", 30)
+        if not caller.may_operate_clusters and not caller.is_site_admin:
+            params["teams"] = sorted(caller.roles)
+        if isinstance(until := params.get("until"), datetime):
+            if until > clock.now():
+                raise InvalidRequestField("until", f"{until:%Y-%m-%d %H:%M} UTC has not come yet")
+            params["until"] = until.isoformat()
+    jobs = params.get("jobs") or (replay_settings.MAX_TRACE_JOBS if kind == "acme" else 0)
+    if kind == "upload":
+        row = _find_uploaded_trace(trace, caller)
+        jobs, params["name"] = row.jobs, row.name
+    if jobs * len(policies) > replay_settings.MAX_REPLAYED_JOBS:
+        most = replay_settings.MAX_REPLAYED_JOBS // len(policies)
+        raise InvalidRequestField(
+            "jobs", f"{len(policies)} policies may replay {most:,} jobs each; ask for fewer of either"
+        )
+    try:
+        setting = replay_settings.replay_setting(trace, params)
+        requests.check_policy_settings(params.get("policy_settings", {}), policies)
+        if "quota" in params:
+            requests.check_quota_policies(policies)
+        if kind == "acme":
+            requests.check_quota_teams(
+                setting.quotas,
+                acme_trace.TRACE_TEAMS,
+                f"there are {acme_trace.TRACE_TEAMS[0]} to {acme_trace.TRACE_TEAMS[-1]}",
+            )
+    except InvalidReplaySetting as bad:
+        raise InvalidRequestField(bad.field, bad.why) from None
+    return params
+
+
+class TraceUploadThrottle(PerUserThrottle):
+    """Reading one may take seconds; pages and programs have one counter."""
+
+    name = "traces:"
+    most = 10
+
+
+def refuse_large_file(file: UploadedFile) -> None:
+    if (file.size or 0) > MAX_FILE_BYTES:
+        raise InvalidField("trace_file", f"has {file.size:,} bytes, more than the {MAX_FILE_BYTES:,} allowed")
+
+
+def read_uploaded_trace(file: UploadedFile) -> ParsedTrace:
+    """What somebody sent. Raises BadSpec."""
+    refuse_large_file(file)
+    name = UNPRINTABLE.sub("?", file.name or "trace")[:80]
+    with NamedTemporaryFile(prefix="acme-trace-") as kept:
+        for chunk in file.chunks():
+            kept.write(chunk)
+        kept.flush()
+        try:
+            return parse_upload(read_trace(kept.name, name, UPLOAD_LIMITS), name)
+        except BadTrace as bad:
+            raise InvalidField("trace_file", str(bad)) from None
+
+
+def wake_simulation_worker() -> None:
+    transaction.on_commit(_send_wake_task, robust=True)
+
+
+def _send_wake_task() -> None:
+    """A hint: beat asks every few seconds."""
+    try:
+        current_app.send_task("scheduling.simulation", retry=False, expires=10)
+    except (OperationalError, OSError) as error:
+        log.info("nobody could be woken for a simulation: %s", error)

@@ -1,0 +1,327 @@
+"""Rows to the engine's Picture: the one place where the two worlds meet. Reads only, nine short queries a cluster."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Exists, FloatField, Func, Max, OuterRef, Sum
+
+from jobs.core.lifecycle import FINAL_STATES, LIVE_STATES, USABLE_NODE_STATES, JobKind, State
+from jobs.models import (
+    Allocation,
+    Attempt,
+    Cluster,
+    Deed,
+    Dependency,
+    DependencyCondition,
+    Job,
+    Maintenance,
+    Node,
+    Quota,
+    Team,
+)
+from scheduling.engine.cluster import (
+    MAINTENANCE,
+    ClosedNode,
+    ClusterSnapshot,
+    NodeView,
+    QuotaView,
+    ResourceRequest,
+    RunningJob,
+    WaitingJob,
+)
+from scheduling.engine.run_time_estimates import PastJob, RunTimeEstimates
+from scheduling.engine.windows import NodeWindow
+
+PAST_JOBS_WINDOW = timedelta(days=30)
+MAX_PAST_JOBS = 5000
+
+
+@dataclass(kw_only=True)
+class NodeUsage:
+    """What live attempts hold on one node."""
+
+    gpus: set[int] = field(default_factory=set)
+    cpus: int = 0
+    memory_mb: int = 0
+    jobs: dict[int, int] = field(default_factory=dict)  # job -> how many of the GPUs
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptUsage:
+    job_id: int
+    cpus: int
+    memory_mb: int
+    saved_at: datetime | None
+    stop_as: str
+    hangs: bool
+
+
+def take_snapshot(cluster: Cluster, now: datetime) -> ClusterSnapshot:
+    held, live = usage_by_node(cluster)
+    teams = dict(Team.objects.values_list("pk", "name"))
+    places: dict[int, dict[int, int]] = defaultdict(dict)
+    for node_id, on in held.items():
+        for job_id, gpus in on.jobs.items():
+            places[job_id][node_id] = gpus
+    nodes = list(Node.objects.filter(cluster=cluster))
+    windows = tuple(_windows(cluster, nodes, now))
+    waiting = tuple(_waiting(cluster, teams))
+    return ClusterSnapshot(
+        now=now,
+        nodes=tuple(_node_view(node, held[node.pk]) for node in nodes if node.takes_work),
+        waiting=_with_expected_durations(cluster, waiting, now) if windows else waiting,
+        running=tuple(_running(cluster, teams, places, live)),
+        quotas=tuple(_quotas(cluster)),
+        placement=cluster.placement,
+        closed=tuple(_closed_node(node, held[node.pk]) for node in nodes if not node.takes_work),
+        windows=windows,
+    )
+
+
+def snapshot_version(cluster: Cluster) -> str:
+    """Changes when who waits, what runs or what takes work changes; three short sums over indexes."""
+    sums = (Count("pk"), Sum("pk"), Sum("priority"))
+    waiting = Job.objects.waiting().filter(cluster=cluster, hold="").order_by().aggregate(*sums)
+    running = Job.objects.live().filter(cluster=cluster).order_by().aggregate(*sums[:2])
+    nodes = Node.objects.usable().filter(cluster=cluster).order_by().aggregate(*sums[:2])
+    windows = Maintenance.objects.open().filter(cluster=cluster, cancelled_at=None).order_by()
+    ahead = windows.aggregate(*sums[:2], Max("end_at"))
+    numbers = (*waiting.values(), *running.values(), *nodes.values(), *ahead.values())
+    return ":".join([cluster.policy, *(str(number or 0) for number in numbers)])
+
+
+def past_jobs(cluster: Cluster, now: datetime, **only: object) -> list[PastJob]:
+    """What ran lately, the newest last."""
+    rows = Job.objects.filter(cluster=cluster, started_at__isnull=False, ended_at__gte=now - PAST_JOBS_WINDOW, **only)
+    rows = rows.order_by("-ended_at")
+    columns = ("user_id", "name", "nodes", "gpus_per_node", "started_at", "ended_at", "time_limit")
+    return [
+        PastJob(
+            user=str(user),
+            title=name,
+            gpus=nodes * gpus,
+            ran_s=max(0.0, (ended - started).total_seconds()),
+            limit_s=limit.total_seconds() if limit else math.inf,
+        )
+        for user, name, nodes, gpus, started, ended, limit in reversed(rows.values_list(*columns)[:MAX_PAST_JOBS])
+    ]
+
+
+def usage_by_node(cluster: Cluster) -> tuple[Mapping[int, NodeUsage], Mapping[int, AttemptUsage]]:
+    """Node id -> what is held there; job id -> its attempt. CPUs and memory count once per node, not once per GPU."""
+    held: dict[int, NodeUsage] = defaultdict(NodeUsage)
+    holders = list(Allocation.objects.live().filter(node__cluster=cluster).gpus_by_attempt_and_node())
+    attempts = _attempt_usages(cluster)
+    for attempt_id, node_id, indices in holders:
+        gpus = [gpu for gpu in indices if gpu is not None]
+        on = held[node_id]
+        on.gpus.update(gpus)
+        if attempt_id not in attempts:  # it ended between the two questions; the next turn finds its GPUs free
+            continue
+        live = attempts[attempt_id]
+        on.jobs[live.job_id] = len(gpus)
+        on.cpus += live.cpus
+        on.memory_mb += live.memory_mb
+    return held, {live.job_id: live for live in attempts.values()}
+
+
+def unmet_dependencies(cluster: Cluster) -> dict[int, tuple[str, ...]]:
+    """Waiting job -> the public ids it still waits for."""
+    unmet: dict[int, list[str]] = defaultdict(list)
+    rows = Dependency.objects.filter(job__cluster=cluster, job__state=State.PENDING).exclude(on__state__in=FINAL_STATES)
+    for job_id, name in rows.values_list("job_id", "on__public_id"):
+        unmet[job_id].append(name)
+    return {job_id: tuple(names) for job_id, names in unmet.items()}
+
+
+def unsatisfiable_dependencies(cluster: Cluster) -> list[tuple[Job, str]]:
+    """Waiting jobs whose condition can no longer come true, each with the sentence that says so."""
+    rows = (
+        Dependency.objects.filter(job__cluster=cluster, job__state=State.PENDING, on__state__in=FINAL_STATES)
+        .exclude(after=DependencyCondition.ANY)
+        .select_related("job", "on")
+    )
+    return [
+        (row.job, f"{row.on} ended as {row.on.state}, but {row.after} was asked.")
+        for row in rows
+        if (row.on.state == State.COMPLETED) != (row.after == DependencyCondition.OK)
+    ]
+
+
+def _node_view(node: Node, held: NodeUsage) -> NodeView:
+    taken = held.gpus.union(node.foreign_gpus)
+    return NodeView(
+        id=node.pk,
+        name=node.name,
+        gpus=node.gpus,
+        free_gpus=tuple(gpu for gpu in range(node.gpus) if gpu not in taken),
+        free_cpus=node.cpus - held.cpus,
+        free_memory_mb=node.memory_mb - held.memory_mb,
+        gpu_model=node.gpu_model,
+        nic_type=node.nic_type,
+        leaf=node.leaf,
+        pod=node.pod,
+    )
+
+
+def _closed_node(node: Node, held: NodeUsage) -> ClosedNode:
+    """An operator's drain is over when somebody resumes it; everything else must come back by itself."""
+    answers = node.state in USABLE_NODE_STATES and node.is_drained
+    back = MAINTENANCE if node.maintenance_id else "resumed" if answers else "back"
+    return ClosedNode(node=_node_view(node, held), back=back, why=node.reason)
+
+
+def _windows(cluster: Cluster, nodes: Sequence[Node], now: datetime) -> Iterable[NodeWindow]:
+    for row in Maintenance.objects.ahead(now).filter(cluster=cluster, cancelled_at=None):
+        ids = [node.pk for node in nodes] if row.whole_cluster else row.nodes.values_list("pk", flat=True)
+        spared = set(row.spared.values_list("pk", flat=True)) if row.begun_at else set()
+        yield NodeWindow(
+            name=row.name, start=row.start_at, end=row.end_at, lead=row.lead, nodes=frozenset(ids) - spared
+        )
+
+
+def _with_expected_durations(
+    cluster: Cluster, waiting: tuple[WaitingJob, ...], now: datetime
+) -> tuple[WaitingJob, ...]:
+    """How long those without a limit will take, as far as jobs like them tell."""
+    users = {job.user for job in waiting if job.time_limit is None and job.title}
+    if not users:
+        return waiting
+    durations = RunTimeEstimates(past_jobs(cluster, now, user__in=users))
+    return tuple(job if job.time_limit else _with_expected_duration(job, durations) for job in waiting)
+
+
+def _with_expected_duration(job: WaitingJob, durations: RunTimeEstimates) -> WaitingJob:
+    usual = durations.usual_run_time_s(job)
+    return job if usual is None else replace(job, usual=timedelta(seconds=usual))
+
+
+NEED_COLUMNS = ("nodes", "gpus_per_node", "cpus_per_node", "memory_per_node_mb", "gpu_model", "nic_type", "on_node")
+REQUEST_COLUMNS = (
+    "priority",
+    "preemptible",
+    "time_limit",
+    "hold",
+    "reason",
+    "why",
+    "begin_at",
+    "array_id",
+    "array_limit",
+)
+# Django reads a time in Python, piece by piece, and a number in C; there may be ten thousand of them
+SUBMITTED_EPOCH = Func(
+    "submitted_at", template="EXTRACT(EPOCH FROM %(expressions)s)::float8", output_field=FloatField()
+)
+KIND_BY_VALUE = {kind.value: kind for kind in JobKind}
+IDENTITY_COLUMNS = ("pk", "public_id", "name", "user_id", "team_id", "kind")
+
+
+def _waiting(cluster: Cluster, teams: Mapping[int, str]) -> Iterable[WaitingJob]:
+    """The queue may be ten thousand long, so plain tuples: making the rows into model objects took most of a turn."""
+    rows = Job.objects.waiting().filter(cluster=cluster, foreign_id="").order_by()
+    unmet = unmet_dependencies(cluster)
+    needs: dict[tuple[Any, ...], ResourceRequest] = {}
+    for submitted, pk, name, title, user, team, kind, *rest in rows.values_list(
+        SUBMITTED_EPOCH, *IDENTITY_COLUMNS, *NEED_COLUMNS, *REQUEST_COLUMNS
+    ):
+        asked = tuple(rest[: len(NEED_COLUMNS)])
+        need = needs.get(asked) or needs.setdefault(asked, _resource_need(*asked))
+        priority, preemptible, time_limit, hold, reason, why, begin_at, array, array_limit = rest[len(NEED_COLUMNS) :]
+        yield WaitingJob(
+            id=pk,
+            name=name,
+            team=teams[team],
+            kind=KIND_BY_VALUE[kind],
+            need=need,
+            priority=priority,
+            submitted_at=datetime.fromtimestamp(submitted, UTC),
+            preemptible=preemptible,
+            time_limit=time_limit,
+            hold=hold,
+            reason=reason,
+            why=why,
+            begin_at=begin_at,
+            waits_for=unmet.get(pk, ()),
+            array=array,
+            array_limit=array_limit,
+            user=str(user),
+            title=title,
+        )
+
+
+def _resource_need(
+    nodes: int, gpus: int, cpus: int, memory_mb: int, gpu_model: str, nic_type: str, node: str
+) -> ResourceRequest:
+    return ResourceRequest(
+        nodes=nodes, gpus=gpus, cpus=cpus, memory_mb=memory_mb, gpu_model=gpu_model, nic_type=nic_type, node=node
+    )
+
+
+def _attempt_usages(cluster: Cluster) -> dict[int, AttemptUsage]:
+    hanging = Deed.objects.hanging().filter(attempt=OuterRef("pk"))
+    rows = (
+        Attempt.objects.filter(job__cluster=cluster, ended_at__isnull=True).order_by().annotate(hangs=Exists(hanging))
+    )
+    return {
+        pk: AttemptUsage(job_id=job, cpus=cpus, memory_mb=memory_mb, saved_at=saved_at, stop_as=stop_as, hangs=hangs)
+        for pk, job, cpus, memory_mb, saved_at, stop_as, hangs in rows.values_list(
+            "pk", "job", "job__cpus_per_node", "job__memory_per_node_mb", "saved_at", "stop_as", "hangs"
+        )
+    }
+
+
+RUNNING_COLUMNS = (
+    "priority",
+    "preemptible",
+    "started_at",
+    "time_limit",
+    "array_id",
+    "cpus_per_node",
+    "memory_per_node_mb",
+)
+
+
+def _running(
+    cluster: Cluster,
+    teams: Mapping[int, str],
+    places: Mapping[int, Mapping[int, int]],
+    live: Mapping[int, AttemptUsage],
+) -> Iterable[RunningJob]:
+    """Whose stop hangs keeps what he has: nobody should wait for room that does not come, nor claim it."""
+    rows = Job.objects.filter(cluster=cluster, state__in=LIVE_STATES).order_by()
+    for pk, name, title, user, team, kind, *rest in rows.values_list(
+        *IDENTITY_COLUMNS, "nodes", "gpus_per_node", *RUNNING_COLUMNS
+    ):
+        nodes, gpus, priority, preemptible, started_at, time_limit, array, cpus, memory_mb = rest
+        attempt = live.get(pk)
+        hangs = bool(attempt and attempt.hangs)
+        yield RunningJob(
+            id=pk,
+            name=name,
+            team=teams[team],
+            kind=KIND_BY_VALUE[kind],
+            gpus=nodes * gpus,
+            priority=priority,
+            preemptible=preemptible and not hangs,
+            started_at=started_at,
+            time_limit=time_limit,
+            array=array,
+            places=places.get(pk, {}),
+            cpus=cpus,
+            memory_mb=memory_mb,
+            saved_at=attempt.saved_at if attempt else None,
+            stopping=bool(attempt and attempt.stop_as and not hangs),
+            user=str(user),
+            title=title,
+        )
+
+
+def _quotas(cluster: Cluster) -> Iterable[QuotaView]:
+    for quota in Quota.objects.filter(cluster=cluster).select_related("team"):
+        yield QuotaView(team=quota.team.name, kind=JobKind(quota.kind) if quota.kind else None, gpus=quota.gpus)

@@ -1,0 +1,75 @@
+"""Replays as pictures: how long jobs waited, and how full the cluster was. SVG to look at closely, PNG to paste.
+
+Matplotlib is optional (`acme[plots]`) and imported only when somebody asks for a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scheduling.replay.run import PolicyRun
+
+# Told apart by people who see colours differently (Okabe and Ito), and by the dashes besides
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", "-.", ":")
+MAX_CURVE_POINTS = 2000  # of a curve: more nobody sees, and an SVG of a million is no picture
+
+
+class PlotsUnavailable(Exception):
+    """They cannot be drawn here; the sentence says why."""
+
+
+def check_plots(directory: str) -> None:
+    """Before hours of replay, not after."""
+    if find_spec("matplotlib") is None:
+        raise PlotsUnavailable("plots: pictures need matplotlib; install acme[plots].")
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlotsUnavailable(f"plots: {error}") from error
+
+
+def draw(runs: Sequence[PolicyRun], directory: Path) -> list[Path]:
+    """`queue-delay` and `utilisation`, each as .svg and .png."""
+    return [
+        *_save_plot(runs, directory / "queue-delay", _plot_queue_delay),
+        *_save_plot(runs, directory / "utilisation", _plot_utilisation),
+    ]
+
+
+def _save_plot(runs: Sequence[PolicyRun], path: Path, curves: Any) -> list[Path]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for number, run in enumerate(runs):
+        style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.5}
+        curves(axes, run, style)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    files = [path.with_suffix(".svg"), path.with_suffix(".png")]
+    for file in files:
+        # No date inside: the same replay gives the same picture
+        figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
+    return files
+
+
+def _plot_queue_delay(axes: Any, run: PolicyRun, style: dict[str, Any]) -> None:
+    delay = np.sort((run.ended_s - run.trace.submit_s - run.held_s)[np.isfinite(run.ended_s)])
+    share = np.linspace(0, 100, min(MAX_CURVE_POINTS, max(2, len(delay))))
+    # On a log axis there is no zero: whoever waited less than a second stands there
+    axes.plot(np.maximum(1.0, np.percentile(delay, share)) if len(delay) else [1, 1], share[: len(share)], **style)
+    axes.lines[-1].set_label(run.policy)
+    axes.set(xscale="log", xlabel="queueing delay, seconds (1 and less at the edge)", ylabel="jobs, %", ylim=(0, 101))
+
+
+def _plot_utilisation(axes: Any, run: PolicyRun, style: dict[str, Any]) -> None:
+    days = (run.course.at_s - (run.course.at_s[0] if len(run.course.at_s) else 0)) / 86_400
+    axes.plot(days, run.course.held / run.setting.gpus * 100, drawstyle="steps-post", label=run.policy, **style)
+    axes.set(xlabel="days", ylabel="GPUs held, %", ylim=(0, 101))

@@ -1,0 +1,237 @@
+"""What may be asked of a replay, checked once for the command line and for the API. Pure.
+
+Every refusal names the field, as `--json` and the API's body call it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from jobs.core.lifecycle import JobKind
+from scheduling.engine.cluster import QuotaView
+from scheduling.engine.placements import PLACEMENTS
+from scheduling.engine.policies import POLICY_RULES, InvalidPolicySettings, rules_factory
+from scheduling.replay.outages import FaultRates, InvalidFaultRates
+from scheduling.replay.run import PREEMPTION_COSTS, ReplaySetting
+from scheduling.replay.run_time_errors import InvalidNoise, check_noise
+
+PLACEMENT_NAMES = (*PLACEMENTS, "count")
+# What may be set beside trace and policies, by the names that `setting` takes
+SETTING_NAMES = (
+    *("nodes", "gpus_per_node", "placement", "preemption_cost", "cpus_per_node", "memory_per_node_mb"),
+    *("nodes_per_leaf", "vcs", "faults", "noise", "seed", "checkpoint_s", "best_effort"),
+)
+MAX_REPLAY_NODES = 20_000
+MAX_GPUS_PER_NODE = 1024
+
+
+class InvalidReplaySetting(ValueError):
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"{field}: {why}")
+        self.field, self.why = field, why
+
+
+def parse_policies(names: str | Sequence[str]) -> list[str]:
+    """Once each, in the order given."""
+    parts = names.split(",") if isinstance(names, str) else names
+    chosen = list(dict.fromkeys(name.strip() for name in parts if name.strip()))
+    if unknown := [name for name in chosen if name not in POLICY_RULES]:
+        raise InvalidReplaySetting("policy", f"{', '.join(unknown)} is none of {', '.join(POLICY_RULES)}")
+    if not chosen:
+        raise InvalidReplaySetting("policy", f"nothing is none of {', '.join(POLICY_RULES)}")
+    return chosen
+
+
+def replay_setting(
+    *,
+    nodes: int | None = None,
+    gpus_per_node: int = 8,
+    placement: str = "consolidate",
+    preemption_cost: str = "none",
+    cpus_per_node: int = 0,
+    memory_per_node_mb: int = 0,
+    nodes_per_leaf: int = 0,
+    vcs: dict[str, int] | None = None,
+    faults: str = "",
+    noise: str = "none",
+    seed: int = 0,
+    checkpoint_s: float = 0.0,
+    best_effort: str | None = None,
+    quotas: Sequence[QuotaView] = (),
+) -> ReplaySetting:
+    pools = vcs or {}
+    if not pools and nodes is None:
+        raise InvalidReplaySetting(
+            "nodes", "say how many nodes the cluster has, or how many each virtual cluster has (vcs)"
+        )
+    _check_range("nodes", sum(pools.values()) if nodes is None else nodes, 1, MAX_REPLAY_NODES)
+    _check_range("gpus_per_node", gpus_per_node, 1, MAX_GPUS_PER_NODE)
+    for name, value in (("cpus_per_node", cpus_per_node), ("memory_per_node_mb", memory_per_node_mb)):
+        _check_range(name, value, 0, 10**9)
+    _check_range("nodes_per_leaf", nodes_per_leaf, 0, MAX_REPLAY_NODES)
+    _check_choice("placement", placement, PLACEMENT_NAMES)
+    _check_choice("preemption_cost", preemption_cost, PREEMPTION_COSTS)
+    if not 0 <= checkpoint_s < 1e12:
+        raise InvalidReplaySetting("checkpoint_s", f"{checkpoint_s} is not a number of seconds, 0 or more")
+    rates = _parse_rates(faults) if faults else None
+    if rates and checkpoint_s:
+        if "checkpoint_s" in faults and rates.checkpoint_s != checkpoint_s:
+            raise InvalidReplaySetting(
+                "checkpoint_s", f"{checkpoint_s:g} here and {rates.checkpoint_s:g} in faults: say one of them"
+            )
+        rates = replace(rates, checkpoint_s=checkpoint_s)
+    if placement == "cells" and not pools:
+        raise InvalidReplaySetting("placement", "cells needs vcs: who is guaranteed how many nodes")
+    if placement == "cells" and nodes is not None and sum(pools.values()) > nodes:
+        raise InvalidReplaySetting("vcs", f"{sum(pools.values())} nodes are guaranteed, and there are {nodes}")
+    return ReplaySetting(
+        nodes=nodes or sum(pools.values()),
+        gpus_per_node=gpus_per_node,
+        placement=placement,
+        preemption_cost=preemption_cost,
+        cpus_per_node=cpus_per_node,
+        memory_per_node_mb=memory_per_node_mb,
+        nodes_per_leaf=nodes_per_leaf,
+        pools=pools,
+        faults=rates,
+        checkpoint_s=checkpoint_s,
+        quotas=tuple(quotas),
+        best_effort=ReplaySetting.best_effort if best_effort is None else _parse_kinds("best_effort", best_effort),
+        noise=_check_noise(noise),
+        seed=seed,
+    )
+
+
+def parse_virtual_clusters(lines: Iterable[str], source: str) -> dict[str, int]:
+    """A table `vc,nodes`."""
+    rows = csv.DictReader(lines)
+    if not {"vc", "nodes"} <= set(rows.fieldnames or ()):
+        raise InvalidReplaySetting("vcs", f"{source} must be a CSV with the columns vc,nodes")
+    pools: dict[str, int] = {}
+    for row in rows:
+        where = f"{source} line {rows.line_num}"
+        name, nodes = row["vc"], row["nodes"]
+        if not name or not nodes or not nodes.strip().isdigit() or not int(nodes):
+            raise InvalidReplaySetting("vcs", f"{where}: {name!r} with {nodes!r} nodes is no virtual cluster")
+        if name in pools:
+            raise InvalidReplaySetting("vcs", f"{where}: {name!r} is there twice")
+        pools[name] = int(nodes)
+    if not pools:
+        raise InvalidReplaySetting("vcs", f"{source} names no virtual cluster")
+    return pools
+
+
+def parse_quotas(lines: Iterable[str], source: str, teams: Container[str]) -> list[QuotaView]:
+    """A table `team,kind,gpus`; without a kind it is for all work of the team. `teams` are those of the trace."""
+    rows = csv.DictReader(lines)
+    if not {"team", "kind", "gpus"} <= set(rows.fieldnames or ()):
+        raise InvalidReplaySetting("quota", f"{source} must be a CSV with the columns team,kind,gpus")
+    known = _check_quota_rows((f"{source} line {rows.line_num}", row) for row in rows)
+    for where, quota in known.items():
+        if quota.team not in teams:
+            raise InvalidReplaySetting("quota", f"{where}: {_unknown_team_text(quota)}")
+    return list(known.values())
+
+
+def quotas_from_rows(rows: Sequence[Mapping[str, object]], named: Sequence[str] = ()) -> list[QuotaView]:
+    """The same as objects; whose teams the trace has is seen when there is one. `named`: where each row was written."""
+    named = named or [f"entry {number}" for number in range(len(rows))]
+    return list(_check_quota_rows(zip(named, rows, strict=True)).values())
+
+
+def check_quota_teams(quotas: Iterable[QuotaView], teams: Container[str], known: str = "") -> None:
+    """`known` says which teams there are, where that can be said."""
+    for quota in quotas:
+        if quota.team not in teams:
+            raise InvalidReplaySetting("quota", _unknown_team_text(quota) + (f"; {known}" if known else ""))
+
+
+def _unknown_team_text(quota: QuotaView) -> str:
+    return f"nobody in the trace is of team {quota.team!r}"
+
+
+def _check_quota_rows(rows: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, QuotaView]:
+    """By where it stands."""
+    known: dict[str, QuotaView] = {}
+    said: set[tuple[str, str]] = set()
+    for where, row in rows:
+        team, kind, gpus = (
+            str(row.get(name) if row.get(name) is not None else "") for name in ("team", "kind", "gpus")
+        )
+        if kind and kind not in list(JobKind):
+            raise InvalidReplaySetting("quota", f"{where}: {kind[:40]} is none of {', '.join(JobKind)}")
+        if not (gpus.isascii() and gpus.isdigit() and len(gpus) < 10):
+            raise InvalidReplaySetting("quota", f"{where}: {gpus[:40]!r} is not a number of GPUs")
+        if (team, kind) in said:
+            raise InvalidReplaySetting("quota", f"{where}: {team!r} with {kind or 'all kinds'} is there twice")
+        said.add((team, kind))
+        known[where] = QuotaView(team=team, kind=JobKind(kind) if kind else None, gpus=int(gpus))
+    if not known:
+        raise InvalidReplaySetting("quota", "names no team")
+    return known
+
+
+def check_quota_policies(names: Sequence[str]) -> None:
+    """Who ranks all jobs, running or not, asks nobody what he may hold."""
+    if careless := [name for name in names if POLICY_RULES[name].preempts]:
+        raise InvalidReplaySetting("quota", f"{', '.join(careless)} keeps no quotas")
+
+
+def parse_policy_settings(text: str, names: Sequence[str]) -> dict[str, Mapping[str, object]]:
+    """JSON, an object for each policy that is set otherwise: {"acme": {"order": "sjf"}}."""
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidReplaySetting("policy_settings", f"is no JSON ({error})") from None
+    return check_policy_settings(given, names)
+
+
+def check_policy_settings(given: object, names: Sequence[str]) -> dict[str, Mapping[str, object]]:
+    if not isinstance(given, dict) or not all(isinstance(one, dict) for one in given.values()):
+        raise InvalidReplaySetting(
+            "policy_settings", 'must be an object for each policy, as {"acme": {"order": "sjf"}}'
+        )
+    for name, settings in given.items():
+        if name not in names:
+            raise InvalidReplaySetting(
+                "policy_settings", f"{str(name)[:40]} is none of the policies that are replayed: {', '.join(names)}"
+            )
+        try:
+            rules_factory(name, settings)
+        except InvalidPolicySettings as bad:
+            raise InvalidReplaySetting("policy_settings", f"{name}: {bad}") from None
+    return given
+
+
+def _parse_kinds(field: str, words: str) -> tuple[str, ...]:
+    kinds = tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
+    for word in kinds:
+        _check_choice(field, word, tuple(JobKind))
+    return kinds
+
+
+def _check_range(field: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidReplaySetting(field, f"must be at least {low}" if value < low else f"must be at most {high:,}")
+
+
+def _check_choice(field: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise InvalidReplaySetting(field, f"{value} is none of {', '.join(known)}")
+
+
+def _parse_rates(text: str) -> FaultRates:
+    try:
+        return FaultRates.parse(text)
+    except InvalidFaultRates as error:
+        raise InvalidReplaySetting("faults", str(error).removeprefix("faults: ")) from None
+
+
+def _check_noise(text: str) -> str:
+    try:
+        return check_noise(text)
+    except InvalidNoise as error:
+        raise InvalidReplaySetting("noise", str(error).removeprefix("noise: ")) from None

@@ -1,0 +1,323 @@
+"""GPU telemetry as a DCGM exporter prints it, and the values of a simulated GPU. Pure text and arithmetic.
+
+A simulated value depends on the seed, the GPU, the time and the work there, and on nothing else: the same moment asked
+twice gives the same page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import pi, sin
+
+from jobs.core.lifecycle import JobKind
+
+from .controller import ClusterController
+from .faults import XID_OF_FAULT, ClusterFault, FaultKind
+from .scripts.kernel_log import pci_bus_of_gpu
+from .scripts.play import SimulatedRun
+from .values import SlurmJob, SlurmNode
+
+SAMPLE_INTERVAL_S = 5  # values change this often, as DCGM samples
+SM_CLOCK_MHZ = {"a100": 1410, "h100": 1980, "h200": 1980, "a800": 1410}
+IDLE_CLOCK_MHZ, HOT_CLOCK_MHZ = 210, 765
+MEMORY_MIB = {"a100": 81_920, "h100": 81_559, "h200": 143_771, "a800": 81_920}
+FULL_POWER_W = {"a100": 400.0, "h100": 700.0, "h200": 700.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSample:
+    """One GPU at one moment. None where a value cannot be measured."""
+
+    node: str
+    gpu: int
+    model: str = ""
+    uuid: str = ""
+    pci_bus_id: str = ""
+    util_percent: float = 0.0
+    memory_used_mib: float = 0.0
+    temperature_c: float = 0.0
+    power_w: float = 0.0
+    sm_active: float | None = None
+    xid: int = 0
+    sm_clock_mhz: float | None = None
+    memory_total_mib: float | None = None
+    ecc_dbe: int | None = None  # since the node booted
+    remapped_rows: int | None = None
+    nvlink_crc_errors: int | None = None
+    ecc_sbe: int | None = None
+    rows_pending: int | None = None
+    remap_failed: int | None = None
+    event_reasons: int | None = None  # why its clocks are what they are, as bits
+
+    @property
+    def memory_free_mib(self) -> float | None:
+        return None if self.memory_total_mib is None else self.memory_total_mib - self.memory_used_mib
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuMetric:
+    name: str
+    help: str
+    of: Callable[[GpuSample], float | None]
+    counter: bool = False
+
+
+GPU_METRICS = (
+    GpuMetric(name="DCGM_FI_DEV_GPU_UTIL", help="GPU utilization (in %).", of=lambda s: s.util_percent),
+    GpuMetric(name="DCGM_FI_DEV_FB_USED", help="Framebuffer memory used (in MiB).", of=lambda s: s.memory_used_mib),
+    GpuMetric(name="DCGM_FI_DEV_GPU_TEMP", help="GPU temperature (in C).", of=lambda s: s.temperature_c),
+    GpuMetric(name="DCGM_FI_DEV_POWER_USAGE", help="Power draw (in W).", of=lambda s: s.power_w),
+    GpuMetric(name="DCGM_FI_DEV_XID_ERRORS", help="Value of the last XID error encountered.", of=lambda s: s.xid),
+    GpuMetric(name="DCGM_FI_PROF_SM_ACTIVE", help="Ratio of cycles an SM has a warp.", of=lambda s: s.sm_active),
+    GpuMetric(name="DCGM_FI_DEV_SM_CLOCK", help="SM clock frequency (in MHz).", of=lambda s: s.sm_clock_mhz),
+    GpuMetric(name="DCGM_FI_DEV_FB_FREE", help="Framebuffer memory free (in MiB).", of=lambda s: s.memory_free_mib),
+    GpuMetric(
+        name="DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+        help="Total number of double-bit volatile ECC errors.",
+        of=lambda s: s.ecc_dbe,
+        counter=True,
+    ),
+    GpuMetric(
+        name="DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+        help="Number of remapped rows for uncorrectable errors.",
+        of=lambda s: s.remapped_rows,
+        counter=True,
+    ),
+    GpuMetric(
+        name="DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+        help="Total number of NVLink flow-control CRC errors.",
+        of=lambda s: s.nvlink_crc_errors,
+        counter=True,
+    ),
+    GpuMetric(
+        name="DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
+        help="Total number of single-bit volatile ECC errors.",
+        of=lambda s: s.ecc_sbe,
+        counter=True,
+    ),
+    GpuMetric(
+        name="DCGM_FI_DEV_ROW_REMAP_PENDING", help="Whether a row remap is pending.", of=lambda s: s.rows_pending
+    ),
+    GpuMetric(name="DCGM_FI_DEV_ROW_REMAP_FAILURE", help="Whether a row remap failed.", of=lambda s: s.remap_failed),
+    GpuMetric(
+        name="DCGM_FI_DEV_CLOCKS_EVENT_REASONS", help="Reasons for the current clocks.", of=lambda s: s.event_reasons
+    ),
+)
+IDLE_CLOCKS, POWER_CAP, HW_THERMAL = 0x1, 0x4, 0x40
+NIC_METRIC = "node_infiniband_state_id"
+NIC_DEVICES = ("mlx5_0", "mlx5_1")
+PORT_ACTIVE, PORT_DOWN = 4, 1
+LINK_RECOVERY_S = 180.0  # a port that a cable or a switch took along; then the subnet manager has it again
+
+
+def exporter_page(samples: Iterable[GpuSample], ports: Iterable[NicPort] = ()) -> str:
+    """One block per metric, one line per GPU; then the ports, as node_exporter has them."""
+    rows = [(sample, _label_text(sample)) for sample in samples]
+    return "".join(
+        [*(line for metric in GPU_METRICS for line in _metric_block(metric, rows)), *_port_lines(list(ports))]
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NicPort:
+    node: str
+    device: str
+    state: int
+
+
+def _port_lines(ports: Sequence[NicPort]) -> Iterator[str]:
+    if ports:
+        yield f"# HELP {NIC_METRIC} State of the InfiniBand port (1: down, 4: active).\n# TYPE {NIC_METRIC} gauge\n"
+    for port in ports:
+        yield f'{NIC_METRIC}{{device="{port.device}",port="1",hostname="{_escape_label(port.node)}"}} {port.state}\n'
+
+
+def nic_ports(world: ClusterController, *, now: float) -> Iterator[NicPort]:
+    """Of every node that answers. Where the fabric broke, its first port is down for a while."""
+    broken = {
+        trouble.node
+        for trouble in world.troubles
+        if trouble.kind == FaultKind.FABRIC and trouble.at <= now < min(trouble.until, trouble.at + LINK_RECOVERY_S)
+    }
+    for node in world.nodes.values():
+        if not node.down:
+            for number, device in enumerate(NIC_DEVICES):
+                yield NicPort(
+                    node=node.name,
+                    device=device,
+                    state=PORT_DOWN if node.name in broken and not number else PORT_ACTIVE,
+                )
+
+
+def _metric_block(metric: GpuMetric, rows: Iterable[tuple[GpuSample, str]]) -> Iterator[str]:
+    kind = "counter" if metric.counter else "gauge"
+    yield f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {kind}\n"
+    for sample, labels in rows:
+        if (value := metric.of(sample)) is not None:
+            yield f"{metric.name}{{{labels}}} {value:g}\n"
+
+
+def _label_text(sample: GpuSample) -> str:
+    pairs = (
+        ("gpu", str(sample.gpu)),
+        ("UUID", sample.uuid),
+        ("pci_bus_id", sample.pci_bus_id),
+        ("device", f"nvidia{sample.gpu}"),
+        ("modelName", sample.model),
+        ("hostname", sample.node),
+    )
+    return ",".join(f'{name}="{_escape_label(value)}"' for name, value in pairs)
+
+
+def _escape_label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+# The simulated GPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuLoad:
+    """What a GPU is busy with, as shares of what it can."""
+
+    util: float = 0.0
+    memory: float = 0.005
+    sm: float = 0.0
+
+
+IDLE_LOAD = GpuLoad()
+HANGING_LOAD = GpuLoad(util=1.0, memory=0.86, sm=0.02)  # a collective that spins: busy, and doing nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuHealth:
+    """What is wrong with a GPU, as its counters show it."""
+
+    xid: int = 0
+    dbe: int = 0
+    rows: int = 0
+    crc: int = 0
+    hot: bool = False
+    pending: bool = False  # a row, until the node boots
+
+
+HEALTHY = GpuHealth()
+
+
+def simulated_samples(
+    world: ClusterController, play: Callable[[SlurmJob], SimulatedRun], *, seed: int, now: float
+) -> Iterator[GpuSample]:
+    """Every GPU that answers: a dead node's exporter is dead too, and what fell off the bus has no telemetry."""
+    tick = int(now // SAMPLE_INTERVAL_S)
+    sick = _faults_by_node(world.troubles)
+    for node in world.nodes.values():
+        if node.down:
+            continue
+        users = {gpu: job for job in world.jobs_on(node.name) for gpu in job.gpus.get(node.name, ())}
+        plays = {job.id: play(job) for job in users.values()}
+        troubles = sick.get(node.name, ())
+        for gpu in range(node.gpus):
+            if any(t.kind == FaultKind.OFF_BUS and t.gpu == gpu and t.is_active_at(now) for t in troubles):
+                continue
+            job = users.get(gpu)
+            load = IDLE_LOAD if job is None else _gpu_load(job, plays[job.id], tick * SAMPLE_INTERVAL_S)
+            dice = _noise_value(seed, node.name, gpu, tick)
+            yield _simulated_sample(node, gpu, load, _gpu_health(node, gpu, troubles, now), dice, seed)
+
+
+def _faults_by_node(troubles: Iterable[ClusterFault]) -> dict[str, list[ClusterFault]]:
+    found: dict[str, list[ClusterFault]] = {}
+    for trouble in troubles:
+        found.setdefault(trouble.node, []).append(trouble)
+    return found
+
+
+def _gpu_health(node: SlurmNode, gpu: int, troubles: Sequence[ClusterFault], now: float) -> GpuHealth:
+    """The last Xid stays until the node boots, as DCGM keeps it; a remapped row stays for good."""
+    mine = [trouble for trouble in troubles if trouble.gpu == gpu and trouble.at <= now]
+    if not mine:
+        return HEALTHY
+    new = [trouble for trouble in mine if trouble.at > node.boot_at]
+    kinds = [trouble.kind for trouble in new]
+    xids = [XID_OF_FAULT[kind] for kind in kinds if kind in XID_OF_FAULT]
+    return GpuHealth(
+        xid=xids[-1] if xids else 0,
+        dbe=kinds.count(FaultKind.ECC),
+        pending=FaultKind.ECC in kinds,
+        rows=sum(trouble.kind == FaultKind.ECC for trouble in mine),
+        crc=sum(1000 + 37 * trouble.number % 900 for trouble in new if trouble.kind == FaultKind.NVLINK),
+        hot=any(trouble.kind == FaultKind.SLOW and trouble.is_active_at(now) for trouble in mine),
+    )
+
+
+def _gpu_load(job: SlurmJob, play: SimulatedRun, now: float) -> GpuLoad:
+    """Pretraining is dense; evaluation loads, generates and then waits for its metrics with an idle GPU."""
+    since = now - job.began_at
+    if job.is_configuring or job.is_completing or since < 0:
+        return GpuLoad(memory=0.02)
+    if since >= play.silent_s:
+        return HANGING_LOAD
+    if play.kind == JobKind.EVALUATION:
+        return _evaluation_load(since / max(min(play.duration_s, 1e9), 1.0))
+    if play.kind in (JobKind.PRETRAIN, JobKind.SFT, JobKind.MLLM):
+        saving = since % 300 < SAMPLE_INTERVAL_S * 2  # a checkpoint: memory stays, the SMs rest
+        return GpuLoad(
+            util=0.45 if saving else 0.97, memory=0.86, sm=0.1 if saving else 0.78 + 0.04 * sin(since * pi / 60)
+        )
+    return GpuLoad(util=0.55, memory=0.35, sm=0.3)
+
+
+def _evaluation_load(share: float) -> GpuLoad:
+    if share < 0.25:
+        return GpuLoad(util=0.03, memory=0.30, sm=0.01)
+    if share < 0.75:
+        return GpuLoad(util=0.88, memory=0.62, sm=0.48)
+    return GpuLoad(util=0.02, memory=0.62, sm=0.0)
+
+
+def _simulated_sample(node: SlurmNode, gpu: int, load: GpuLoad, health: GpuHealth, dice: float, seed: int) -> GpuSample:
+    model = node.gpu_model
+    full, total = FULL_POWER_W.get(model, 400.0), MEMORY_MIB.get(model, 81_920)
+    util = min(max(load.util + 0.02 * dice * (load.util > 0.01), 0.0), 1.0)
+    clock = SM_CLOCK_MHZ.get(model, 1410) if util > 0.01 else IDLE_CLOCK_MHZ
+    return GpuSample(
+        node=node.name,
+        gpu=gpu,
+        model=f"NVIDIA {model.upper()}",
+        uuid=_gpu_uuid(seed, node.name, gpu),
+        pci_bus_id=f"00000000:{pci_bus_of_gpu(gpu).upper()}:00.0",
+        util_percent=round(100 * util),
+        memory_used_mib=round(load.memory * total),
+        temperature_c=round(29 + 36 * util + 2 * dice) + (26 if health.hot else 0),
+        power_w=round(full * (0.16 + 0.76 * max(load.sm, 0.4 * util)) * (0.7 if health.hot else 1.0) + 4 * dice, 1),
+        sm_active=round(max(load.sm + 0.01 * dice * (load.sm > 0.01), 0.0), 4),
+        xid=health.xid,
+        sm_clock_mhz=min(clock, HOT_CLOCK_MHZ) if health.hot else clock,
+        memory_total_mib=total,
+        ecc_dbe=health.dbe,
+        remapped_rows=health.rows,
+        nvlink_crc_errors=health.crc,
+        ecc_sbe=_corrected_ecc_errors(seed, node, gpu),
+        rows_pending=int(health.pending),
+        remap_failed=0,
+        event_reasons=HW_THERMAL if health.hot else POWER_CAP if util > 0.9 else IDLE_CLOCKS if util <= 0.01 else 0,
+    )
+
+
+def _corrected_ecc_errors(seed: int, node: SlurmNode, gpu: int) -> int:
+    """A few GPUs have corrected some errors since they booted: that is what ECC is for."""
+    dice = _noise_value(seed, node.name, gpu, int(node.boot_at))
+    return int((dice - 0.9) * 200) if dice > 0.9 else 0
+
+
+def _noise_value(seed: int, node: str, gpu: int, tick: int) -> float:
+    """-1..1, the same for the same moment."""
+    digest = blake2b(f"{seed}:{node}:{gpu}:{tick}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest) / 2**31 - 1
+
+
+def _gpu_uuid(seed: int, node: str, gpu: int) -> str:
+    text = blake2b(f"{seed}:{node}:{gpu}:uuid".encode(), digest_size=16).hexdigest()
+    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

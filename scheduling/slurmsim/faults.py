@@ -1,0 +1,127 @@
+"""What breaks in the machine room, how often, and whom it hits. Pure; every draw is a function of seed and number.
+
+A Trouble is the truth of what happened: kept with the world, shown by telemetry and kernel logs as real machines show
+it, and told plainly to nobody but whoever asks the cluster's own list of troubles. A Blow is what it does to one job.
+
+The rate is per node and day. Hosts of the Llama 3 training run had 419 unexpected interruptions in 54 days on 2,048
+nodes ("The Llama 3 Herd of Models", table 5), which is 0.004; the mix below follows that table where it has a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+DAY_S = 86_400.0
+REPAIR_RANGE_S = (600.0, 7200.0)
+OUTAGE_RANGE_S = (300.0, 3600.0)
+SYMPTOM_DELAY_S = (1.0, 5.0)  # wall time: a device error is seen at once, whatever the speed
+STORAGE_HIT_RATE = 0.7  # of the running jobs; the others read nothing while it lasts
+SLOW_GPU_FACTOR = 1.8
+
+
+class FaultKind(StrEnum):
+    DEATH = "death"
+    OFF_BUS = "off_bus"
+    ECC = "ecc"
+    NVLINK = "nvlink"
+    FABRIC = "fabric"
+    HANG = "hang"
+    SLOW = "slow"
+    STORAGE = "storage"
+    LOSS = "loss"
+
+
+FAULT_WEIGHTS: Mapping[FaultKind, int] = {
+    FaultKind.OFF_BUS: 148,  # "faulty GPU"
+    FaultKind.ECC: 91,  # HBM3 and SRAM
+    FaultKind.FABRIC: 42,  # switch, cable, NIC
+    FaultKind.DEATH: 60,  # host maintenance, power, chassis, CPU, memory
+    FaultKind.NVLINK: 24,
+    FaultKind.HANG: 7,
+    FaultKind.SLOW: 12,
+    FaultKind.STORAGE: 3,
+    FaultKind.LOSS: 6,
+}
+GPU_FAULTS = frozenset({FaultKind.OFF_BUS, FaultKind.ECC, FaultKind.NVLINK, FaultKind.SLOW})
+PERSISTENT_FAULTS = frozenset(
+    {FaultKind.OFF_BUS, FaultKind.NVLINK, FaultKind.SLOW, FaultKind.STORAGE}
+)  # hits who comes later too
+# What a job that it ends has to say for itself (reasons.py)
+REASON_OF_FAULT: Mapping[FaultKind, str] = {
+    FaultKind.OFF_BUS: "gpu_off_bus",
+    FaultKind.ECC: "ecc_error",
+    FaultKind.NVLINK: "nvlink_error",
+    FaultKind.FABRIC: "network_error",
+    FaultKind.STORAGE: "s3_storage_error",
+}
+XID_OF_FAULT: Mapping[FaultKind, int] = {FaultKind.OFF_BUS: 79, FaultKind.ECC: 48, FaultKind.NVLINK: 74}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterFault:
+    number: int
+    kind: FaultKind
+    at: float
+    until: float  # when it heals by itself; a node that is resumed after a repair heals at once
+    node: str = ""
+    gpu: int = -1
+    jobs: tuple[int, ...] = ()  # whom it hit
+
+    def is_active_at(self, now: float) -> bool:
+        return self.at <= now < self.until
+
+    def affects_gpu(self, node: str, gpu: int) -> bool:
+        return self.node == node and (self.gpu == gpu or self.gpu < 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultImpact:
+    """What a trouble does to a job, from `at` on."""
+
+    kind: FaultKind
+    at: float
+    until: float
+    node: str = ""
+    gpu: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultModel:
+    """How often, and the seed that picks what and whom."""
+
+    per_node_day: float = 0.0
+    seed: int = 0
+    speed: float = 1.0
+
+    def gap(self, number: int, nodes: int) -> float:
+        return self._seeded_random(number, "gap").expovariate(self.per_node_day * self.speed * nodes / DAY_S)
+
+    def kind(self, number: int) -> FaultKind:
+        return self._seeded_random(number, "kind").choices(list(FAULT_WEIGHTS), weights=list(FAULT_WEIGHTS.values()))[0]
+
+    def victim(self, number: int, names: Sequence[str]) -> str:
+        return self._seeded_random(number, "victim").choice(names)
+
+    def gpu(self, number: int, count: int) -> int:
+        return self._seeded_random(number, "gpu").randrange(count) if count else -1
+
+    def repair_s(self, number: int) -> float:
+        return self._seeded_random(number, "repair").uniform(*REPAIR_RANGE_S) / self.speed
+
+    def fault_duration_s(self, number: int, kind: FaultKind) -> float:
+        if kind == FaultKind.STORAGE:
+            return self._seeded_random(number, "outage").uniform(*OUTAGE_RANGE_S) / self.speed
+        return self.repair_s(number)
+
+    def storage_fault_hits_job(self, number: int, job_id: int) -> bool:
+        return self._seeded_random(number, f"reads:{job_id}").random() < STORAGE_HIT_RATE
+
+    def impact_on_job(self, trouble: ClusterFault, job_id: int, now: float) -> FaultImpact:
+        shows = now + self._seeded_random(trouble.number, f"shows:{job_id}").uniform(*SYMPTOM_DELAY_S)
+        return FaultImpact(kind=trouble.kind, at=shows, until=trouble.until, node=trouble.node, gpu=trouble.gpu)
+
+    def _seeded_random(self, number: int, what: str) -> Random:
+        return Random(f"{self.seed}:{number}:{what}")

@@ -1,0 +1,95 @@
+"""The door of a cluster server: who may ask, what a request may look like, and every no in Slurm's words."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+
+from . import wire
+from .values import SlurmError
+from .wire import InvalidRequest
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+Handler = Callable[[Request], Awaitable[Response]]
+ResponseFactory = Callable[..., Response]
+
+
+class SlurmBodyTooLarge(Exception):
+    pass
+
+
+class SlurmBodyNotJson(Exception):
+    pass
+
+
+def guard_handler(handler: Handler, token: str, answered: ResponseFactory) -> Handler:
+    """Who asks comes before what is asked; then every no becomes errors[] in Slurm's words."""
+
+    async def guarded_handler(request: Request) -> Response:
+        if "Origin" in request.headers:
+            return PlainTextResponse("A browser has no business here.", 403)
+        if not _is_authorized(request, token):
+            return PlainTextResponse("Authentication failure", 401)
+        if _has_non_json_body(request):
+            no = InvalidRequest(wire.UNPARSABLE_QUERY, "Unable to parse query", "the body must be application/json")
+            return answered({}, status=415, errors=[wire.error_struct(no, handler.__name__)])
+        try:
+            return await handler(request)
+        except (SlurmError, InvalidRequest) as no:
+            return answered({}, status=wire.http_status(no), errors=[wire.error_struct(no, handler.__name__)])
+        except SlurmBodyTooLarge:
+            return PlainTextResponse("the body is larger than 4 MB", 413)
+        except SlurmBodyNotJson:
+            return PlainTextResponse("Unable to parse query.", 400)
+        except ClientDisconnect:
+            return PlainTextResponse("", 400)
+
+    return guarded_handler
+
+
+def _is_authorized(request: Request, token: str) -> bool:
+    if not token:
+        return True
+    bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    given = request.headers.get("X-SLURM-USER-TOKEN", "") or bearer
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+def _has_non_json_body(request: Request) -> bool:
+    """A body that does not say it is JSON: what a browser may send to another's server without asking it first."""
+    if request.headers.get("Content-Length", "0") == "0" and "Transfer-Encoding" not in request.headers:
+        return False
+    return request.headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json"
+
+
+async def read_json_body(request: Request) -> object:
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            raise SlurmBodyTooLarge
+        parts.append(part)
+    try:
+        return json.loads(b"".join(parts))
+    except (ValueError, RecursionError):
+        raise SlurmBodyNotJson from None
+
+
+def json_response(text: bytes, status: int = 200) -> Response:
+    return Response(text, status, media_type="application/json")
+
+
+def job_id_from_path(request: Request) -> int:
+    text = request.path_params["id"]
+    if not (text.isascii() and text.isdigit() and len(text) < 12):
+        raise InvalidRequest(wire.EMPTY_QUERY, "Query empty or not RFC7320 compliant", f"job id {text:.20}")
+    return int(text)
+
+
+def update_time_from_query(request: Request) -> int | None:
+    text = request.query_params.get("update_time", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None

@@ -1,0 +1,221 @@
+"""Bodies of requests, in the words of slurmrestd v0.0.42, read into values of the world. Pure.
+
+A body is hostile until it is parsed: what cannot be understood is a `BadBody`, never a traceback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from signal import Signals
+from typing import Any
+
+from jobs.core.hostlist import BadHostlist, expand
+
+from .faults import FaultKind
+from .values import SignalTarget, SlurmError, SlurmJobRequest
+from .wire import BAD_FLAG, BAD_TYPE, EMPTY_QUERY, NO_ENVIRONMENT, NO_WORKDIR, NOT_AN_OBJECT, InvalidRequest
+
+MAX_NODES = 10_000
+GRES_PATTERN = re.compile(r"^(?:gres[/:])?gpu(?::([^:,]+))?(?::(\d+))?$")
+
+
+def parse_job_request(body: object, user: str) -> SlurmJobRequest:
+    """A submission's body, in the words of v0.0.42."""
+    asked = _require_object(body, "#/")
+    wanted = _require_object(asked.get("job"), "#/job/")
+    script = wanted.get("script") or asked.get("script")
+    if not isinstance(script, str) or not script:
+        words = "Query empty or not RFC7320 compliant"
+        raise InvalidRequest(EMPTY_QUERY, words, 'Populated "script" field is required for job submission')
+    if not script.startswith("#!"):
+        raise InvalidRequest(BAD_TYPE, "The script has no interpreter line (#!)", "#/job/script/")
+    environment = _parse_environment(wanted.get("environment"))
+    workdir = _text_field(wanted, "current_working_directory")
+    if not workdir.startswith("/"):
+        words = "Job cannot be submitted without the current working directory specified."
+        raise InvalidRequest(NO_WORKDIR, words, "Batch job submission failed")
+    model, gpus = _parse_gres(_text_field(wanted, "tres_per_node"))
+    pinned = _parse_required_nodes(wanted.get("required_nodes"))
+    return SlurmJobRequest(
+        name=_text_field(wanted, "name") or "sbatch",
+        user=user,
+        account=_text_field(wanted, "account"),
+        partition=_text_field(wanted, "partition"),
+        comment=_text_field(wanted, "comment"),
+        script=script,
+        workdir=workdir,
+        environment=environment,
+        required_nodes=pinned,
+        node_count=_node_count(wanted, len(pinned)),
+        gpus_per_node=gpus,
+        gpu_model=model,
+        cpus_per_node=_cpus_per_node(wanted),
+        memory_per_node_mb=_count_field(wanted, "memory_per_node") or 0,
+        limit_s=_time_limit_s(wanted),
+        stdout=_text_field(wanted, "standard_output"),
+        held=_flag_field(wanted, "hold"),
+    )
+
+
+def parse_job_update(body: object) -> Mapping[str, object]:
+    asked = _require_object(body, "#/")
+    readers: dict[str, tuple[str, Callable[[], object]]] = {
+        "time_limit": ("limit_s", lambda: _time_limit_s(asked)),
+        "comment": ("comment", lambda: _text_field(asked, "comment")),
+        "hold": ("held", lambda: _flag_field(asked, "hold")),
+    }
+    unknown = sorted(set(asked) - set(readers))
+    if unknown:
+        raise InvalidRequest(BAD_FLAG, "Field cannot be updated", f"#/{unknown[0]:.40}/")
+    return {ours: read() for theirs, (ours, read) in readers.items() if theirs in asked}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeUpdate:
+    state: str  # DRAIN, RESUME, DOWN or, to change the reason only, nothing
+    reason: str
+
+
+NODE_STATES = frozenset({"DRAIN", "RESUME", "UNDRAIN", "DOWN"})
+
+
+def parse_node_update(body: object) -> NodeUpdate:
+    asked = _require_object(body, "#/")
+    states = asked.get("state", [])
+    states = [states] if isinstance(states, str) else states
+    if not isinstance(states, list) or not all(isinstance(s, str) for s in states) or len(states) > 1:
+        raise InvalidRequest(BAD_TYPE, "Unable to convert Data type", "#/state/")
+    state = states[0].upper() if states else ""
+    if state and state not in NODE_STATES:
+        raise InvalidRequest(BAD_FLAG, "Data parser unable to parse invalid flag", f"#/state[0]/ {state:.40}")
+    return NodeUpdate(state=state, reason=_text_field(asked, "reason"))
+
+
+def parse_fault(body: object) -> tuple[FaultKind, str, int]:
+    """`{"kind": "ecc", "node": "seren-003", "gpu": 2}`; the GPU is drawn where it is not named."""
+    asked = _require_object(body, "#/")
+    kind = _text_field(asked, "kind")
+    if kind not in set(FaultKind):
+        raise InvalidRequest(EMPTY_QUERY, f"kind: {kind!r:.40} is none of {', '.join(FaultKind)}", "#/kind/")
+    gpu = _count_field(asked, "gpu")
+    return FaultKind(kind), _text_field(asked, "node"), -1 if gpu is None else gpu
+
+
+MAX_CLOCK_OFFSET_S = 86_400
+
+
+def parse_clock_offset(body: object) -> float:
+    """`{"offset_s": 300}`: five minutes ahead of the true time; a negative number is behind it."""
+    offset: Any = _require_object(body, "#/").get("offset_s")
+    if type(offset) not in (int, float) or not -MAX_CLOCK_OFFSET_S <= offset <= MAX_CLOCK_OFFSET_S:
+        words = (
+            f"offset_s: {offset!r:.40} is not a number of seconds from -{MAX_CLOCK_OFFSET_S} to {MAX_CLOCK_OFFSET_S}"
+        )
+        raise InvalidRequest(EMPTY_QUERY, words, "#/offset_s/")
+    return float(offset)
+
+
+def parse_signal(text: str) -> int:
+    """9, KILL or SIGKILL."""
+    name = text.upper().removeprefix("SIG")
+    if name.isascii() and name.isdigit() and 0 < int(name[:4]) < 65:
+        return int(name)
+    try:
+        return int(Signals[f"SIG{name}"])
+    except KeyError:
+        raise InvalidRequest(BAD_FLAG, "Invalid signal specified", f"signal={text:.20}") from None
+
+
+def parse_signal_target(text: str) -> SignalTarget:
+    """Who of the job gets it, by Slurm's flags; everybody where none is given."""
+    try:
+        return SignalTarget(text or SignalTarget.ALL)
+    except ValueError:
+        raise InvalidRequest(BAD_FLAG, "Invalid flag specified", f"flags={text:.40}") from None
+
+
+def _require_object(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(NOT_AN_OBJECT, "Data parser expected a dictionary or object", where)
+    return value
+
+
+def _text_field(asked: Mapping[str, Any], field: str) -> str:
+    value = asked.get(field)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidRequest(BAD_TYPE, "Unable to convert Data type", f"#/job/{field}/")
+    return value
+
+
+def _flag_field(asked: Mapping[str, Any], field: str) -> bool:
+    value = asked.get(field, False)
+    if not isinstance(value, bool):
+        raise InvalidRequest(BAD_TYPE, "Unable to convert Data type", f"#/job/{field}/")
+    return value
+
+
+def _count_field(asked: Mapping[str, Any], field: str) -> int | None:
+    """A number, plain or as a structure; None where it is not set or infinite."""
+    value = asked.get(field)
+    if isinstance(value, Mapping):
+        if not value.get("set", True) or value.get("infinite"):
+            return None
+        value = value.get("number")
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise InvalidRequest(BAD_TYPE, "Unable to convert Data type", f"#/job/{field}/")
+    return value
+
+
+def _parse_environment(value: object) -> dict[str, str]:
+    if not isinstance(value, list) or not value:
+        raise InvalidRequest(NO_ENVIRONMENT, "environment must be set", "#/job/environment/")
+    if not all(isinstance(entry, str) and "=" in entry and "\0" not in entry for entry in value):
+        raise InvalidRequest(BAD_TYPE, "Unable to convert Data type", "#/job/environment/")
+    return dict(entry.split("=", 1) for entry in value)
+
+
+def _parse_required_nodes(value: object) -> tuple[str, ...]:
+    """["a", "b"] or "a,b", each perhaps a host list."""
+    texts = [value] if isinstance(value, str) else value or []
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest(BAD_TYPE, "Unable to convert Data type", "#/job/required_nodes/")
+    try:
+        names = dict.fromkeys(name for text in texts for name in expand(text))
+    except BadHostlist as odd:
+        raise InvalidRequest(BAD_TYPE, str(odd), "#/job/required_nodes/") from None
+    return tuple(names)
+
+
+def _node_count(wanted: Mapping[str, Any], pinned: int) -> int:
+    count = _count_field(wanted, "minimum_nodes") or pinned or 1
+    if count > MAX_NODES:
+        raise SlurmError(2014, "Requested node configuration is not available")
+    return max(count, pinned)
+
+
+def _cpus_per_node(wanted: Mapping[str, Any]) -> int:
+    tasks, each = _count_field(wanted, "tasks_per_node") or 1, _count_field(wanted, "cpus_per_task") or 1
+    return max(tasks * each, _count_field(wanted, "minimum_cpus_per_node") or 1)
+
+
+def _time_limit_s(wanted: Mapping[str, Any]) -> float | None:
+    minutes = _count_field(wanted, "time_limit")
+    return None if minutes is None else minutes * 60.0
+
+
+def _parse_gres(text: str) -> tuple[str, int]:
+    if not text:
+        return "", 0
+    match = GRES_PATTERN.match(text)
+    if match is None:
+        raise InvalidRequest(2072, "Invalid generic resource (gres) specification", "#/job/tres_per_node/")
+    first, second = match[1] or "", match[2]
+    if first.isdigit() and second is None:  # gpu:8
+        return "", int(first[:6])
+    return first, int((second or "1")[:6])

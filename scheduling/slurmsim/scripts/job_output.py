@@ -1,0 +1,260 @@
+"""The words of a played job: start-up, progress, and the last lines of one that fails.
+
+A log is a fixed sequence of lines, each with its moment, computed from its index alone. So a server that comes back
+counts the lines that are there and goes on with the next. All sentences are our own, in the manner of what training
+and evaluation frameworks print. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import exp, inf
+from random import Random
+
+from jobs.core.lifecycle import JobKind, State
+from scheduling.slurmsim.failure_reasons import TRAINING_KINDS
+from scheduling.slurmsim.faults import SLOW_GPU_FACTOR
+from scheduling.slurmsim.values import SlurmJob
+
+from .failure_output import FailureContext, failure_lines
+from .play import SimulatedRun
+
+MIN_LINE_INTERVAL_S = 2.0  # no job says more than a line every two seconds,
+MAX_LINES = 2_000  # and a long one says less
+MAX_STARTUP_INTERVAL_S = 0.25  # between start-up lines, at most
+STEPS_PER_LINE = 10
+CHECKPOINT_EVERY = 50  # lines
+DATASETS = ("mmlu", "gsm8k", "humaneval", "bbh", "ceval", "arc_challenge", "hellaswag", "triviaqa")
+FIRST_LOSS, LAST_LOSS = 10.8, 2.05
+NOISE_SHARE = 0.03  # of the lines
+NOISE_TEMPLATES = (
+    "[rank{rank}] data worker waited {number} ms for shard {number}",
+    "{node}: NCCL INFO Channel 0{rank}/0 : 0[0] -> 1[1] via P2P/CUMEM",
+    "/opt/train/train/optim.py:44: UserWarning: lr_scheduler.step() was called before optimizer.step()",
+    "{node}: warning: clock of the storage gateway is {number} ms ahead",
+    "tokenizer: FutureWarning: clean_up_tokenization_spaces was not set, it will be True by default",
+    "[rank{rank}] gc collected {number} objects in generation 2",
+    "wandb: WARNING retrying the upload of {number} files",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedLog:
+    """One job's log, before it is written."""
+
+    play: SimulatedRun
+    job_id: int
+    name: str
+    nodes: tuple[str, ...]
+    gpus_per_node: int
+    began_at: float
+    clock_offset_s: float = 0.0  # of the clock by which its lines are stamped
+    gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def ends_s(self) -> float:
+        """After this it says nothing more but its last words; one that hangs has none."""
+        return min(self.play.duration_s, self.play.silent_s)
+
+    @property
+    def ranks(self) -> int:
+        return max(len(self.nodes) * self.gpus_per_node, 1)
+
+    @property
+    def line_interval_s(self) -> float:
+        known = 0.0 if self.play.planned_s == inf else self.play.planned_s
+        return max(MIN_LINE_INTERVAL_S, known / MAX_LINES)
+
+
+def plan_log(job: SlurmJob, play: SimulatedRun) -> PlannedLog:
+    return PlannedLog(
+        play=play,
+        job_id=job.id,
+        name=job.request.name,
+        nodes=job.nodes,
+        gpus_per_node=job.request.gpus_per_node,
+        began_at=job.began_at,
+        clock_offset_s=job.start_offset_s,
+        gpus=job.gpus,
+    )
+
+
+def lines_until(script: PlannedLog, first: int, until_s: float) -> list[str]:
+    """The lines from index `first` on whose moment, in seconds from the beginning, has come."""
+    until_s = min(until_s, script.play.duration_s)
+    return list((_trial_lines if script.play.said else _generated_lines)(script, first, until_s))
+
+
+def next_due_s(script: PlannedLog, index: int) -> float:
+    """When line `index` is due, in seconds from the beginning; never, for what comes after the end."""
+    said = script.play.said
+    if said and index >= len(said):
+        return inf
+    at = script.play.slowed_time_s(said[index][0]) if said else _line_due_s(script, index)
+    return at if at < script.ends_s else inf
+
+
+def _trial_lines(script: PlannedLog, first: int, until_s: float) -> Iterator[str]:
+    """Of a job whose lines are known beforehand; where it was struck, with its last words."""
+    lived = [text for at, text in script.play.said if script.play.slowed_time_s(at) < script.ends_s]
+    yield from (text for at, text in script.play.said[first : len(lived)] if script.play.slowed_time_s(at) <= until_s)
+    if until_s >= script.play.duration_s and script.play.state != State.COMPLETED:
+        yield from _final_lines(script)[max(first - len(lived), 0) :]
+
+
+def _line_due_s(script: PlannedLog, index: int) -> float:
+    start_up, gap = len(_startup_lines(script)), _startup_interval_s(script)
+    work = index * gap if index < start_up else start_up * gap + (index - start_up) * script.line_interval_s
+    return script.play.slowed_time_s(work)
+
+
+def _startup_interval_s(script: PlannedLog) -> float:
+    """A very short job hurries through its start-up, so that it still says what it is."""
+    return min(MAX_STARTUP_INTERVAL_S, script.play.planned_s / (2 * len(_startup_lines(script))))
+
+
+def _generated_lines(script: PlannedLog, first: int, until_s: float) -> Iterator[str]:
+    start_up = _startup_lines(script)
+    index = first
+    while (at := _line_due_s(script, index)) <= until_s and at < script.ends_s:
+        text = start_up[index] if index < len(start_up) else _progress_line(script, index - len(start_up), at)
+        yield f"[{_timestamp(script, at)}] {text}"
+        index += 1
+    if until_s >= script.play.duration_s:
+        ending = _final_lines(script)
+        yield from ending[max(index - _body_line_count(script), 0) :]
+
+
+def _body_line_count(script: PlannedLog) -> int:
+    """How many lines come before the tail: the moments of lines only grow, so it is found by halving."""
+    low, high = 0, 1
+    while _line_due_s(script, high) < script.ends_s:
+        high *= 2
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if _line_due_s(script, middle) < script.ends_s else (low, middle)
+    return low
+
+
+def _timestamp(script: PlannedLog, at_s: float) -> str:
+    return datetime.fromtimestamp(script.began_at + script.clock_offset_s + at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _startup_lines(script: PlannedLog) -> list[str]:
+    where = ", ".join(script.nodes[:4]) + (" ..." if len(script.nodes) > 4 else "")
+    common = [
+        f"job {script.job_id} ({script.name}): {script.ranks} ranks on {len(script.nodes)} nodes: {where}",
+        f"rank 0 of {script.ranks} is ready; waiting for the others",
+    ]
+    if script.play.kind in TRAINING_KINDS:
+        return [*common, *_training_startup_lines(script)]
+    if script.play.kind == JobKind.EVALUATION:
+        return [*common, "loading model weights from checkpoint", "model is on the GPU; prompts are being tokenised"]
+    return common
+
+
+def _training_startup_lines(script: PlannedLog) -> list[str]:
+    return [
+        f"process group formed: backend nccl, world size {script.ranks}",
+        "building model: 32 layers, hidden 4096, heads 32, vocabulary 103168",
+        "optimizer state is sharded over the data parallel group",
+        "data index loaded, sampler is at sample 0",
+        "starting training loop",
+    ]
+
+
+def _progress_line(script: PlannedLog, number: int, at_s: float) -> str:
+    if (noise := _noise_line(script, number)) is not None:
+        return noise
+    if script.play.kind in TRAINING_KINDS:
+        return _training_line(script, number, at_s)
+    if script.play.kind == JobKind.EVALUATION:
+        return _evaluation_line(script, number)
+    return f"step {number + 1} done"
+
+
+def _noise_line(script: PlannedLog, number: int) -> str | None:
+    """What every log is full of and means nothing."""
+    dice = Random(f"{script.play.dice}:noise:{number}")
+    if dice.random() >= NOISE_SHARE or (number + 1) % CHECKPOINT_EVERY == 0:
+        return None
+    rank, node = dice.randrange(script.ranks), dice.choice(script.nodes or ("localhost",))
+    return dice.choice(NOISE_TEMPLATES).format(rank=rank, node=node, number=dice.randrange(2, 90))
+
+
+def _training_line(script: PlannedLog, number: int, at_s: float) -> str:
+    step = (number + 1) * STEPS_PER_LINE
+    if (number + 1) % CHECKPOINT_EVERY == 0:
+        return f"checkpoint saved at step {step}"
+    dice = Random(f"{script.play.dice}:{number}")
+    loss, norm = _draw_loss(script, number, at_s, dice), 0.35 + 0.1 * dice.random()
+    norm *= 40 if _is_loss_spike(script, number, at_s) else 1
+    slow = SLOW_GPU_FACTOR if script.play.is_slow(at_s) else 1.0
+    rate = 3800 * (1 + 0.02 * dice.uniform(-1, 1)) / slow
+    return (
+        f"step {step:>7} | loss {loss:.4f} | grad norm {norm:.3f} | lr 3.00e-04 "
+        f"| tokens/s/gpu {rate:.0f} | {slow * script.line_interval_s / STEPS_PER_LINE:.3f} s/step"
+    )
+
+
+def _draw_loss(script: PlannedLog, number: int, at_s: float, dice: Random) -> float:
+    hint, _, _ = script.play.loss.partition(":")
+    smooth = LAST_LOSS + (FIRST_LOSS - LAST_LOSS) * exp(-number / 60)
+    noisy = smooth * (1 + 0.01 * dice.uniform(-1, 1))
+    if hint == "flat":
+        return FIRST_LOSS * (1 + 0.002 * dice.uniform(-1, 1))
+    if not _is_loss_spike(script, number, at_s):
+        return noisy
+    return float("nan") if hint == "nan" else noisy * 3
+
+
+def _is_loss_spike(script: PlannedLog, number: int, at_s: float) -> bool:
+    """`SIM_LOSS=spike:0.6` leaves the curve from 60 % of the run on, `nan:0.6` becomes nan there."""
+    if at_s >= script.play.spike_s:
+        return True
+    hint, _, where = script.play.loss.partition(":")
+    if hint not in ("spike", "nan"):
+        return False
+    try:
+        share = float(where or 0.5)
+    except ValueError:
+        share = 0.5
+    return number * script.line_interval_s >= share * min(script.play.planned_s, 1e9)
+
+
+def _evaluation_line(script: PlannedLog, number: int) -> str:
+    dataset = DATASETS[number // 10 % len(DATASETS)]
+    done = number % 10 + 1
+    if done == 10:
+        dice = Random(f"{script.play.dice}:{number}")
+        return f"{dataset}: finished, accuracy {dice.uniform(0.2, 0.8):.4f}"
+    return f"{dataset}: {done * 128}/1280 samples generated"
+
+
+def _final_lines(script: PlannedLog) -> list[str]:
+    play = script.play
+    if play.state == State.COMPLETED:
+        return [f"[{_timestamp(script, play.duration_s)}] all done"]
+    return failure_lines(
+        FailureContext(
+            job=script.job_id,
+            reason=play.cause,
+            exit_code=play.exit.code or 1,
+            nodes=script.nodes,
+            gpus_per_node=script.gpus_per_node,
+            rank=rank_at_fault(script),
+            step=_body_line_count(script) * STEPS_PER_LINE,
+            dice=play.dice,
+        )
+    )
+
+
+def rank_at_fault(script: PlannedLog) -> int:
+    node, gpu = script.play.culprit or ("", -1)
+    if node in script.nodes and gpu >= 0:
+        indices = script.gpus.get(node, ())
+        place = indices.index(gpu) if gpu in indices else 0
+        return script.nodes.index(node) * script.gpus_per_node + place
+    return Random(f"{script.play.dice}:rank").randrange(script.ranks)

@@ -1,0 +1,92 @@
+"""What the kernels of the machine room write down: a log per node, told from the troubles. Pure text.
+
+The log is a function of the list of troubles, so it needs no store of its own and cannot contradict the telemetry. The
+forms are those of `dmesg` on machines with NVIDIA's driver; hangs and slow GPUs leave nothing there, as in life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from random import Random
+
+from scheduling.slurmsim.faults import ClusterFault, FaultKind
+from scheduling.slurmsim.values import SlurmNode
+
+STORAGE_HOST = "storage01"
+FIRST_LINES_WITHIN_S = 25.0
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class KernelLine:
+    at: float
+    text: str
+
+
+def kernel_log_lines(
+    node: SlurmNode, troubles: Iterable[ClusterFault], *, now: float, offset_s: float = 0.0
+) -> list[str]:
+    """Everything that the node's kernel has said up to now, with its time and host in front.
+
+    The kernel counts from its boot, so the time of every line follows the node's clock as it is set now.
+    """
+    said = sorted(line for trouble in troubles for line in _fault_lines(node, trouble) if line.at <= now)
+    return [f"{_timestamp(line.at + offset_s)} {node.name} kernel: {line.text}" for line in said]
+
+
+def may_log_between(trouble: ClusterFault, since: float, until: float) -> bool:
+    """Whether it may have lines between two moments: the first ones come soon after it, the last when it is over."""
+    return trouble.at + FIRST_LINES_WITHIN_S > since or since < trouble.until <= until
+
+
+def pci_bus_of_gpu(gpu: int) -> str:
+    """The same card as in the telemetry's labels."""
+    return f"{0x0F + 0x12 * gpu & 0xFF:02x}"
+
+
+def _fault_lines(node: SlurmNode, trouble: ClusterFault) -> Iterator[KernelLine]:
+    if trouble.kind == FaultKind.STORAGE:
+        yield from _storage_lines(trouble)
+    elif trouble.node == node.name:
+        for delay, text in _gpu_fault_messages(node, trouble):
+            yield KernelLine(at=trouble.at + delay, text=text)
+
+
+def _storage_lines(trouble: ClusterFault) -> Iterator[KernelLine]:
+    yield KernelLine(at=trouble.at + 0.5, text=f"nfs: server {STORAGE_HOST} not responding, still trying")
+    yield KernelLine(at=trouble.until, text=f"nfs: server {STORAGE_HOST} OK")
+
+
+def _gpu_fault_messages(node: SlurmNode, trouble: ClusterFault) -> Iterator[tuple[float, str]]:
+    dice = Random(f"{trouble.number}:{node.name}:kernel")
+    pid, pci = dice.randrange(20_000, 400_000), pci_bus_of_gpu(max(trouble.gpu, 0))
+    who = f"NVRM: Xid (PCI:0000:{pci}:00)"
+    process = f"pid={pid}, name=python3"
+    match trouble.kind:
+        case FaultKind.ECC:
+            part = dice.randrange(12)
+            yield (
+                0.0,
+                f"{who}: 48, {process}, DBE (double bit error) ECC error on GPU at partition {part}, subpartition 0",
+            )
+            yield 0.1, f"{who}: 63, Row Remapper: New row (0x{dice.randrange(16**8):08x}) marked for remapping"
+            yield 0.2, f"{who}: 94, {process}, Contained: Uncorrectable, channel 0x00000008"
+        case FaultKind.NVLINK:
+            link = dice.randrange(12)
+            yield 0.0, f"{who}: 74, {process}, NVLink: fatal error detected on link {link}(0x10000, 0x0, 0x0, 0x0)"
+            yield 1.0, f"{who}: 45, {process}, Ch 00000008"
+        case FaultKind.OFF_BUS:
+            yield 0.0, f"{who}: 79, {process}, GPU has fallen off the bus."
+            yield 0.0, f"NVRM: GPU 0000:{pci}:00.0: GPU has fallen off the bus."
+            yield 0.4, f"{who}: 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+        case FaultKind.FABRIC:
+            port = dice.randrange(4)
+            yield 0.0, f"mlx5_core 0000:{0x40 + port:02x}:00.0: mlx5_{port}: Port: 1 Link DOWN"
+            yield dice.uniform(2, 20), f"mlx5_core 0000:{0x40 + port:02x}:00.0: mlx5_{port}: Port: 1 Link ACTIVE"
+        case FaultKind.DEATH if trouble.until:
+            yield trouble.until - trouble.at, "Linux version 5.15.0-105-generic (buildd@lcy02) #115-Ubuntu SMP"
+
+
+def _timestamp(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f+00:00")

@@ -1,0 +1,172 @@
+"""Where a world is kept: SQLite, one row per job and node, written through to the disk.
+
+What is answered was written first, so kill -9 and a power cut lose nothing that anybody was told. Rows are whole
+values; writing one twice is harmless, and a restart reads them back into the same `Picture`.
+
+A job that the controller forgets moves to a second table, in the same transaction: that is the accounting storage. It
+keeps jobs for `ACCOUNTED_S` after their end, at most `MOST_ACCOUNTED` of them, without script and environment (as
+slurmdbd does unless it is told to store them).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from jobs.core.lifecycle import Flag, State
+
+from .fault_registry import MAX_FAULTS
+from .faults import ClusterFault, FaultImpact, FaultKind
+from .values import ControllerState, ProcessExit, SimulatorSnapshot, SlurmJob, SlurmJobRequest, SlurmNode, StateChanges
+
+ACCOUNTING_RETENTION_S = 30 * 86_400.0
+MAX_ACCOUNTING_JOBS = 100_000
+
+TABLES = """
+create table if not exists job (id integer primary key, body text not null);
+create table if not exists node (name text primary key, place integer not null, body text not null);
+create table if not exists trouble (number integer primary key, body text not null);
+create table if not exists clock (one integer primary key check (one = 1), body text not null);
+create table if not exists accounted (id integer primary key, end_time real not null, body text not null);
+create index if not exists accounted_end_time on accounted (end_time);
+create table if not exists setting (name text primary key, value text not null);
+"""
+
+
+class StateStore:
+    def __init__(self, path: Path, *, accounting: bool = True, most_accounted: int = MAX_ACCOUNTING_JOBS) -> None:
+        self._path, self._accounting, self._most_accounted = path, accounting, most_accounted
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("pragma journal_mode = wal")
+        self._db.execute("pragma synchronous = full")
+        self._db.executescript(TABLES)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def load(self) -> SimulatorSnapshot | None:
+        """The world as it was last written, or None for a store that never held one."""
+        nodes = [
+            _node_from_json(json.loads(body)) for (body,) in self._db.execute("select body from node order by place")
+        ]
+        if not nodes:
+            return None
+        jobs = [_job_from_json(json.loads(body)) for (body,) in self._db.execute("select body from job order by id")]
+        newest = "select body from (select * from trouble order by number desc limit ?) order by number"
+        troubles = [_fault_from_json(json.loads(body)) for (body,) in self._db.execute(newest, (MAX_FAULTS,))]
+        row = self._db.execute("select body from clock").fetchone()
+        clock = ControllerState(**json.loads(row[0])) if row else ControllerState()
+        return SimulatorSnapshot(nodes=tuple(nodes), jobs=tuple(jobs), troubles=tuple(troubles), clock=clock)
+
+    def begin(self, picture: SimulatorSnapshot) -> None:
+        """Keep a new world; what the store held before is gone."""
+        with _WriteTransaction(self._db):
+            self._db.execute("delete from job")
+            self._db.execute("delete from node")
+            self._db.execute("delete from trouble")
+            places = [(node.name, i, _to_json(node)) for i, node in enumerate(picture.nodes)]
+            self._db.executemany("insert into node values (?, ?, ?)", places)
+            self._upsert_changes(StateChanges(jobs=picture.jobs, troubles=picture.troubles, clock=picture.clock))
+
+    def write(self, changes: StateChanges) -> None:
+        """One transaction; when this returns, it is on the disk."""
+        with _WriteTransaction(self._db):
+            self._upsert_changes(changes)
+
+    def accounted(self, job_id: int) -> list[SlurmJob]:
+        """The forgotten job of this id. May be called from any thread, as `accounted_since` may."""
+        return self._read_accounting("select body from accounted where id = ?", (job_id,))
+
+    def accounted_since(self, end_time: float) -> list[SlurmJob]:
+        """The forgotten jobs that ended at this moment of the cluster's clock or later."""
+        return self._read_accounting("select body from accounted where end_time >= ? order by id", (end_time,))
+
+    def _read_accounting(self, query: str, values: Sequence[float]) -> list[SlurmJob]:
+        with closing(sqlite3.connect(self._path)) as db:  # of its own: the other one may be in a transaction
+            return [_job_from_json(json.loads(body)) for (body,) in db.execute(query, values)]
+
+    def setting_or_default(self, name: str, value: str) -> str:
+        """What was first stored under the name: a world cannot change its seed by a restart."""
+        self._db.execute("insert or ignore into setting values (?, ?)", (name, value))
+        return str(self._db.execute("select value from setting where name = ?", (name,)).fetchone()[0])
+
+    def _upsert_changes(self, changes: StateChanges) -> None:
+        rows = [(job.id, _to_json(job)) for job in changes.jobs]
+        self._db.executemany("insert into job values (?, ?) on conflict do update set body = excluded.body", rows)
+        if changes.forgotten:
+            self._move_to_accounting(changes.forgotten)
+        updates = [(_to_json(node), node.name) for node in changes.nodes]
+        self._db.executemany("update node set body = ? where name = ?", updates)
+        broken = [(trouble.number, _to_json(trouble)) for trouble in changes.troubles]
+        self._db.executemany("insert or replace into trouble values (?, ?)", broken)
+        if changes.clock:
+            self._db.execute("insert or replace into clock values (1, ?)", (_to_json(changes.clock),))
+
+    def _move_to_accounting(self, jobs: Sequence[SlurmJob]) -> None:
+        self._db.executemany("delete from job where id = ?", [(job.id,) for job in jobs])
+        if self._accounting:
+            rows = [(job.id, job.end_time, _to_json(_without_script(job))) for job in jobs]
+            self._db.executemany("insert or replace into accounted values (?, ?, ?)", rows)
+            self._prune_accounting(max(job.end_time for job in jobs), max(job.id for job in jobs))
+
+    def _prune_accounting(self, end_time: float, job_id: int) -> None:
+        """Ids only grow, so as many ids as rows are allowed bound the table without counting it."""
+        self._db.execute("delete from accounted where end_time < ?", (end_time - ACCOUNTING_RETENTION_S,))
+        self._db.execute("delete from accounted where id <= ?", (job_id - self._most_accounted,))
+
+
+def _without_script(job: SlurmJob) -> SlurmJob:
+    return replace(job, request=replace(job.request, script="", environment={}))
+
+
+class _WriteTransaction:
+    """`with connection` of sqlite3 does not begin one by itself; this does."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("begin immediate")
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        self._db.execute("rollback" if kind else "commit")
+
+
+def _to_json(value: SlurmJob | SlurmNode | ClusterFault | ControllerState) -> str:
+    return json.dumps(value, default=_json_default, separators=(",", ":"))
+
+
+def _json_default(value: object) -> Any:
+    """Frozen values as objects, sets as lists; anything else is a mistake and may raise."""
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]
+
+
+def _node_from_json(raw: Mapping[str, Any]) -> SlurmNode:
+    return SlurmNode(**{**raw, "features": tuple(raw["features"])})
+
+
+def _fault_from_json(raw: Mapping[str, Any]) -> ClusterFault:
+    return ClusterFault(**{**raw, "kind": FaultKind(raw["kind"]), "jobs": tuple(raw["jobs"])})
+
+
+def _job_from_json(raw: Mapping[str, Any]) -> SlurmJob:
+    request = raw["request"]
+    return SlurmJob(
+        **{
+            **raw,
+            "request": SlurmJobRequest(**{**request, "required_nodes": tuple(request["required_nodes"])}),
+            "state": State(raw["state"]),
+            "flags": frozenset(Flag(flag) for flag in raw["flags"]),
+            "nodes": tuple(raw["nodes"]),
+            "gpus": {name: tuple(indices) for name, indices in raw["gpus"].items()},
+            "exit": ProcessExit(**raw["exit"]),
+            "blows": tuple(FaultImpact(**{**blow, "kind": FaultKind(blow["kind"])}) for blow in raw.get("blows", ())),
+        }
+    )

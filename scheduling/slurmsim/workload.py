@@ -1,0 +1,179 @@
+"""What the people of a datacenter ask for: jobs drawn from the distributions of the Acme trace. Pure and seeded.
+
+The shares, sizes and durations by kind are those of the cluster Seren, tabulated from the AcmeTrace dataset (CC-BY-4.0;
+"Characterization of Large Language Model Development in the Datacenter", NSDI'24). `speed` compresses time: at 60 an
+hour of the trace is a minute, for durations, limits and arrivals alike, so that whoever looks sees one clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from random import Random
+
+from jobs.core.lifecycle import JobKind
+
+PERCENTILES = (0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadProfile:
+    share: float  # percent of all jobs
+    durations_s: tuple[float, ...]  # at PERCENTILES
+    gpus: tuple[int, ...]  # quarters: minimum, q1, median, q3, maximum
+    fails: float  # share that does not end well
+    names: tuple[str, ...]
+    command: str
+
+
+SEREN_PROFILES: dict[JobKind, WorkloadProfile] = {
+    JobKind.EVALUATION: WorkloadProfile(
+        share=64.9,
+        durations_s=(1, 7.4, 15.9, 129.3, 391.2, 1207.0, 2753.3, 15619.2),
+        gpus=(1, 1, 1, 4, 8),
+        fails=0.10,
+        names=("mmlu", "humaneval", "gsm8k", "ceval", "bbh", "mbpp", "hellaswag", "triviaqa"),
+        command="python -m evaluate --checkpoint $CHECKPOINT --dataset {name}",
+    ),
+    JobKind.PRETRAIN: WorkloadProfile(
+        share=0.9,
+        durations_s=(4, 30.0, 50.4, 296.8, 1196.6, 24650.9, 77375.2, 313656.0),
+        gpus=(40, 64, 128, 256, 512),
+        fails=0.25,
+        names=("llm-7b", "llm-20b", "llm-104b", "moe-8x7b"),
+        command="torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 pretrain.py --config {name}.yaml",
+    ),
+    JobKind.SFT: WorkloadProfile(
+        share=14.9,
+        durations_s=(1, 11.9, 47.2, 196.9, 452.2, 1128.2, 2318.5, 13237.2),
+        gpus=(1, 2, 8, 8, 16),
+        fails=0.20,
+        names=("chat-sft", "code-sft", "math-sft", "tool-sft"),
+        command="torchrun --nproc-per-node 8 sft.py --data {name}.jsonl",
+    ),
+    JobKind.MLLM: WorkloadProfile(
+        share=2.9,
+        durations_s=(1, 8.6, 28.1, 252.8, 794.8, 5376.8, 22772.4, 75458.2),
+        gpus=(1, 1, 2, 8, 16),
+        fails=0.20,
+        names=("vision-align", "video-caption", "ocr-tune"),
+        command="torchrun --nproc-per-node 8 mllm.py --stage {name}",
+    ),
+    JobKind.DEBUG: WorkloadProfile(
+        share=1.9,
+        durations_s=(1, 6.4, 23.3, 114.2, 359.1, 934.7, 1888.7, 22590.3),
+        gpus=(8, 8, 8, 8, 8),
+        fails=0.40,
+        names=("profile", "nccl-check", "try-flash"),
+        command="python debug.py --what {name}",
+    ),
+    JobKind.OTHER: WorkloadProfile(
+        share=14.6,
+        durations_s=(1, 4.1, 10.2, 76.9, 356.4, 2288.7, 6732.0, 55551.5),
+        gpus=(1, 1, 1, 8, 16),
+        fails=0.20,
+        names=("tokenize", "embed", "convert", "notebook"),
+        command="python tools/{name}.py",
+    ),
+}
+
+FAILURE_ENDS = (("FAILED:1", 0.62), ("FAILED:134", 0.18), ("OUT_OF_MEMORY", 0.12), ("FAILED:137", 0.08))
+MIN_DURATION_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledJob:
+    """One job somebody is about to submit, and what will become of it."""
+
+    kind: JobKind
+    name: str
+    command: str
+    nodes: int
+    gpus_per_node: int
+    duration_s: float
+    end: str  # COMPLETED, FAILED:<exit code>, OUT_OF_MEMORY
+    time_limit: timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadSettings:
+    """What the jobs are drawn for, and how time is compressed."""
+
+    gpus: int
+    gpus_per_node: int
+    most_gpus: int  # that one job may ask for
+    speed: float = 60.0
+    longest_s: float = math.inf  # the tail of the trace is cut here, after compression
+
+
+def sample_job(dice: Random, place: WorkloadSettings) -> SampledJob:
+    kind = dice.choices(list(SEREN_PROFILES), weights=[work.share for work in SEREN_PROFILES.values()])[0]
+    return sample_job_of_kind(kind, dice, place)
+
+
+def sample_job_of_kind(kind: JobKind, dice: Random, place: WorkloadSettings) -> SampledJob:
+    work = SEREN_PROFILES[kind]
+    name = dice.choice(work.names)
+    nodes, per_node = nodes_and_gpus(_sample_gpus(work.gpus, dice), place.gpus_per_node, place.most_gpus)
+    duration = min(place.longest_s, max(MIN_DURATION_S, _sample_duration(work.durations_s, dice) / place.speed))
+    end = "COMPLETED" if dice.random() >= work.fails else _weighted_choice(FAILURE_ENDS, dice)
+    return SampledJob(
+        kind=kind,
+        name=name,
+        command=work.command.format(name=name),
+        nodes=nodes,
+        gpus_per_node=per_node,
+        duration_s=round(duration, 1),
+        end=end,
+        time_limit=timedelta(minutes=math.ceil(duration * dice.uniform(1.3, 4.0) / 60)),
+    )
+
+
+def with_duration(job: SampledJob, duration_s: float) -> SampledJob:
+    """The same job with another length."""
+    limit = timedelta(minutes=math.ceil(duration_s * 1.5 / 60))
+    return replace(job, duration_s=round(duration_s, 1), end="COMPLETED", time_limit=limit)
+
+
+def nodes_and_gpus(gpus: int, gpus_per_node: int, most_gpus: int) -> tuple[int, int]:
+    """Whole nodes for what does not fit one; never more than may be asked."""
+    gpus = max(1, min(gpus, most_gpus))
+    if gpus <= gpus_per_node:
+        return 1, gpus
+    return max(1, min(math.ceil(gpus / gpus_per_node), most_gpus // gpus_per_node)), gpus_per_node
+
+
+def interarrival_times_s(dice: Random, place: WorkloadSettings, load: float) -> Iterator[float]:
+    """Seconds until the next job, for ever, such that the offered work is `load` of the GPUs."""
+    gap = mean_gpu_seconds(place) / (load * place.gpus)
+    while True:
+        yield dice.expovariate(1 / gap)
+
+
+def mean_gpu_seconds(place: WorkloadSettings, draws: int = 20_000) -> float:
+    dice = Random(20_240_416)
+    wishes = (sample_job(dice, place) for _ in range(draws))
+    return sum(w.nodes * w.gpus_per_node * w.duration_s for w in wishes) / draws
+
+
+def _sample_duration(quantiles: Sequence[float], dice: Random) -> float:
+    """Inverse of the curve, straight between its points on a log scale; it ends at the 99th percentile."""
+    at = min(dice.uniform(0, 100), PERCENTILES[-1])
+    upper = next(i for i in range(1, len(PERCENTILES)) if at <= PERCENTILES[i])
+    low, high = PERCENTILES[upper - 1], PERCENTILES[upper]
+    part = (at - low) / (high - low)
+    start, end = math.log(quantiles[upper - 1]), math.log(quantiles[upper])
+    return math.exp(start + part * (end - start))
+
+
+def _sample_gpus(quarters: Sequence[int], dice: Random) -> int:
+    """A quarter of the jobs lies between two neighbours of the box; sizes are powers of two, as people ask for them."""
+    quarter = dice.randrange(4)
+    low, high = math.log2(quarters[quarter]), math.log2(quarters[quarter + 1])
+    return 1 << round(dice.uniform(low, high))
+
+
+def _weighted_choice(table: Sequence[tuple[str, float]], dice: Random) -> str:
+    return dice.choices([name for name, _ in table], weights=[weight for _, weight in table])[0]

@@ -1,0 +1,717 @@
+"""Slow steps and sick nodes: seen by the detectors, told as incidents, decided about, counted in the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from failures.actions import decisions as decision_actions
+from failures.actions import signs as sign_actions
+from failures.actions.incidents import resolve
+from failures.detection import slow_steps
+from failures.detection.findings import DetectorFinding, Severity, SymptomType
+from failures.loops.node_health import node_health_once
+from failures.loops.slow_steps import ProgressRow, measured_steps, slow_steps_once
+from failures.models import Decision, DecisionState, Diagnosis, Incident, Sign
+from failures.queries import node_history
+from failures.queries.node_history import history_of_node
+from jobs.actions import jobs as job_actions
+from jobs.actions import nodes as node_actions
+from jobs.actions import recovery as recovery_actions
+from jobs.core.attempt_end import AttemptEnd
+from jobs.core.lifecycle import State
+from jobs.models import Attempt, Cluster, Deed, Event, Job, Node, Progress, Pulse, Resolution, Sample, clock
+from scheduling.ledger.buckets import Bucket
+from scheduling.loops.recovery import decide_and_recover_once
+from scheduling.queries import ledger_facts
+from tests import make as rows
+from tests.failures import make
+
+pytestmark = pytest.mark.django_db
+
+PASSED = node_actions.NodeTestResult(passed=True, exit_code=0)
+MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
+
+
+def training(root, on=("seren-001", "seren-002", "seren-003"), **asked):
+    attempt = make.running(root, kind="pretrain", checkpoint_dir="/ckpt/run", on=on, **asked)
+    attempt.job.checkpoints.create(attempt=attempt, step=30, path="/ckpt/run/30")
+    return attempt
+
+
+def reports(attempt, until, *paces, tokens=True):
+    """Stretches of so many steps of so many seconds, the last step at `until`."""
+    first = attempt.progress.count()
+    took = [seconds for steps, seconds in paces for _ in range(steps)]
+    ends = [until - timedelta(seconds=sum(took[number + 1 :])) for number in range(len(took))]
+    Progress.objects.bulk_create(
+        Progress(attempt=attempt, at=at, step=step, tokens=4096 * step if tokens else None, step_time_s=seconds)
+        for step, (at, seconds) in enumerate(zip(ends, took, strict=True), first + 1)
+    )
+    said = {"at": until, "heard_at": until, "step": first + len(took), "loss": 2.0}
+    Pulse.objects.update_or_create(attempt=attempt, defaults=said)
+
+
+def samples(name, now, *, xid=0, hot=60.0, minutes=5, came=1.0):
+    """One each 15 seconds until now; the Xid came so many minutes ago."""
+    node = Node.objects.get(name=name)
+    for number in range(int(minutes * 4)):
+        at = now - number * 15 * SECOND
+        code = xid if now - at <= came * MINUTE else 0
+        Sample.objects.create(node=node, at=at, gpu_temperature_c=[50.0, hot], xid=[0, code], resolution=Resolution.RAW)
+
+
+def watched(root):
+    home = make.cluster(root)
+    Cluster.objects.filter(pk=home.pk).update(metrics_address="http://127.0.0.1:1/metrics")
+    return home
+
+
+def hot(name):
+    return DetectorFinding(
+        symptom=SymptomType.NODE, since=clock.now().timestamp(), severity=Severity.BAD, why="A GPU is at 95 °C."
+    )
+
+
+# --- slow steps
+
+
+def test_steps_that_become_slow_are_a_sign_and_open_an_incident(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now, (100, 2.0), (20, 3.0))
+
+    assert slow_steps_once(now) == 1
+
+    sign = Sign.objects.get()
+    assert (sign.attempt, sign.symptom, sign.node, sign.ended_at) == (attempt, "slow", None, None)
+    assert "50% longer than their batches explain" in sign.why
+    assert abs(sign.since - (now - MINUTE)) < 10 * SECOND
+    assert (sign.incident.root_cause, sign.incident.subject) == ("SlowNode", attempt.job.public_id)
+    assert Event.objects.filter(what="sign.seen", attempt=attempt).count() == 1
+
+
+@pytest.mark.parametrize("case", ["steady", "one pause", "opted out", "silent"])
+def test_nothing_is_said_of_steps_that_are_as_long_as_ever(tmp_path, case):
+    now = clock.now()
+    attempt = training(tmp_path, **({"labels": {"acme-recovery": "off"}} if case == "opted out" else {}))
+    slow = {"steady": (20, 2.0), "one pause": (1, 60.0)}.get(case, (20, 3.0))
+    reports(attempt, now - 20 * MINUTE if case == "silent" else now, (100, 2.0), slow, *([(9, 2.0)] * (slow[0] == 1)))
+
+    assert slow_steps_once(now) == 0
+    assert not Sign.objects.exists()
+
+
+def test_a_long_slowdown_is_never_taken_for_the_usual_and_ends_when_it_ends(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now, (250, 2.0), (20, 3.0))
+    slow_steps_once(now)
+
+    for later in (20 * MINUTE, 40 * MINUTE):
+        reports(attempt, now + later, (400, 3.0))
+        slow_steps_once(now + later)
+    sign = Sign.objects.get()
+    assert (sign.ended_at, sign.seen_at, sign.times) == (None, now + 40 * MINUTE, 1.5)
+
+    reports(attempt, now + 42 * MINUTE, (60, 2.0))
+    assert slow_steps_once(now + 42 * MINUTE) == 1
+    sign.refresh_from_db()
+    assert sign.ended_at is not None and Incident.objects.get().state == "resolved"
+
+
+def test_seen_twice_it_is_said_once(tmp_path):
+    now = clock.now()
+    reports(training(tmp_path), now, (100, 2.0), (20, 3.0))
+
+    assert [slow_steps_once(now), slow_steps_once(now)] == [1, 0]
+    assert Incident.objects.count() == 1
+
+
+def test_the_node_that_alone_is_not_well_is_named_and_its_job_proposed_to_go_on_without_it(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    sick = Node.objects.get(name="seren-002")
+    Sign.objects.create(cluster=sick.cluster, node=sick, symptom="node", severity="warn", since=now, why="Hot.")
+    reports(attempt, now, (100, 2.0), (20, 3.0))
+
+    slow_steps_once(now)
+    decide_and_recover_once(now)
+
+    incident = Incident.objects.get()
+    assert (incident.scope, incident.subject) == ("node", "seren-002")
+    decision = Decision.objects.get()
+    assert (decision.action, decision.mode, decision.drain) == ("restart elsewhere", "propose", ["seren-002"])
+    assert (decision.attempt, decision.diagnosis, decision.checkpoint_step) == (attempt, None, 30)
+    assert any("Of its nodes seren-002 alone is not well" in one for one in decision.pro)
+
+
+def slowed(root, now, mode="act"):
+    attempt = training(root)
+    sick = Node.objects.get(name="seren-002")
+    recovery_actions.set_recovery_mode(mode, author=rows.LOOP)
+    Sign.objects.create(cluster=sick.cluster, node=sick, symptom="node", severity="warn", since=now, why="Hot.")
+    reports(attempt, now, (100, 2.0), (20, 3.0))
+    slow_steps_once(now)
+    decide_and_recover_once(now)
+    return attempt
+
+
+def test_where_recovery_acts_the_slow_attempt_is_ended_and_goes_on_without_the_node(tmp_path):
+    now = clock.now()
+    attempt = slowed(tmp_path, now)
+    attempt.refresh_from_db()
+    assert attempt.stop_as == State.FAILED and Deed.objects.filter(kind="cancel", attempt=attempt).exists()
+
+    job_actions.finish(attempt, AttemptEnd(state=State.CANCELLED, at=now, signal=15), author=rows.LOOP)
+    decide_and_recover_once(now + 2 * decision_actions.CLAIM_LEASE)
+
+    job = attempt.job
+    job.refresh_from_db()
+    assert (job.state, job.resume["step"]) == (State.PENDING, 30)
+    assert Node.objects.get(name="seren-002").drain_asked
+    assert Decision.objects.get().course == DecisionState.DONE
+    assert not Diagnosis.objects.exists()
+
+
+def test_an_attempt_that_ends_by_itself_first_is_not_started_again_because_it_was_slow(tmp_path):
+    now = clock.now()
+    attempt = slowed(tmp_path, now, mode="propose")
+    decision_actions.approve(Decision.objects.get(), author=rows.author(), now=now)
+    job_actions.finish(attempt, AttemptEnd(state=State.COMPLETED, at=now, exit_code=0), author=rows.LOOP)
+
+    decide_and_recover_once(now)
+
+    assert Decision.objects.get().outcome == "Its attempt ended by itself before that."
+    assert not Node.objects.get(name="seren-002").drain_asked
+
+
+def test_what_a_slow_attempt_dies_of_is_judged_and_decided_for_itself(tmp_path):
+    now = clock.now()
+    attempt = slowed(tmp_path, now, mode="propose")
+    make.end(tmp_path, attempt, make.STORAGE)
+    make.diagnose_once(clock.now())
+
+    slow_steps_once(clock.now())
+    decide_and_recover_once(clock.now())
+
+    of_slow, of_end = Decision.objects.order_by("pk")
+    assert (of_slow.course, of_end.diagnosis.root_cause) == (DecisionState.EXPIRED, "S3StorageError")
+    assert Sign.objects.slow().get().ended_at == Diagnosis.objects.get().attempt.ended_at
+
+
+def test_slow_time_is_slow_in_the_ledger_and_no_longer_productive(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now, (100, 2.0), (20, 4.0))
+    slow_steps_once(now)
+    began = now - 2 * timedelta(hours=1)
+    attempt.allocations.update(held_at=began)
+    Attempt.objects.update(promised_at=began, confirmed_at=began)
+    Job.objects.update(submitted_at=began)
+    Cluster.objects.update(created_at=began)
+
+    found = ledger_facts.cluster_ledger(attempt.job.cluster, now - 10 * MINUTE, now)
+    slow = sum(piece.gpu_us for piece in found.pieces if piece.bucket == Bucket.SLOW)
+
+    sign = Sign.objects.get()
+    spell = (sign.seen_at - sign.since).total_seconds()
+    assert slow / 1e6 == pytest.approx(24 * spell / 2, rel=0.01)
+    assert {piece.cause for piece in found.pieces if piece.bucket == Bucket.SLOW} == {"SlowNode"}
+
+
+def unpacked(now, lengths):
+    """Steps of sequences of such lengths; what they take is what such batches take."""
+    tokens = squares = 0
+    for step, length in enumerate(lengths, 1):
+        tokens, squares = tokens + 64 * length, squares + 64.0 * length**2
+        seconds = 8e-6 * 64 * length + 6e-10 * 64 * length**2
+        yield ProgressRow(step, now + step * SECOND, tokens, seconds, squares)
+
+
+@pytest.mark.parametrize("squares", [True, False])
+def test_long_sequences_are_no_slow_steps_and_without_their_squares_nobody_can_tell(squares):
+    """Two ways to fill the same number of tokens; only the squares tell them apart."""
+    mixed = [512, 2048, 1024, 4096, 768, 3072] * 30
+    told = [row if squares else row._replace(sum_sq=None) for row in unpacked(clock.now(), mixed + [8192] * 40)]
+
+    found = slow_steps.evaluate_steps(measured_steps(told))
+
+    assert (found.finding, found.can_tell) == (None, squares)
+
+
+def test_squares_that_only_some_steps_tell_are_not_used():
+    told = list(unpacked(clock.now(), [512, 1024, 2048, 512]))
+
+    steps = measured_steps([told[0], told[1]._replace(sum_sq=float("nan")), *told[2:]])
+
+    assert [step.squares for step in steps] == [0.0, 0.0, 0.0] and steps[0].tokens == 64 * 1024
+
+
+def test_without_step_times_they_are_taken_from_one_report_to_the_next():
+    now = clock.now()
+    told = [ProgressRow(10 * n, now + 20 * n * SECOND, None, None) for n in range(4)] + [
+        ProgressRow(30, now, None, None)
+    ]
+
+    assert [step.seconds for step in measured_steps(told)] == [2.0, 2.0, 2.0]
+
+
+# --- nodes
+
+
+def test_an_xid_of_a_broken_gpu_is_a_sign_and_the_node_is_proposed_to_be_tested(tmp_path):
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now, xid=79)
+    samples("seren-002", now)
+
+    assert node_health_once(now) == 1
+    decide_and_recover_once(now)
+
+    sign = Sign.objects.get()
+    assert (sign.node.name, sign.severity) == ("seren-001", "bad") and sign.why.startswith("Xid 79: ")
+    decision = Decision.objects.get()
+    assert (decision.action, decision.mode, decision.drain) == ("test nodes", "propose", ["seren-001"])
+    assert decision.attempt is None and not Node.objects.filter(drain_asked=True).exists()
+    assert Event.objects.filter(what="decision.made", node=sign.node).exists()
+
+
+@pytest.mark.parametrize("case", ["well", "old", "of the program", "a hot moment", "exporter silent"])
+def test_a_node_is_left_alone_that_reports_nothing_new_and_bad(tmp_path, case):
+    now = clock.now()
+    watched(tmp_path)
+    how = {"old": {"xid": 79, "came": 99.0}, "of the program": {"xid": 13}}.get(case, {})
+    samples("seren-001", now - 10 * MINUTE if case == "exporter silent" else now, **how)
+    if case == "a hot moment":
+        Sample.objects.filter(at=now).update(gpu_temperature_c=[99.0, 99.0])
+
+    assert node_health_once(now) == 0
+    assert not Sign.objects.exists()
+
+
+def test_a_node_without_telemetry_is_warned_of_and_nothing_is_decided(tmp_path):
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now - 10 * MINUTE)
+    samples("seren-002", now)
+
+    assert node_health_once(now) == 1
+    assert decide_and_recover_once(now) == 0
+
+    sign = Sign.objects.get()
+    assert (sign.node.name, sign.severity, sign.incident) == ("seren-001", "warn", None)
+    assert sign.why.startswith("No telemetry for ")
+
+
+def test_a_node_that_is_well_again_takes_its_proposal_back(tmp_path):
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now, hot=97.0)
+    node_health_once(now)
+    decide_and_recover_once(now)
+    Sample.objects.update(gpu_temperature_c=[50.0, 60.0])
+
+    assert node_health_once(now) == 1
+
+    assert Decision.objects.get().course == DecisionState.EXPIRED
+    assert (Incident.objects.get().state, Sign.objects.get().ended_at) == ("resolved", now)
+    assert Event.objects.filter(what__in=("sign.passed", "decision.expired", "incident.resolved")).count() == 3
+
+
+def test_a_node_in_use_is_closed_now_and_tested_when_it_is_empty(tmp_path):
+    recovery_actions.set_recovery_mode("act", author=rows.LOOP)
+    now = clock.now()
+    home = watched(tmp_path)
+    attempt = make.running(tmp_path, on=("seren-001",))
+    sign_actions.record_finding(hot("seren-001"), home, now, node=Node.objects.get(name="seren-001"))
+
+    decide_and_recover_once(now)
+    decision = Decision.objects.get()
+    assert decision.outcome == "It is tested when it is empty: 1 job there."
+    assert Node.objects.get(name="seren-001").drain_asked and attempt.stop_as == ""
+
+    job_actions.finish(attempt, AttemptEnd(state=State.COMPLETED, at=now, exit_code=0), author=rows.LOOP)
+    decide_and_recover_once(now + 2 * MINUTE)
+    assert decision.node_test.nodes == ["seren-001"] and len(decision.node_test.partners) == 1
+
+
+def test_a_node_that_is_closed_already_is_nobodys_to_decide_about(tmp_path):
+    now = clock.now()
+    home, node = watched(tmp_path), Node.objects.get(name="seren-001")
+    node_actions.drain(node, author=rows.author(), why="Its fan is changed.", now=now)
+    sign_actions.record_finding(hot("seren-001"), home, now, node=node)
+
+    assert decide_and_recover_once(now) == 0
+
+
+def test_an_undo_opens_the_node_and_recovery_leaves_it_alone(tmp_path):
+    recovery_actions.set_recovery_mode("act", author=rows.LOOP)
+    now = clock.now()
+    home, node = watched(tmp_path), Node.objects.get(name="seren-001")
+    sign_actions.record_finding(hot("seren-001"), home, now, node=node)
+    decide_and_recover_once(now)
+
+    decision_actions.undo(Decision.objects.get(), author=rows.author(), now=now, why="It is the sensor.")
+
+    node.refresh_from_db()
+    assert not node.drain_asked
+    assert decide_and_recover_once(now + 2 * MINUTE) == 0
+
+
+def test_who_dies_on_the_node_joins_the_incident_that_its_sign_opened(tmp_path):
+    now = clock.now()
+    home = watched(tmp_path)
+    sign_actions.record_finding(hot("seren-001"), home, now, node=Node.objects.get(name="seren-001"))
+
+    found = make.diagnosed(tmp_path, make.XID, on=("seren-001",))
+
+    incident = Incident.objects.get()
+    assert found.incident == incident and incident.lead == found and incident.attempts == 1
+
+
+def test_a_node_that_fails_again_and_again_is_a_lemon(tmp_path):
+    now = clock.now()
+    watched(tmp_path)
+    for _ in range(5):
+        make.diagnosed(tmp_path, make.XID, on=("seren-001",))
+    samples("seren-001", clock.now())
+
+    assert {one.what for one in history_of_node(Node.objects.get(name="seren-001"), now)} == {"job_failed_here_alone"}
+    assert node_health_once(clock.now()) == 1
+    assert "a lemon score of 5.0" in Sign.objects.get().why
+
+
+def test_one_node_that_blows_up_leaves_the_others_alone(tmp_path, monkeypatch):
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now, xid=79)
+    samples("seren-002", now, xid=79)
+    real = sign_actions.record_finding
+
+    def broken(finding, cluster, now, *, node):
+        if node.name == "seren-001":
+            raise job_actions.JobError("no")
+        return real(finding, cluster, now, node=node)
+
+    monkeypatch.setattr(sign_actions, "record_finding", broken)
+
+    assert node_health_once(now) == 1
+    assert Sign.objects.get().node.name == "seren-002"
+
+
+def test_while_telemetry_is_silent_nothing_passes(tmp_path):
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now, xid=79)
+    node_health_once(now)
+    decide_and_recover_once(now)
+
+    assert node_health_once(now + 60 * MINUTE) == 0
+
+    assert Sign.objects.get().ended_at is None
+    assert (Incident.objects.get().state, Decision.objects.get().course) == ("open", DecisionState.PROPOSED)
+
+
+def lost(tmp_path):
+    """A sign of an Xid that came long ago, and that the driver still shows."""
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now - 15 * MINUTE, xid=79)
+    node_health_once(now - 15 * MINUTE)
+    samples("seren-001", now, xid=79, minutes=12, came=99.0)
+    return now
+
+
+def test_a_lost_gpu_is_not_well_while_the_driver_shows_its_code(tmp_path):
+    now = lost(tmp_path)
+
+    assert node_health_once(now) == 0
+    assert Sign.objects.get().ended_at is None
+
+    Sample.objects.update(xid=[0, 0])
+    assert node_health_once(now) == 1
+    assert Sign.objects.get().ended_at == now
+
+
+def test_a_lost_gpu_is_remembered_while_its_node_alone_is_silent(tmp_path):
+    now = lost(tmp_path)
+    samples("seren-002", now + 15 * MINUTE)
+
+    node_health_once(now + 15 * MINUTE)
+
+    sign = Sign.objects.get()
+    assert sign.severity == "bad" and "Xid 79: " in sign.why and "No telemetry for " in sign.why
+
+
+@pytest.mark.parametrize("case", ["resumed", "tested", "incident resolved"])
+def test_who_clears_the_node_ends_its_sign_and_it_stays_ended(tmp_path, case):
+    now = lost(tmp_path)
+    node = Node.objects.get(name="seren-001")
+    node_actions.drain(node, author=rows.author(), why="Its GPU is changed.", now=now)
+    if case == "resumed":
+        node_actions.resume(node, author=rows.author(), now=now)
+    elif case == "tested":
+        node_actions.record_node_test(
+            node, node_actions.start_node_test(node, author=rows.LOOP), PASSED, author=rows.LOOP
+        )
+    else:
+        resolve(Incident.objects.get(), author=rows.author(), now=now, why="It is changed.")
+
+    assert node_health_once(now) == 1
+    assert Sign.objects.get().ended_at == now
+    assert node_health_once(now) == 0
+
+
+@pytest.mark.parametrize(("case", "why"), [("unwatched", "no telemetry any more"), ("down", "its cluster's word")])
+def test_a_sign_ends_where_nobody_looks_any_more(tmp_path, case, why):
+    now = clock.now()
+    watched(tmp_path)
+    samples("seren-001", now, xid=79)
+    node_health_once(now)
+    if case == "down":
+        Node.objects.filter(name="seren-001").update(state="DOWN")
+    else:
+        Cluster.objects.update(metrics_address="")
+
+    assert node_health_once(now) == 1
+
+    assert Sign.objects.get().ended_at == now
+    assert why in Event.objects.get(what="sign.passed").why
+
+
+def test_figures_that_move_are_not_told_again(tmp_path, monkeypatch):
+    now = clock.now()
+    home, node, told = watched(tmp_path), Node.objects.get(name="seren-001"), []
+    sign_actions.record_finding(hot("seren-001"), home, now, node=node)
+    monkeypatch.setattr(sign_actions.live, "changed", lambda *topics: told.append(topics))
+
+    hotter = replace(hot("seren-001"), why="A GPU is at 101 °C.")
+    assert sign_actions.record_finding(hotter, home, now + MINUTE, node=node) is None
+    assert (told, Sign.objects.get().seen_at) == ([], now + MINUTE)
+
+    assert sign_actions.record_finding(replace(hotter, severity=Severity.WARN), home, now + MINUTE, node=node)
+    assert told
+
+
+def test_the_past_of_a_node_is_its_own_and_the_newest_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(node_history, "MAX_HISTORY_ROWS", 1)
+    home, now = watched(tmp_path), clock.now()
+    mine, other = (Node.objects.get(name=name) for name in ("seren-001", "seren-002"))
+    for node, days in ((mine, 3), (mine, 1), (mine, 2), (other, 0)):
+        at = now - timedelta(days=days)
+        Sign.objects.create(
+            cluster=home, node=node, symptom="node", severity="bad", since=at, ended_at=at, why="Xid 79: x"
+        )
+
+    assert [one.at for one in history_of_node(mine, now)] == [(now - timedelta(days=1)).timestamp()]
+
+
+# --- pages
+
+
+def signed_in(name="olga"):
+    person = rows.user(name, is_superuser=True)
+    browser = Client()
+    browser.force_login(person)
+    return browser
+
+
+def test_the_pages_show_sign_and_decision_where_nobody_has_died(tmp_path):
+    now = clock.now()
+    home, node = watched(tmp_path), Node.objects.get(name="seren-001")
+    sign_actions.record_finding(hot("seren-001"), home, now, node=node)
+    decide_and_recover_once(now)
+    browser, incident = signed_in(), Incident.objects.get()
+
+    page = browser.get(f"/failures/{incident.pk}/").content.decode()
+    assert "A GPU is at 95 °C." in page and "Nothing has failed of it yet" in page
+    assert "Test nodes without seren-001" in page
+    assert "A GPU is at 95 °C." in browser.get("/nodes/seren/seren-001/").content.decode()
+    assert "Test nodes without seren-001" in browser.get("/").content.decode()
+    listed = browser.get(f"/api/v1/incidents/{incident.pk}/decisions/").json()["results"]
+    assert [(one["node"], one["job"]) for one in listed] == [("seren-001", None)]
+
+
+def test_the_owner_of_a_slow_job_sees_it_and_its_incident_and_another_team_does_not(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now, (100, 2.0), (20, 3.0))
+    slow_steps_once(now)
+    ada, ben = Client(), Client()
+    ada.force_login(rows.user("ada"))
+    rows.team("speech", ben="researcher")
+    ben.force_login(rows.user("ben"))
+
+    number = Incident.objects.get().pk
+    assert "longer than their batches explain" in ada.get(f"/jobs/{attempt.job.public_id}/").content.decode()
+    assert ada.get(f"/failures/{number}/").status_code == 200
+    assert ben.get(f"/failures/{number}/").status_code == 404
+
+
+# --- which node it is, by the ranks' own times
+
+
+def ranked(attempt, now, *, slow=(), groups=(), times=6):
+    """Eight ranks on each of three nodes; those that are slow compute half as long again."""
+    nodes = [name for name in ("seren-001", "seren-002", "seren-003") for _ in range(8)]
+    seconds = [1.5 if number in slow else 1.0 for number in range(24)]
+    for _ in range(times):
+        attempt.rank_times.create(at=now, seconds=seconds, nodes=nodes, groups=list(groups))
+
+
+def varied(attempt, now):
+    """Batches whose lengths nobody tells, so that their steps say nothing."""
+    reports(attempt, now, *[(1, seconds) for seconds in (2.0, 3.1, 2.4, 3.8)] * 30, tokens=False)
+
+
+def test_where_the_steps_say_nothing_a_rank_that_holds_the_others_up_is_seen_all_the_same(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    varied(attempt, now)
+    ranked(attempt, now, slow=range(8, 16))
+
+    slow_steps_once(now)
+
+    sign = Sign.objects.get()
+    assert (sign.symptom, sign.node.name) == ("slow", "seren-002") and "computes 50% longer" in sign.why
+
+
+def test_where_the_steps_say_nothing_and_the_ranks_keep_pace_nothing_is_said(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    varied(attempt, now)
+    ranked(attempt, now, slow=())
+
+    slow_steps_once(now)
+
+    assert not Sign.objects.exists()
+
+
+def test_a_rank_that_has_caught_up_is_slow_no_more_whatever_the_batches_are(tmp_path):
+    now = clock.now()
+    attempt = training(tmp_path)
+    varied(attempt, now)
+    ranked(attempt, now, slow=range(8, 16))
+    slow_steps_once(now)
+    ranked(attempt, now, slow=(), times=8)
+
+    slow_steps_once(now + MINUTE)
+
+    assert Sign.objects.get().ended_at is not None
+
+
+@pytest.mark.parametrize(
+    ("slow", "said"),
+    [(range(8, 16), "Seren-002 computes 50% longer"), ([9], "Rank 9 computes 50% longer")],
+)
+def test_the_ranks_own_times_name_the_node(tmp_path, slow, said):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now, (100, 2.0), (20, 3.0))
+    ranked(attempt, now, slow=slow)
+
+    slow_steps_once(now)
+
+    sign = Sign.objects.get()
+    assert sign.node.name == "seren-002" and said in sign.why
+
+
+@pytest.mark.parametrize("case", ["nobody", "another stage by design", "too few", "from before"])
+def test_nobody_is_blamed_whom_the_times_do_not_single_out(tmp_path, case):
+    now = clock.now()
+    attempt = training(tmp_path)
+    reports(attempt, now, (100, 2.0), (20, 3.0))
+    stages = ["last" if 8 <= number < 16 else "others" for number in range(24)] if "stage" in case else ()
+    at = now - 30 * MINUTE if case == "from before" else now
+    slow = () if case == "nobody" else range(8, 16)
+    ranked(attempt, at, slow=slow, groups=stages, times=2 if case == "too few" else 6)
+
+    slow_steps_once(now)
+
+    assert Sign.objects.get().node is None
+
+
+# --- what else a node counts
+
+
+def counts(name, now, *looks, every=15):
+    """What each look found, the last one at `now`."""
+    node = Node.objects.get(name=name)
+    for number, counted in enumerate(reversed(looks)):
+        at = now - number * every * SECOND
+        Sample.objects.create(
+            node=node, at=at, gpu_temperature_c=[60.0], xid=[0], resolution=Resolution.RAW, counted=counted
+        )
+
+
+def said(now):
+    node_health_once(now)
+    sign = Sign.objects.filter(ended_at=None).first()
+    return (sign.severity, sign.why) if sign else None
+
+
+DBE, UNMEASURED, NIC = {"ecc_dbe": [1.0]}, {"unmeasured": True}, {"nics_down": ["mlx5_0:1"]}
+
+
+@pytest.mark.parametrize(
+    ("looks", "told"),
+    [
+        ([{}, {}, DBE, DBE], ("bad", "Uncorrectable memory errors: 1.")),
+        ([{}, {"remap_failed": [1.0]}], ("bad", "A row of GPU memory could not be replaced.")),
+        ([{}, {"rows_pending": [1.0]}], ("warn", "Rows of GPU memory to be replaced at the next reset: 1.")),
+        (
+            [{}, {"nvlink_crc": [60.0]}, {"nvlink_crc": [60.0], "nvlink_replay": [55.0]}],
+            ("warn", "NVLink errors: 115."),
+        ),
+        ([{}, {"ecc_sbe": [5000.0]}], ("warn", "Memory errors that were corrected: 5000.")),
+        ([{}, NIC, NIC, NIC, NIC], ("bad", "Network ports down: mlx5_0:1.")),
+        ([{}] * 6 + [{"slowed": [64.0]}] * 4, ("warn", "GPUs are slowed down by heat or power 40% of the time.")),
+    ],
+)
+def test_what_a_node_counts_is_said_with_its_weight(tmp_path, looks, told):
+    now = clock.now()
+    watched(tmp_path)
+    counts("seren-001", now, *looks)
+
+    assert said(now) == told
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [DBE] * 10,  # it was there before anybody looked
+        [{"ecc_dbe": [3.0]}, {}, {}],  # the driver was loaded again
+        [{}, UNMEASURED, DBE, DBE],  # nobody knows when it came
+        [{"nvlink_crc": [900.0]}, {"nvlink_crc": [950.0]}],
+        [{"ecc_sbe": [10.0]}, {"ecc_sbe": [200.0]}],
+        [NIC, {}, NIC, NIC, NIC],  # a link that was trained again
+        [{}] * 9 + [{"slowed": [64.0]}],
+        [{"slowed": [64.0]}, UNMEASURED, UNMEASURED],
+    ],
+)
+def test_what_is_old_or_passes_or_is_not_measured_is_no_sign(tmp_path, looks):
+    now = clock.now()
+    watched(tmp_path)
+    counts("seren-001", now, *looks)
+
+    assert said(now) is None
+
+
+def test_a_memory_error_lasts_until_the_driver_counts_anew_and_a_passed_test_clears_it(tmp_path):
+    now = clock.now()
+    watched(tmp_path)
+    counts("seren-001", now, {}, {}, DBE)
+    assert said(now)[0] == "bad"
+
+    later = now + 30 * MINUTE
+    counts("seren-001", later, DBE, DBE, DBE)
+    assert said(later) == ("bad", "Uncorrectable memory errors: 1.")
+
+    node = Node.objects.get(name="seren-001")
+    node_actions.drain(node, author=rows.author(), why="Its memory is tested.", now=now)
+    node_actions.record_node_test(node, node_actions.start_node_test(node, author=rows.LOOP), PASSED, author=rows.LOOP)
+    assert said(later) is None

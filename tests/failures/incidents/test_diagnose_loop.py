@@ -1,0 +1,403 @@
+"""The loop that gives every failed attempt its verdict."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection, transaction
+from django.test import TransactionTestCase
+
+from failures.actions import incidents as incident_actions
+from failures.actions.incidents import DIAGNOSIS_AUTHOR
+from failures.loops import diagnose
+from failures.loops.diagnose import diagnose_once
+from failures.models import Diagnosis, Incident
+from failures.queries import diagnose_attempt
+from jobs.actions.jobs import cancel
+from jobs.core.attempt_end import AttemptEnd
+from jobs.core.lifecycle import State
+from jobs.logs.storage import StorageUnresponsive
+from jobs.models import Attempt, Checkpoint, Event, clock
+from tests import make as rows
+from tests.failures import make
+from tests.jobs.logs.blocking import silent
+
+pytestmark = pytest.mark.django_db
+
+
+def turn(**how):
+    return diagnose_once(clock.now(), **how)
+
+
+def note():
+    incident_actions.add_missing_diagnoses(clock.now() - timedelta(hours=1), clock.now())
+
+
+def due_now():
+    Diagnosis.objects.filter(kept_at=None).update(due_at=clock.now() - timedelta(seconds=1))
+
+
+# --- who is eligible, and in which order
+
+
+@pytest.mark.parametrize("state", ["FAILED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"])
+def test_every_failed_attempt_gets_a_verdict(tmp_path, state):
+    attempt = make.failed(tmp_path, state=state)
+
+    turn()
+
+    assert make.of(attempt).judged_at
+
+
+def test_of_two_that_failed_in_one_turn_the_earlier_is_read_first_wherever_its_row_lies(tmp_path):
+    attempts = [make.failed(tmp_path, on=(node,)) for node in ("seren-001", "seren-002")]
+    note()
+    due = make.of(attempts[0]).due_at
+    for moment in (due + timedelta(seconds=1), due):  # written again, its row lies behind the other's
+        Diagnosis.objects.filter(attempt=attempts[0]).update(due_at=moment)
+
+    assert [incident_actions.claim(clock.now()).attempt for _ in attempts] == attempts
+
+
+def test_what_went_back_to_the_queue_after_a_node_failure_is_diagnosed_too(tmp_path):
+    attempt = make.failed(tmp_path, "step 1\n", state="NODE_FAIL")
+
+    turn()
+
+    assert attempt.job.state == State.PENDING
+    assert make.of(attempt).root_cause == "SlurmNodeFail"
+
+
+def test_who_ended_well_or_was_stopped_needs_no_explanation(tmp_path):
+    make.cluster(tmp_path)
+    rows.ended()
+    stopped = rows.running(rows.job(gpus_per_node=1))
+    cancel(stopped.job, author=rows.author())
+    from jobs.actions import jobs
+
+    jobs.finish(stopped, AttemptEnd(state=State.FAILED, at=clock.now(), exit_code=1), author=rows.LOOP)
+
+    assert turn() == 0
+    assert not Diagnosis.objects.exists()
+
+
+def test_what_ended_long_ago_is_left_to_the_sweep(tmp_path):
+    attempt = make.failed(tmp_path)
+    Attempt.objects.update(ended_at=clock.now() - timedelta(hours=5))
+
+    assert turn() == 0
+    assert turn(since=diagnose.ALL_FAILURES) == 2
+    assert make.of(attempt).root_cause == "TypeError"
+
+
+def test_verdicts_come_before_bundles(tmp_path):
+    first, second = make.failed(tmp_path), make.failed(tmp_path)
+    done = []
+
+    def judge(attempt):
+        done.append(("verdict", attempt.pk))
+        return diagnose_attempt.judge_attempt(attempt)
+
+    turn(judge=judge, bundle=lambda attempt: done.append(("bundle", attempt.pk)) or "")
+
+    assert done == [("verdict", first.pk), ("verdict", second.pk), ("bundle", first.pk), ("bundle", second.pk)]
+
+
+# --- the happy path
+
+
+def test_a_verdict_has_its_evidence_its_chain_and_what_to_do(tmp_path):
+    row = make.diagnosed(tmp_path, "loading\n" + make.TYPO)
+
+    assert (row.root_cause, row.said, row.category) == ("TypeError", "TypeError", "Script")
+    assert row.evidence[0]["line"] == 5
+    assert row.chain[0]["role"] == "initiating"
+    assert (row.restart_helps, bool(row.action), row.engine) == ("no", True, "signature")
+    assert row.rules_version
+    assert row.confidence > 0.5
+
+
+def test_the_bundle_is_kept_compressed_and_small(tmp_path):
+    noise = "".join(f"unusual {n:x} thing {'x' * (n % 90)}\n" for n in range(20_000))
+    row = make.diagnosed(tmp_path, noise + make.TYPO)
+
+    assert row.kept_at
+    assert 0 < row.bundle_size <= 64 << 10
+    assert len(row.bundle) < row.bundle_size
+    assert "TypeError" in row.bundle_text
+
+
+def test_the_same_log_gives_the_same_answer(tmp_path):
+    one, other = make.diagnosed(tmp_path), make.diagnosed(tmp_path)
+
+    for name in ("root_cause", "confidence", "evidence", "chain", "alternatives", "rules_version"):
+        assert getattr(one, name) == getattr(other, name)
+
+
+def test_each_verdict_is_an_event_of_its_job(tmp_path):
+    row = make.diagnosed(tmp_path)
+
+    told = Event.objects.filter(job=row.attempt.job, what="diagnosis.made").get()
+    assert (told.by, told.to_state, told.attempt_id) == (DIAGNOSIS_AUTHOR.by, "TypeError", row.attempt_id)
+
+
+def test_work_is_lost_since_the_last_checkpoint(tmp_path):
+    attempt = make.failed(tmp_path, ran=timedelta(hours=2))
+    Checkpoint.objects.create(
+        job=attempt.job, attempt=attempt, step=1, path="/c/1", saved_at=attempt.ended_at - timedelta(minutes=30)
+    )
+
+    turn()
+
+    row = make.of(attempt)
+    assert row.gpu_hours == pytest.approx(16, abs=0.01)  # the clock of the database goes on meanwhile
+    assert row.gpu_hours_lost == pytest.approx(4)
+    assert row.incident.gpu_hours_lost == pytest.approx(4)
+
+
+def test_run_again_there_is_nothing_left_to_do(tmp_path):
+    make.diagnosed(tmp_path)
+    events = Event.objects.count()
+
+    assert turn() == 0
+    assert (Event.objects.count(), Diagnosis.objects.count(), Incident.objects.count()) == (events, 1, 1)
+
+
+# --- logs that are not there, or break
+
+
+@pytest.mark.parametrize("path", ["", "gone.log", "../outside.log", "/etc/passwd"])
+def test_without_a_log_the_cause_is_unknown_and_the_reason_is_said(tmp_path, path):
+    attempt = make.failed(tmp_path, None)
+    Attempt.objects.filter(pk=attempt.pk).update(log_path=path)
+
+    turn()
+    due_now()
+    turn()
+
+    row = make.of(attempt)
+    assert row.root_cause == "Unknown"
+    assert row.notes[0].endswith(".")
+    assert row.bundle_text == ""
+
+
+def test_a_log_that_is_not_there_yet_is_looked_for_again(tmp_path):
+    attempt = make.failed(tmp_path, None)
+
+    turn()
+    assert make.of(attempt).judged_at is None
+    (tmp_path / attempt.log_path).write_text(make.TYPO)
+    due_now()
+    turn()
+
+    assert make.of(attempt).root_cause == "TypeError"
+
+
+def test_a_log_whose_storage_is_silent_is_read_later(tmp_path):
+    attempt = make.failed(tmp_path)
+    with silent(tmp_path, tmp_path / "hangs"):
+        turn()
+        row = make.of(attempt)
+    assert (row.judged_at, row.tries) == (None, 1)
+    assert "does not answer" in row.trouble
+
+    due_now()
+    turn()
+
+    assert make.of(attempt).root_cause == "TypeError"
+
+
+def test_after_three_tries_a_silent_storage_leaves_a_verdict_without_the_log(tmp_path):
+    attempt = make.failed(tmp_path)
+    with silent(tmp_path, tmp_path / "hangs"):
+        for _ in range(3):
+            turn()
+            due_now()
+
+    row = make.of(attempt)
+    assert row.judged_at and "does not answer" in row.notes[0]
+
+
+def test_no_empty_bundle_is_kept_of_a_log_whose_storage_is_silent(tmp_path):
+    attempt = make.failed(tmp_path)
+    with silent(tmp_path, tmp_path / "hangs"), pytest.raises(StorageUnresponsive):
+        diagnose_attempt.build_bundle(attempt)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"\x00" * 5000, b"\xff\xfe broken \x80\n" * 50, b"PK\x03\x04" + bytes(range(256)) * 40, b"x" * 3_000_000],
+    ids=["empty", "NULs", "broken UTF-8", "a zip", "one long line"],
+)
+def test_logs_that_break_things_get_an_answer(tmp_path, raw):
+    row = make.diagnosed(tmp_path, raw)
+
+    assert row.root_cause == "Unknown"
+    assert row.kept_at
+
+
+def test_what_postgresql_cannot_keep_is_replaced(tmp_path):
+    row = make.diagnosed(tmp_path, b"TypeError: a\x00b \xed\xa0\x80\n" + make.TYPO.encode())
+
+    assert row.root_cause == "TypeError"
+
+
+def test_exit_code_and_signal_are_evidence(tmp_path):
+    attempt = make.failed(tmp_path, "working\n", exit_code=137)
+
+    turn()
+
+    assert make.of(attempt).root_cause == "HostOOMKilled"
+
+
+# --- one row blows up, and the rest go on
+
+
+def poisoned(attempt):
+    raise RuntimeError("this log is poison")
+
+
+def test_one_poisoned_log_does_not_stop_the_others(tmp_path):
+    bad, good = make.failed(tmp_path), make.failed(tmp_path)
+
+    turn(judge=lambda one: poisoned(one) if one.pk == bad.pk else diagnose_attempt.judge_attempt(one))
+
+    assert make.of(good).root_cause == "TypeError"
+    row = make.of(bad)
+    assert (row.judged_at, row.tries, row.trouble) == (None, 1, "RuntimeError: this log is poison")
+    assert row.due_at > clock.now()
+
+
+def test_a_log_that_fails_three_times_is_unknown_with_the_reason(tmp_path):
+    attempt = make.failed(tmp_path)
+
+    for _ in range(4):
+        turn(judge=poisoned)
+        due_now()
+
+    row = make.of(attempt)
+    assert row.root_cause == "Unknown"
+    assert "could not be read in 3 tries: RuntimeError: this log is poison" in row.notes[0]
+
+
+def test_a_bundle_that_cannot_be_made_leaves_the_verdict(tmp_path):
+    attempt = make.failed(tmp_path)
+
+    for _ in range(5):
+        turn(bundle=poisoned)
+        due_now()
+
+    row = make.of(attempt)
+    assert (row.root_cause, row.bundle_size) == ("TypeError", 0)
+    assert row.kept_at
+
+
+# --- somebody else moved the row meanwhile
+
+
+def test_a_worker_that_slept_past_its_lease_writes_nothing(tmp_path):
+    attempt = make.failed(tmp_path)
+    note()
+    asleep = incident_actions.claim(clock.now())
+    due_now()
+    turn()
+    found = diagnose_attempt.judge_attempt(attempt)
+
+    with pytest.raises(incident_actions.FailureStateConflict), transaction.atomic():
+        incident_actions.record_verdict(asleep, found.verdict, found.cost, found.first_symptom_at, clock.now())
+
+    assert Event.objects.filter(what="diagnosis.made").count() == 1
+    assert Incident.objects.get().attempts == 1
+
+
+def test_what_is_in_the_hands_of_one_worker_is_not_taken_by_another(tmp_path):
+    make.failed(tmp_path)
+    note()
+
+    assert incident_actions.claim(clock.now())
+    assert incident_actions.claim(clock.now()) is None
+
+
+def test_bundles_never_take_all_workers_from_verdicts(tmp_path):
+    for _ in range(2):
+        make.failed(tmp_path)
+    turn(bundle=poisoned)  # both have verdicts, and a bundle that failed
+    due_now()
+
+    held = incident_actions.claim(clock.now())
+    assert held.judged_at
+    assert incident_actions.claim(clock.now()) is None
+    late = make.failed(tmp_path)
+    note()
+    assert incident_actions.claim(clock.now()).attempt == late
+
+
+def test_a_worker_killed_in_the_middle_loses_nothing(tmp_path):
+    attempt = make.failed(tmp_path)
+
+    class Killed(BaseException):
+        pass
+
+    def dies(_):
+        raise Killed
+
+    with pytest.raises(Killed):
+        turn(judge=dies)
+    assert turn() == 0  # its lease still holds
+    due_now()
+
+    assert turn() == 2
+    assert make.of(attempt).root_cause == "TypeError"
+
+
+def test_the_lines_of_a_bundle_are_numbered_as_in_the_whole_log(tmp_path):
+    attempt = make.failed(tmp_path, "".join(f"line {n}\n" for n in range(1, 200_001)) + make.TYPO)
+
+    text = diagnose_attempt.build_bundle(attempt, most=300_000)
+
+    assert "@200004 | TypeError" in text
+
+
+def test_the_ledgers_learn_the_cause_from_the_verdict_and_from_who_corrects_it(tmp_path):
+    found = make.diagnosed(tmp_path, state=State.NODE_FAIL, exit_code=None)
+    cause = Attempt.objects.values_list("cause", flat=True)
+    assert cause.get() == found.root_cause == "TypeError"
+
+    incident_actions.correct_verdict(found, "ECCError", author=rows.author(), now=clock.now())
+    assert cause.get() == "ECCError"
+
+    incident_actions.correct_verdict(found, "Unknown", author=rows.author(), now=clock.now())
+    assert cause.get() == ""
+
+
+@pytest.mark.parametrize("count", [3])
+def test_the_turn_asks_a_fixed_number_of_questions_for_each_log(tmp_path, count, django_assert_max_num_queries):
+    for _ in range(count):
+        make.failed(tmp_path)
+
+    with django_assert_max_num_queries(45 * count):
+        turn()
+
+
+class TwoWorkers(TransactionTestCase):
+    def test_a_locked_row_is_skipped_and_not_waited_for(self):
+        import tempfile
+        import threading
+        from pathlib import Path
+
+        make.failed(Path(tempfile.mkdtemp()))
+        note()
+        seen = []
+
+        def other():
+            seen.append(incident_actions.claim(clock.now()))
+            connection.close()
+
+        with transaction.atomic():
+            list(Diagnosis.objects.select_for_update())
+            worker = threading.Thread(target=other)
+            worker.start()
+            worker.join(20)
+
+        self.assertEqual(seen, [None])

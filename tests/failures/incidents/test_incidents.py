@@ -1,0 +1,200 @@
+"""Incidents as failures come in, and what people do to them."""
+
+from __future__ import annotations
+
+import pytest
+
+from failures.actions import incidents as incident_actions
+from failures.actions.incidents import FailureStateConflict
+from failures.loops.diagnose import diagnose_once
+from failures.models import Diagnosis, Incident, IncidentState
+from jobs.models import Event, Job, clock
+from tests import make as rows
+from tests.failures import make
+
+pytestmark = pytest.mark.django_db
+
+
+def act(verb, incident, **how):
+    verb(incident, author=rows.author(), now=clock.now(), **how)
+
+
+def test_one_storage_outage_under_three_jobs_of_two_teams_is_one_incident(tmp_path):
+    found = [
+        make.diagnosed(tmp_path, make.STORAGE, by=who, on=(node,))
+        for who, node in (("ada", "seren-001"), ("ben", "seren-002"), ("ada", "seren-003"))
+    ]
+
+    incident = Incident.objects.get()
+    assert {row.incident_id for row in found} == {incident.pk}
+    assert (incident.scope, incident.attempts, incident.lead_id) == ("service", 3, found[0].pk)
+    assert incident.gpu_hours_lost == pytest.approx(48, rel=0.01)
+    assert incident.first_symptom_at <= incident.last_symptom_at
+
+
+def test_a_dead_node_under_two_jobs_is_one_incident_whatever_they_say(tmp_path):
+    wide = make.running(tmp_path, on=("seren-002", "seren-001"), gpus_per_node=4)
+    small = make.running(tmp_path, on=("seren-003", "seren-004", "seren-001"), gpus_per_node=2, gpus=(6, 7), by="ben")
+    make.dies("seren-001")
+    make.end(tmp_path, wide, make.DEAD_PEER)
+    make.end(tmp_path, small, "step 1\n", state="NODE_FAIL")
+    diagnose_once(clock.now())
+
+    first, second = make.of(wide), make.of(small)
+    assert (first.root_cause, second.root_cause) == ("NodeFailure", "SlurmNodeFail")
+    incident = Incident.objects.get()
+    assert [node.name for node in incident.nodes.all()] == ["seren-001"]
+    assert incident.title == "NodeFailure of seren-001"
+
+
+def test_two_mistakes_are_two_incidents_and_a_retried_one_is_not(tmp_path):
+    first = make.diagnosed(tmp_path, job=(job := rows.job(cluster=make.cluster(tmp_path), gpus_per_node=1)))
+    make.diagnosed(tmp_path)
+    type(job).objects.filter(pk=job.pk).update(state="PENDING", ended_at=None)
+    job.refresh_from_db()
+    again = make.diagnosed(tmp_path, job=job)
+
+    assert again.incident_id == first.incident_id
+    assert Incident.objects.count() == 2
+
+
+def test_what_fails_after_the_incident_was_resolved_is_another(tmp_path):
+    make.diagnosed(tmp_path, make.STORAGE)
+    act(incident_actions.resolve, Incident.objects.get(), why="the store is back")
+    make.diagnosed(tmp_path, make.STORAGE)
+
+    assert sorted(Incident.objects.values_list("state", flat=True)) == ["open", "resolved"]
+
+
+def test_acknowledged_by_one_it_is_not_acknowledged_again(tmp_path):
+    incident = make.diagnosed(tmp_path).incident
+
+    act(incident_actions.acknowledge, incident)
+
+    with pytest.raises(FailureStateConflict, match="acknowledged already"):
+        act(incident_actions.acknowledge, incident)
+    incident.refresh_from_db()
+    assert (incident.state, incident.acknowledged_by) == (IncidentState.ACKNOWLEDGED, "ada")
+
+
+def test_what_ended_well_after_all_is_resolved_by_itself(tmp_path):
+    mended, still = make.diagnosed(tmp_path), make.diagnosed(tmp_path)
+    service = make.diagnosed(tmp_path, make.STORAGE)
+    Job.objects.filter(pk__in=[mended.attempt.job_id, service.attempt.job_id]).update(state="COMPLETED")
+
+    assert incident_actions.resolve_recovered_incidents(clock.now()) == 1
+
+    states = {row.pk: row.incident.state for row in map(make.of, [mended.attempt, still.attempt, service.attempt])}
+    assert states == {mended.pk: "resolved", still.pk: "open", service.pk: "open"}
+    assert Event.objects.get(what="incident.resolved").by == "diagnosis"
+    assert incident_actions.resolve_recovered_incidents(clock.now()) == 0
+
+
+def test_each_step_of_an_incident_is_an_event_with_its_author(tmp_path):
+    incident = make.diagnosed(tmp_path).incident
+    act(incident_actions.acknowledge, incident)
+    act(incident_actions.resolve, incident, why="fixed")
+
+    told = Event.objects.filter(what__startswith="incident.").order_by("id")
+    assert [(one.what, one.by) for one in told] == [
+        ("incident.opened", "diagnosis"),
+        ("incident.acknowledged", "ada"),
+        ("incident.resolved", "ada"),
+    ]
+    assert all(one.detail == {"incident": incident.pk} for one in told)
+
+
+# --- verdicts that people judge
+
+
+def test_a_correction_keeps_what_the_engine_said_and_renames_the_incident(tmp_path):
+    row = make.diagnosed(tmp_path)
+
+    incident_actions.correct_verdict(
+        row, "DatasetLoadingError", author=rows.author(), now=clock.now(), note="the shard is torn"
+    )
+
+    row = make.of(row.attempt)
+    assert (row.root_cause, row.said, row.review, row.category) == (
+        "DatasetLoadingError",
+        "TypeError",
+        "corrected",
+        "Framework",
+    )
+    assert (row.reviewed_by, row.review_note) == (rows.user(), "the shard is torn")
+    assert "data set" in row.action
+    assert row.incident.root_cause == "DatasetLoadingError"
+
+
+def test_who_corrected_what_is_never_forgotten(tmp_path):
+    row = make.diagnosed(tmp_path)
+
+    for cause in ("KeyError", "OSError", "TypeError"):
+        incident_actions.correct_verdict(row, cause, author=rows.author(), now=clock.now())
+
+    told = Event.objects.filter(attempt=row.attempt, what__startswith="diagnosis.").order_by("id")
+    assert [(one.what, one.from_state, one.to_state) for one in told][1:] == [
+        ("diagnosis.corrected", "TypeError", "KeyError"),
+        ("diagnosis.corrected", "KeyError", "OSError"),
+        ("diagnosis.confirmed", "OSError", "TypeError"),
+    ]
+
+
+def test_confirming_changes_nothing_but_who_looked(tmp_path):
+    row = make.diagnosed(tmp_path)
+    before = (row.root_cause, row.evidence, row.action)
+
+    incident_actions.confirm(row, author=rows.author(), now=clock.now())
+
+    assert (row.root_cause, row.evidence, row.action) == before
+    assert row.review == "confirmed"
+
+
+def test_nobody_reviews_what_is_not_diagnosed_yet(tmp_path):
+    make.failed(tmp_path)
+    incident_actions.add_missing_diagnoses(clock.now().replace(year=2000), clock.now())
+
+    with pytest.raises(FailureStateConflict, match="not diagnosed yet"):
+        incident_actions.confirm(Diagnosis.objects.get(), author=rows.author(), now=clock.now())
+
+
+# --- verdicts that a recovery proves
+
+
+def cured(row) -> bool:
+    return incident_actions.confirm_verdict_by_recovery(row, now=clock.now(), note="started again without tern-3")
+
+
+def test_a_recovery_that_worked_confirms_the_verdict_once_and_says_what_cured_it(tmp_path):
+    row = make.diagnosed(tmp_path, make.STORAGE)
+
+    assert (cured(row), cured(row)) == (True, False)
+
+    row = make.of(row.attempt)
+    assert (row.review, row.reviewed_by, row.review_note) == ("confirmed", None, "started again without tern-3")
+    told = Event.objects.get(attempt=row.attempt, what="diagnosis.confirmed")
+    assert (told.by, told.to_state) == ("recovery", "S3StorageError")
+
+
+def test_a_recovery_never_overrules_a_person_and_a_person_overrules_it(tmp_path):
+    row = make.diagnosed(tmp_path, make.STORAGE)
+    assert cured(row)
+    incident_actions.correct_verdict(row, "NetworkError", author=rows.author(), now=clock.now())
+
+    assert not cured(row)
+    assert (make.of(row.attempt).root_cause, make.of(row.attempt).reviewed_by) == ("NetworkError", rows.user())
+
+
+@pytest.mark.parametrize("text", [make.TYPO, "step 3 of a log without a word of trouble\n"])
+def test_a_restart_that_worked_proves_neither_a_typing_error_nor_an_unknown_cause(tmp_path, text):
+    row = make.diagnosed(tmp_path, text)
+
+    assert not cured(row)
+    assert make.of(row.attempt).review == ""
+
+
+def test_a_recovery_confirms_nothing_that_is_not_diagnosed_yet(tmp_path):
+    make.failed(tmp_path)
+    incident_actions.add_missing_diagnoses(clock.now().replace(year=2000), clock.now())
+
+    assert not cured(Diagnosis.objects.get())

@@ -1,0 +1,421 @@
+"""Who is told of incidents: once, by mail, signed webhook or as Slack has it; again when it moves; never a stranger."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_network
+
+import httpx
+import pytest
+from celery.exceptions import SoftTimeLimitExceeded
+from django.contrib.auth.models import Permission
+from django.core import mail
+from django.test import Client
+
+from failures.actions import incidents as incident_actions
+from failures.actions import notices as notice_actions
+from failures.loops import notify
+from failures.loops.notify import notify_once
+from failures.models import Channel, Decision, Incident, Notice
+from failures.notices import messages
+from failures.notices.delivery import DeliveryError
+from failures.notices.messages import IncidentMessage
+from jobs.core.parsing import InvalidField
+from jobs.models import Event, clock
+from scheduling.loops.recovery import decide_and_recover_once
+from tests import make as rows
+from tests.failures import make
+
+pytestmark = pytest.mark.django_db
+
+HERE = (ip_network("127.0.0.0/8"),)
+HOUR = timedelta(hours=1)
+
+
+class Box(list):
+    """A receiver in memory."""
+
+    def __call__(self, row: Notice, message: IncidentMessage) -> None:
+        self.append((row.channel.target, row.update, message.state))
+
+
+def channel(target="https://hooks.example.com/x", kind="webhook", **how) -> Channel:
+    row = Channel.objects.create(kind=kind, target=target, created_at=clock.now() - HOUR, **how)
+    row.secret = "s3cret"
+    row.save()
+    return row
+
+
+def test_one_message_for_an_incident_however_often_it_is_looked_at(tmp_path):
+    channel()
+    make.diagnosed(tmp_path, make.STORAGE)
+    make.diagnosed(tmp_path, make.STORAGE, on=("seren-002",))
+    box = Box()
+
+    for _ in range(3):
+        notify_once(clock.now(), box)
+
+    assert box == [("https://hooks.example.com/x", 0, "open")]
+
+
+def test_it_is_brought_up_to_date_when_it_moves_and_bursts_become_one(tmp_path):
+    channel()
+    incident = make.diagnosed(tmp_path, make.STORAGE).incident
+    box, now = Box(), clock.now()
+    notify_once(now, box)
+    incident_actions.acknowledge(incident, author=rows.author(), now=now)
+    notify_once(now, box)
+    incident_actions.resolve(incident, author=rows.author(), now=now)
+    notify_once(now + notice_actions.MIN_MESSAGE_INTERVAL * 3, box)
+
+    assert [entry[1:] for entry in box] == [(0, "open"), (1, "resolved")]
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [({}, 1), ({"scope": "service"}, 1), ({"scope": "node"}, 0), ({"least_gpu_hours": 1e6}, 0), ({"is_on": False}, 0)],
+)
+def test_the_rules_of_a_channel(tmp_path, rules, told):
+    channel(**rules)
+    make.diagnosed(tmp_path, make.STORAGE)
+
+    assert notify_once(clock.now(), Box()) == told
+
+
+def test_a_team_is_told_of_what_touches_its_jobs_only(tmp_path):
+    make.diagnosed(tmp_path, make.STORAGE)
+    channel("https://a.example.com", team=rows.team("team-of-ada"))
+    channel("https://b.example.com", team=rows.team("others", ben="admin"))
+    box = Box()
+
+    notify_once(clock.now(), box)
+
+    assert [entry[0] for entry in box] == ["https://a.example.com"]
+
+
+def test_a_team_is_told_what_is_decided_about_its_own_jobs_and_operators_of_all(tmp_path):
+    """Two teams in one outage; the newest decision is about a job of the second."""
+    first = make.diagnosed(tmp_path, make.STORAGE, kind="pretrain")
+    decide_and_recover_once(clock.now())
+    second = make.diagnosed(tmp_path, make.STORAGE, kind="pretrain", on=("seren-002",), by="ben")
+    assert first.incident_id == second.incident_id
+    Decision.objects.filter(diagnosis=first).update(why="of the first")
+    decide_and_recover_once(clock.now())
+    Decision.objects.filter(diagnosis=second).update(why="of the second")
+    channel("https://a.example.com", team=first.attempt.job.team)
+    channel("https://b.example.com", team=second.attempt.job.team)
+    channel("https://all.example.com")
+    told = {}
+
+    notify_once(clock.now(), lambda row, message: told.update({row.channel.target: message.decision}))
+
+    assert "of the first" in told["https://a.example.com"] and "second" not in told["https://a.example.com"]
+    assert "of the second" in told["https://b.example.com"] and "of the second" in told["https://all.example.com"]
+    assert notify_once(clock.now(), Box()) == 0
+
+
+def test_what_was_before_the_channel_is_not_told(tmp_path):
+    make.diagnosed(tmp_path)
+    row = channel()
+    Channel.objects.filter(pk=row.pk).update(created_at=clock.now() + HOUR)
+
+    assert notify_once(clock.now(), Box()) == 0
+
+
+def test_a_receiver_that_is_away_is_asked_later_and_later_and_the_others_are_told(tmp_path):
+    channel("https://away.example.com")
+    channel("https://there.example.com")
+    make.diagnosed(tmp_path)
+    box, now = Box(), clock.now()
+
+    def send(row, message):
+        if "away" in row.channel.target:
+            raise DeliveryError("it answered 500")
+        box(row, message)
+
+    assert notify_once(now, send) == 1
+    assert notify_once(now, send) == 0
+    for hour in range(1, 12):
+        notify_once(now + hour * timedelta(minutes=31), send)
+
+    row = Notice.objects.get(channel__target__contains="away")
+    assert row.failures == notice_actions.MAX_SEND_FAILURES and row.given_up_at is not None
+    assert "it answered 500" in row.trouble and len(box) == 1
+
+
+@pytest.mark.parametrize("error", [httpx.InvalidURL("no host"), ValueError("odd"), KeyError("x")])
+def test_whatever_one_message_raises_is_its_failed_try_and_the_next_one_is_sent(tmp_path, error):
+    channel("https://bad.example.com")
+    channel("https://good.example.com")
+    make.diagnosed(tmp_path)
+    box, now = Box(), clock.now()
+
+    def send(row, message):
+        if "bad" in row.channel.target:
+            raise error
+        box(row, message)
+
+    assert notify_once(now, send) == 1
+    bad = Notice.objects.get(channel__target__contains="bad")
+    assert bad.failures == 1 and type(error).__name__ in bad.trouble and bad.due_at > now
+
+
+def test_a_target_that_cannot_even_be_called_stops_nobody(tmp_path, settings):
+    settings.ACME_WEBHOOK_NETWORKS = HERE
+    channel("http://\uff18.\uff18.\uff18.\uff18/")
+    with receiver() as (url, got):
+        channel(url)
+        make.diagnosed(tmp_path)
+        assert notify_once(clock.now()) == 1
+
+    assert len(got) == 1 and "InvalidURL" in Notice.objects.get(sent="").trouble
+
+
+def test_an_incident_of_which_nothing_can_be_said_keeps_the_others_from_nothing(tmp_path, monkeypatch):
+    channel()
+    odd = make.diagnosed(tmp_path, make.STORAGE).incident
+    make.diagnosed(tmp_path)
+    real = notify.build_message
+
+    def message_of(incident, team_id):
+        if incident.pk == odd.pk:
+            raise KeyError("odd")
+        return real(incident, team_id)
+
+    monkeypatch.setattr(notify, "build_message", message_of)
+
+    assert Incident.objects.count() == 2 and notify_once(clock.now(), Box()) == 1
+
+
+def test_the_end_of_the_turns_time_is_no_fault_of_the_message(tmp_path):
+    channel()
+    make.diagnosed(tmp_path)
+
+    def send(row, message):
+        raise SoftTimeLimitExceeded
+
+    with pytest.raises(SoftTimeLimitExceeded):
+        notify_once(clock.now(), send)
+    assert Notice.objects.get().failures == 0
+
+
+def test_a_channel_that_fails_is_tried_once_a_turn_and_after_all_others(tmp_path):
+    channel("https://hole-1.example.com")
+    channel("https://hole-2.example.com")
+    channel("https://there.example.com")
+    make.diagnosed(tmp_path, make.STORAGE)
+    make.diagnosed(tmp_path)
+    asked, now = [], clock.now()
+
+    def send(row, message):
+        asked.append(row.channel.target.removeprefix("https://").partition(".")[0])
+        if "hole" in row.channel.target:
+            raise DeliveryError("it says nothing")
+
+    notify_once(now, send)
+    first, asked[:] = sorted(asked), []
+    Notice.objects.update(sent="")  # all of it is to be said once more
+    later = now + HOUR / 4
+    Notice.objects.filter(channel__target__contains="there").update(due_at=later)
+    notify_once(later, send)
+
+    assert first == ["hole-1", "hole-2", "there", "there"]
+    assert asked[:2] == ["there", "there"] and sorted(asked[2:]) == ["hole-1", "hole-2"]
+
+
+def test_killed_after_sending_the_same_message_comes_again_with_the_same_number(tmp_path):
+    channel()
+    make.diagnosed(tmp_path)
+    box, now = Box(), clock.now()
+
+    def dies(row, message):
+        box(row, message)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        notify_once(now, dies)
+    assert notify_once(now, box) == 0  # somebody may still be at it
+    notify_once(now + 2 * notice_actions.LEASE, box)
+
+    assert [entry[1] for entry in box] == [0, 0]
+
+
+# --- over the wire
+
+
+@contextmanager
+def receiver(status: int = 200) -> Iterator[tuple[str, list]]:
+    got: list = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append((dict(self.headers), self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/hook", got
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_webhook_is_signed_so_that_its_receiver_knows_who_speaks(tmp_path, settings):
+    settings.ACME_WEBHOOK_NETWORKS = HERE
+    with receiver() as (url, got):
+        channel(url)
+        incident = make.diagnosed(tmp_path).incident
+        assert notify_once(clock.now()) == 1
+
+    ((headers, body),) = got
+    at, _, made = headers["Acme-Signature"].removeprefix("t=").partition(",v1=")
+    assert hmac.compare_digest(hmac.new(b"s3cret", f"{at}.".encode() + body, hashlib.sha256).hexdigest(), made)
+    assert headers["Acme-Delivery"] == f"{Notice.objects.get().pk}-0"
+    told = json.loads(body)
+    assert (told["id"], told["state"], told["update"]) == (f"incident-{incident.pk}", "open", 0)
+
+
+def test_without_leave_no_private_address_is_called(tmp_path, settings):
+    settings.ACME_WEBHOOK_NETWORKS = ()
+    with receiver() as (url, got):
+        channel(url)
+        make.diagnosed(tmp_path)
+        assert notify_once(clock.now()) == 0
+
+    assert got == [] and "not on the open internet" in Notice.objects.get().trouble
+
+
+def test_slack_gets_text_in_which_nothing_is_markup(tmp_path, settings):
+    settings.ACME_WEBHOOK_NETWORKS = HERE
+    with receiver() as (url, got):
+        channel(url, kind="slack")
+        make.diagnosed(tmp_path)
+        Incident.objects.update(subject="<!channel> & friends")
+        notify_once(clock.now())
+
+    text = json.loads(got[0][1])["text"]
+    assert "&lt;!channel&gt; &amp; friends" in text and "<" not in text
+
+
+def test_mail_is_one_thread_and_its_subject_one_line(tmp_path, settings):
+    settings.EMAIL_HOST, settings.ACME_MAIL_FROM = "mail.example.org", "acme@example.org"
+    channel("ops@example.org", kind="email")
+    incident = make.diagnosed(tmp_path).incident
+    Incident.objects.update(subject="a job\r\nBcc: everybody@example.org")
+    now = clock.now()
+    notify_once(now)
+    incident.refresh_from_db()
+    incident_actions.resolve(incident, author=rows.author(), now=now)
+    notify_once(now + HOUR / 2)
+
+    first, second = mail.outbox
+    assert "\n" not in first.subject and first.to == ["ops@example.org"]
+    assert second.extra_headers["In-Reply-To"] == first.extra_headers["Message-ID"]
+    assert "resolved" in second.subject
+
+
+def test_without_a_mail_server_it_says_so(tmp_path, settings):
+    settings.EMAIL_HOST = ""
+    channel("ops@example.org", kind="email")
+    make.diagnosed(tmp_path)
+
+    assert notify_once(clock.now()) == 0
+    assert "ACME_MAIL_URL" in Notice.objects.get().trouble
+
+
+def test_one_more_attempt_that_died_of_the_same_is_no_new_message():
+    one = IncidentMessage(incident=1, state="open", title="t", cluster="c", attempts=1)
+    more = IncidentMessage(incident=1, state="open", title="t", cluster="c", attempts=9)
+
+    assert one.digest == more.digest
+    assert messages.slack_body(one) != messages.slack_body(more)
+
+
+# --- who keeps channels
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "why"),
+    [
+        ("email", "ops", "target: is no mail address"),
+        ("webhook", "ftp://example.com", "target: is no address that begins"),
+        ("slack", "http://127.0.0.1/", "target: leads to 127.0.0.1"),
+        ("webhook", "http://\uff18.\uff18.\uff18.\uff18/", "target: is no address"),
+    ],
+)
+def test_a_target_that_cannot_be_is_refused_when_it_is_added(kind, target, why):
+    with pytest.raises(InvalidField, match=why):
+        notice_actions.add_channel(kind, target, author=rows.author())
+
+
+def door(name: str, *, operates: bool = False) -> Client:
+    person = rows.user(name)
+    if operates:
+        person.user_permissions.add(Permission.objects.get(codename="operate_cluster"))
+    client = Client()
+    client.force_login(person)
+    return client
+
+
+def test_channels_through_the_door_their_secret_once_and_nobody_elses():
+    rows.team("pretraining", ada="admin", ben="researcher")
+    asked = {"kind": "email", "target": "ops@example.org", "team": "pretraining"}
+    where, how = "/api/v1/channels/", {"content_type": "application/json"}
+
+    assert door("ben").post(where, asked, **how).status_code == 403
+    added = door("ada").post(where, asked, **how)
+    again = door("ada").post(where, asked, **how)
+    everybody = door("ada").post(where, {"kind": "email", "target": "a@b.example"}, **how)
+
+    assert [one.status_code for one in (added, again, everybody)] == [201, 400, 403]
+    assert again.json() == {"target": ["is told already"]}
+    shown = door("ada").get(where).json()["results"]
+    assert [row["target"] for row in shown] == ["ops@example.org"] and "secret" not in shown[0]
+    assert door("ben").get(where).json()["results"] == []
+    assert door("ben").post(f"{where}{shown[0]['id']}/remove/", {}, **how).status_code == 403
+    assert door("olga", operates=True).post(f"{where}{shown[0]['id']}/remove/", {}, **how).status_code == 200
+    assert list(Event.objects.order_by("pk").values_list("what", flat=True)) == ["channel.added", "channel.removed"]
+
+
+def test_a_channel_is_switched_off_and_on_by_those_who_keep_it():
+    row = channel(team=rows.team("pretraining", ada="admin", ben="researcher"))
+    where, how = f"/api/v1/channels/{row.pk}/", {"content_type": "application/json"}
+    ada = door("ada")
+
+    assert door("ben").patch(where, {"is_on": False}, **how).status_code == 403
+    off = ada.patch(where, {"is_on": False}, **how)
+    assert off.status_code == 200 and off.json()["is_on"] is False
+    assert Channel.objects.get().is_on is False
+    assert ada.patch(where, {"is_on": False}, **how).status_code == 200
+    assert ada.patch(where, {"is_on": True}, **how, headers={"If-Match": '"old"'}).status_code == 412
+    assert ada.patch(where, {"is_on": True}, **how).json()["is_on"] is True
+    assert ada.patch(where, {}, **how).json() == {"is_on": ["is needed"]}
+    assert ada.patch(where, {"is_on": 1}, **how).status_code == 400
+    told = list(Event.objects.order_by("pk").values_list("what", flat=True))
+    assert told == ["channel.switched-off", "channel.switched-on"]
+
+
+def test_a_channel_of_others_is_no_more_there_than_none():
+    others = channel(team=rows.team("others", olga="admin"))
+    everybody = channel("https://all.example.com")
+    rows.team("pretraining", ada="admin")
+    ada, how = door("ada"), {"content_type": "application/json"}
+
+    for pk in (others.pk, everybody.pk, 10**6):
+        assert ada.post(f"/api/v1/channels/{pk}/remove/", {}, **how).status_code == 404
+        assert ada.patch(f"/api/v1/channels/{pk}/", {"is_on": False}, **how).status_code == 404
+    assert Channel.objects.filter(is_on=True).count() == 2

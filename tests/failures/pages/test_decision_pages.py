@@ -1,0 +1,208 @@
+"""Decisions on their incident's page and through the API: who sees them, who says yes, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.test import Client
+
+from failures.actions import decisions as decision_actions
+from failures.loops.diagnose import diagnose_once
+from failures.models import Decision, Order
+from jobs.actions import recovery as recovery_actions
+from jobs.core.lifecycle import State
+from jobs.models import RecoveryMode, clock
+from scheduling.loops.recovery import decide_and_recover_once
+from tests import make as rows
+from tests.failures import make
+
+pytestmark = pytest.mark.django_db
+
+REBOOT = "step 100\n"
+
+
+def client(name: str, *, operates: bool = False) -> Client:
+    person = rows.user(name)
+    if operates:
+        person.user_permissions.add(Permission.objects.get(codename="operate_cluster"))
+    found = Client()
+    found.force_login(person)
+    return found
+
+
+@pytest.fixture
+def proposed(tmp_path) -> Decision:
+    """A restart without any node: whoever may change the job decides."""
+    attempt = make.running(tmp_path, kind="pretrain", on=("seren-001", "seren-002"))
+    make.end(tmp_path, attempt, REBOOT, state="FAILED")
+    diagnose_once(clock.now())
+    decide_and_recover_once(clock.now())
+    decision = Decision.objects.get()
+    assert (decision.action, decision.course, decision.drain, decision.test) == ("restart", "proposed", [], [])
+    return decision
+
+
+@pytest.fixture
+def with_node(tmp_path) -> Decision:
+    attempt = make.running(tmp_path, kind="pretrain", on=("seren-001", "seren-002"))
+    make.end(tmp_path, attempt, make.XID)
+    diagnose_once(clock.now())
+    decide_and_recover_once(clock.now())
+    return Decision.objects.get()
+
+
+def page(decision: Decision) -> str:
+    return f"/failures/{decision.incident_id}/"
+
+
+def door(decision: Decision, verb: str = "") -> str:
+    return f"/api/v1/incidents/{decision.incident_id}/decisions/{decision.pk}/{verb}"
+
+
+# --- the page
+
+
+def test_the_incident_shows_what_speaks_for_and_against_and_asks_its_owner(proposed):
+    shown = client("ada").get(page(proposed)).content.decode()
+
+    assert "Approve" in shown and "Decline" in shown
+    assert all(one in shown for one in proposed.pro)
+    assert "Only propose" in shown
+
+
+def test_a_stranger_sees_no_incident_and_decides_nothing(proposed):
+    ben = client("ben")
+
+    assert ben.get(page(proposed)).status_code == 404
+    assert ben.post(f"{page(proposed)}decisions/{proposed.pk}/approve/").status_code == 404
+    proposed.refresh_from_db()
+    assert proposed.course == "proposed"
+
+
+def test_the_first_page_asks_for_a_yes_those_who_may_see_the_job(proposed):
+    assert "waits for a yes" in client("ada").get("/").content.decode()
+    assert "waits for a yes" not in client("mallory").get("/").content.decode()
+
+    decision_actions.approve(proposed, author=decision_actions.RECOVERY_AUTHOR, now=clock.now())
+
+    assert "waits for a yes" not in client("ada").get("/").content.decode()
+
+
+def test_the_list_shows_what_awaits_a_decision_to_those_whose_it_is(proposed, tmp_path):
+    make.diagnosed(tmp_path, make.TYPO, by="ada", on=("seren-003",))
+    listed = {name: client(name).get("/failures/?state=undecided").content.decode() for name in ("ada", "mallory")}
+
+    assert f'id="incident-{proposed.incident_id}"' in listed["ada"] and listed["ada"].count('id="incident-') == 1
+    assert "Nothing awaits a decision" in listed["mallory"]
+
+    decision_actions.approve(proposed, author=decision_actions.RECOVERY_AUTHOR, now=clock.now())
+
+    assert "Nothing awaits a decision" in client("ada").get("/failures/?state=undecided").content.decode()
+
+
+def test_approved_by_one_click_and_not_twice(proposed):
+    ada = client("ada")
+
+    once = ada.post(f"{page(proposed)}decisions/{proposed.pk}/approve/", {"why": "go on"}, follow=True)
+    twice = ada.post(f"{page(proposed)}decisions/{proposed.pk}/approve/", follow=True)
+
+    proposed.refresh_from_db()
+    assert (proposed.course, proposed.said_by, proposed.said_why) == ("approved", "ada", "go on")
+    assert "Restart: approved." in once.content.decode()
+    assert "Conflict, nothing was changed: it is approved already." in twice.content.decode()
+
+
+def test_declined_with_a_reason_the_job_ends(proposed):
+    client("ada").post(f"{page(proposed)}decisions/{proposed.pk}/decline/", {"why": "my bug"})
+
+    proposed.refresh_from_db()
+    proposed.attempt.job.refresh_from_db()
+    assert proposed.course == "declined"
+    assert proposed.attempt.job.state == State.FAILED
+
+
+def test_where_nodes_are_closed_only_operators_decide(with_node):
+    assert with_node.test
+    shown = client("ada").get(page(with_node)).content.decode()
+    assert "Approve" not in shown
+
+    client("ada").post(f"{page(with_node)}decisions/{with_node.pk}/approve/")
+    with_node.refresh_from_db()
+    assert with_node.course == "proposed"
+
+    client("olga", operates=True).post(f"{page(with_node)}decisions/{with_node.pk}/approve/")
+    with_node.refresh_from_db()
+    assert with_node.course == "approved"
+
+
+def test_the_replay_says_what_todays_rules_would_do(proposed):
+    shown = client("ada").get(f"{page(proposed)}decisions/{proposed.pk}/replay/").content.decode()
+
+    assert "Nothing is carried out" in shown
+    assert shown.count(">same<") == 9
+
+
+def test_an_order_is_lifted_from_the_page(proposed):
+    recovery_actions.set_recovery_mode("act", author=rows.LOOP)
+    decision_actions.approve(proposed, author=rows.author(), now=clock.now())
+    decision_actions.undo(proposed, author=rows.author(), now=clock.now(), why="wait")
+    order = Order.objects.get()
+    assert "Lift" in client("ada").get(page(proposed)).content.decode()
+
+    assert client("ben").post(f"/failures/orders/{order.pk}/lift/").status_code == 404
+    client("ada").post(f"/failures/orders/{order.pk}/lift/", {"incident": str(proposed.incident_id)})
+
+    assert not Order.objects.standing().exists()
+
+
+# --- the door
+
+
+def test_decisions_are_read_through_the_door_with_their_steps(proposed):
+    ada = client("ada")
+
+    rows_ = ada.get(f"/api/v1/incidents/{proposed.incident_id}/decisions/?course=proposed").json()["results"]
+    one = ada.get(door(proposed)).json()
+
+    assert [row["id"] for row in rows_] == [proposed.pk]
+    assert (one["action"], one["mode"], one["steps"]) == ("restart", "propose", [])
+    assert one["limits"] == [] or one["limits"][0]["mode"] == "propose"
+    assert client("ben").get(door(proposed)).status_code == 404
+
+
+def test_approve_and_undo_through_the_door_and_a_conflict_is_told(proposed):
+    ada = client("ada")
+
+    answers = [ada.post(door(proposed, verb), "{}", content_type="application/json") for verb in ("approve/",) * 2]
+    undone = ada.post(door(proposed, "undo/"), '{"reason": "later"}', content_type="application/json")
+
+    assert [one.status_code for one in answers] == [200, 409]
+    assert undone.json()["course"] == "undone"
+    assert ada.get("/api/v1/orders/").json()["results"][0]["why"] == "later"
+
+
+def test_a_replay_through_the_door(proposed):
+    found = client("ada").get(door(proposed, "replay/")).json()["results"]
+
+    assert {row["what"] for row in found if row["same"]} >= {"action", "mode"}
+
+
+def set_mode(who: Client, **asked):
+    return who.post("/api/v1/recovery/modes/", asked, content_type="application/json")
+
+
+def test_modes_are_set_by_operators_and_for_a_team_by_its_administrators():
+    rows.team("pretraining", ada="admin", ben="researcher")
+
+    answers = [
+        set_mode(client("ada"), team="pretraining", mode="act").status_code,
+        set_mode(client("ada"), mode="act").status_code,
+        set_mode(client("ben"), team="pretraining", mode="observe").status_code,
+        set_mode(client("olga", operates=True), mode="propose", action="restart").status_code,
+        set_mode(client("olga", operates=True), mode="propose", action="run").status_code,
+        set_mode(client("olga", operates=True), action="restart").status_code,
+    ]
+
+    assert answers == [200, 403, 403, 200, 400, 400]
+    assert sorted(RecoveryMode.objects.values_list("mode", "action")) == [("act", ""), ("propose", "restart")]
+    assert len(client("ben").get("/api/v1/recovery/modes/").json()["results"]) == 2

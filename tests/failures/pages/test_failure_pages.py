@@ -1,0 +1,315 @@
+"""The pages of failures."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+
+from failures.actions import incidents as incident_actions
+from failures.loops.diagnose import diagnose_once
+from failures.models import Diagnosis, Incident
+from failures.pages import forms
+from failures.queries import pasted_log
+from jobs.models import clock
+from jobs.rest import throttle
+from tests import make as rows
+from tests.failures import make
+
+pytestmark = pytest.mark.django_db
+
+
+def signed_in(name):
+    client = Client()
+    client.force_login(rows.user(name))
+    return client
+
+
+@pytest.fixture
+def died(tmp_path):
+    return make.diagnosed(tmp_path, "loading\n" + make.TYPO, by="ada", name="sft-7b")
+
+
+@pytest.fixture
+def ada(died):
+    return signed_in("ada")
+
+
+@pytest.fixture
+def ben():
+    rows.team("alignment", ben="researcher")
+    return signed_in("ben")
+
+
+def text(answer, status=200):
+    assert answer.status_code == status, answer.status_code
+    return answer.content.decode()
+
+
+# --- what needs a person
+
+
+def test_now_names_open_incidents_of_the_platform_until_somebody_takes_them_on(tmp_path, ben):
+    found = make.diagnosed(tmp_path, make.STORAGE, by="ada", on=("seren-001",)).incident
+    make.diagnosed(tmp_path, make.TYPO, by="ada", on=("seren-002",))
+    ada = signed_in("ada")
+
+    assert f"Incident {found.pk}" in text(ada.get("/"))
+    assert text(ada.get("/")).count("died of it") == 1  # the program's own failure is told at its job
+    assert "died of it" not in text(ben.get("/"))
+
+    incident_actions.acknowledge(found, author=rows.author(), now=clock.now())
+    assert "died of it" not in text(ada.get("/"))
+
+
+# --- the list and the figures
+
+
+def test_the_list_shows_incidents_and_the_figures_of_the_month(ada, died):
+    page = text(ada.get("/failures/"))
+
+    assert f"/failures/{died.incident_id}/" in page
+    assert page.count("TypeError") >= 3  # the incident, the bar, the row
+    assert "16.0" in page
+
+
+def test_others_see_neither_incidents_nor_figures_nor_names(ben, died):
+    page = text(ben.get("/failures/"))
+
+    assert "TypeError" not in page
+    assert str(died.attempt.job) not in page
+    assert "Nothing failed in this time" in page
+
+
+def test_everybody_must_be_signed_in():
+    for path in ("/failures/", "/failures/1/", "/failures/paste/", "/jobs/abc/diagnosis/"):
+        assert Client().get(path).status_code == 302
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("", True), ("state=resolved", False), ("state=all", True), ("reach=platform", False), ("reach=programs", True),
+        ("cluster=seren", True), ("cluster=kalos", False), ("before=1", False), ("state=nonsense", True),
+        ("cluster=%00", True), ("cluster=nowhere", True),
+    ],
+)  # fmt: skip
+def test_incidents_are_filtered(ada, died, query, shown):
+    rows.cluster("kalos")
+
+    answer = ada.get(f"/failures/?{query}", headers={"HX-Request": "true", "HX-Target": "section#incidents"})
+
+    assert (f"/failures/{died.incident_id}/" in text(answer)) is shown
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [("", True), ("days=1", True), ("from=2020-01-01&to=2020-02-01", False), ("from=x&to=%00", True),
+     ("to=9999-99-99", True), ("from=9000-01-01", True), ("by=team", True), ("by=kind", True), ("by=node", False),
+     ("by=evil", True)],
+)  # fmt: skip
+def test_figures_of_any_period_and_by_any_view(ada, query, shown):
+    answer = ada.get(f"/failures/?{query}", headers={"HX-Request": "true", "HX-Target": "div#figures"})
+
+    page = text(answer)
+    assert 'id="figures"' in page and 'id="incidents"' not in page
+    assert ('id="figure-' in page) is shown
+
+
+def test_a_fragment_costs_only_its_own_queries(ada, tmp_path, django_assert_max_num_queries):
+    for _ in range(3):
+        make.failed(tmp_path)
+    diagnose_once(clock.now())
+
+    with django_assert_max_num_queries(9):
+        ada.get("/failures/", headers={"HX-Request": "true", "HX-Target": "section#incidents"})
+    with django_assert_max_num_queries(9):
+        ada.get("/failures/", headers={"HX-Request": "true", "HX-Target": "div#figures"})
+
+
+# --- the panel of a job
+
+
+def test_a_failed_job_says_why_on_its_own_page_with_links_into_the_log(ada, died):
+    page = text(ada.get(f"/jobs/{died.attempt.job}/"))
+
+    assert "Why attempt 1 failed" in page
+    assert f"/jobs/{died.attempt.job}/log/?attempt=1&amp;line=5#L5" in page
+    assert "Correct…" in page and "Confirm" in page
+
+
+def test_a_job_that_did_not_fail_keeps_the_place_free(ada):
+    job = rows.job()
+    page = text(ada.get(f"/jobs/{job}/"))
+
+    assert '<section id="diagnosis" class="panel diagnosis" hidden' in page
+
+
+def test_a_log_that_is_being_read_is_said_to_be(ada, died):
+    Diagnosis.objects.update(judged_at=None)
+
+    assert "is being read" in text(ada.get(f"/jobs/{died.attempt.job}/diagnosis/"))
+
+
+def test_what_a_log_says_is_text_and_nothing_else(tmp_path):
+    died = make.diagnosed(tmp_path, "TypeError: <script>alert(1)</script>\n" + make.TYPO, by="ada")
+    page = text(signed_in("ada").get(f"/jobs/{died.attempt.job}/"))
+
+    assert "<script>alert" not in page
+
+
+def test_the_line_is_shown_in_its_surroundings(ada, died):
+    page = text(ada.get(f"/jobs/{died.attempt.job}/log/?attempt=1&line=5"))
+
+    assert re.search(r'<span id="L5" data-at="\d+" data-number="5" class="hit">', page)
+    assert '<span class="no">1</span>loading' in page
+
+
+@pytest.mark.parametrize(("line", "status"), [("0", 200), ("%00", 200), ("x", 400), ("-1", 400), ("9" * 30, 400)])
+def test_a_strange_line_shows_the_end_of_the_log(ada, died, line, status):
+    answer = ada.get(f"/jobs/{died.attempt.job}/log/?line={line}")
+
+    page = answer.content.decode()
+    assert (answer.status_code, "is no whole number of up to 15 digits" in page) == (status, status == 400)
+    assert "TypeError" in page
+
+
+# --- judging
+
+
+def judge(client, died, cause="KeyError", **more):
+    return client.post(f"/failures/diagnoses/{died.attempt.key}/", {"root_cause": cause, **more})
+
+
+def test_a_correction_is_one_post_and_leads_back_to_where_it_was_made(ada, died):
+    assert judge(ada, died)["Location"] == f"/jobs/{died.attempt.job}/"
+    assert judge(ada, died, "OSError", incident=died.incident_id)["Location"] == f"/failures/{died.incident_id}/"
+    assert make.of(died.attempt).root_cause == "OSError"
+
+
+@pytest.mark.parametrize("cause", ["", "Gremlins", "\x00"])
+def test_a_cause_that_does_not_exist_changes_nothing(ada, died, cause):
+    judge(ada, died, cause)
+
+    assert make.of(died.attempt).review == ""
+
+
+def test_what_a_recovery_confirmed_names_no_person(ada, tmp_path):
+    row = make.diagnosed(tmp_path, make.STORAGE)
+    incident_actions.confirm_verdict_by_recovery(row, now=clock.now(), note="started again")
+
+    page = text(ada.get(f"/jobs/{row.attempt.job}/"))
+    assert "by a recovery that worked" in page
+    assert "started again" in page
+
+
+def test_others_can_neither_see_nor_judge(ben, died):
+    assert judge(ben, died).status_code == 404
+    assert ben.get(f"/jobs/{died.attempt.job}/diagnosis/").status_code == 404
+    assert ben.get(f"/failures/{died.incident_id}/").status_code == 404
+    assert ben.post(f"/failures/{died.incident_id}/resolve/").status_code == 404
+
+
+def test_a_viewer_reads_and_does_not_judge(died):
+    rows.team(died.attempt.job.team.name, vera="viewer")
+    vera = signed_in("vera")
+
+    assert "Correct…" not in text(vera.get(f"/jobs/{died.attempt.job}/"))
+    judge(vera, died)
+    vera.post(f"/failures/{died.incident_id}/resolve/")
+    assert make.of(died.attempt).review == ""
+    assert Incident.objects.get().state == "open"
+
+
+# --- the incident
+
+
+def test_an_incident_is_told_from_its_first_symptom_on(ada, tmp_path):
+    attempt = make.running(tmp_path, on=("seren-002",), by="ada", name="llama")
+    make.dies("seren-002")
+    make.end(tmp_path, attempt, "step 1\n", state="NODE_FAIL")
+    diagnose_once(clock.now())
+    number = make.of(attempt).incident_id
+    ada.post(f"/failures/{number}/acknowledge/", {"why": "on my way"})
+
+    page = text(ada.get(f"/failures/{number}/"))
+
+    order = ("first symptom</span>", "node moved UP → DOWN", "ended NODE_FAIL", "incident acknowledged by ada")
+    told = [page.index(words) for words in order]
+    assert told == sorted(told)
+    assert "on my way" in page
+    assert "SlurmNodeFail" in page
+
+
+def test_of_other_teams_an_incident_tells_only_how_many(ada, ben, tmp_path):
+    mine = make.diagnosed(tmp_path, make.STORAGE, by="ada", name="my-run")
+    make.diagnosed(tmp_path, make.STORAGE + "secret of ben\n", by="ben", name="bens-run")
+
+    page = text(ada.get(f"/failures/{mine.incident_id}/"))
+
+    assert "my-run" in page
+    assert "bens-run" not in page and "secret of ben" not in page
+    assert "1 more of other teams" in page
+
+
+def test_an_incident_is_acknowledged_and_resolved(ada, died):
+    ada.post(f"/failures/{died.incident_id}/acknowledge/")
+    answer = ada.post(f"/failures/{died.incident_id}/resolve/", {"why": "mended"}, follow=True)
+
+    assert "What mended it" in text(answer)
+    again = text(ada.post(f"/failures/{died.incident_id}/resolve/", follow=True))
+    assert "Conflict, nothing was changed" in again
+    assert ada.post(f"/failures/{died.incident_id}/reopen/").status_code == 404
+
+
+# --- a log that somebody pastes
+
+
+def test_a_pasted_log_is_diagnosed(ben):
+    page = text(ben.post("/failures/paste/", {"text": make.TYPO, "exit_code": "1"}))
+
+    assert "Why it failed" in page and "TypeError" in page
+    assert not Diagnosis.objects.exists()
+
+
+def test_a_file_is_read_as_it_is(ben):
+    file = SimpleUploadedFile("train.log", b"\xff\x00" + make.STORAGE.encode())
+
+    assert "S3StorageError" in text(ben.post("/failures/paste/", {"file": file}))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ({}, "Paste some lines"),
+        ({"text": "  \n"}, "Paste some lines"),
+        ({"text": "x", "signal": "99"}, "less than or equal to 64"),
+        ({"text": "x", "exit_code": "one"}, "whole number"),
+    ],
+)
+def test_a_bad_paste_is_refused_at_its_field(ben, data, why):
+    assert why in text(ben.post("/failures/paste/", data), 422)
+
+
+def test_a_file_that_is_too_long_is_refused(ben, monkeypatch):
+    monkeypatch.setattr(forms, "MAX_PASTED_BYTES", 10)
+
+    page = text(ben.post("/failures/paste/", {"file": SimpleUploadedFile("a.log", b"x" * 11)}), 422)
+    assert "more than the 10 allowed" in page
+
+
+def test_nobody_makes_us_read_logs_all_day(ben, monkeypatch):
+    monkeypatch.setattr(throttle.time, "time", lambda: 1_900_000_000.0)
+    answers = [
+        ben.post("/failures/paste/", {"text": "x"}).status_code for _ in range(pasted_log.MAX_PASTES_PER_MINUTE + 1)
+    ]
+
+    assert answers.count(422) == 1
+
+
+def test_the_first_symptom_is_no_later_than_the_end(died):
+    assert died.incident.first_symptom_at <= died.failed_at
+    assert died.failed_at - died.incident.first_symptom_at < timedelta(hours=3)

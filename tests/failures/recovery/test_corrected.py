@@ -1,0 +1,179 @@
+"""A person names another cause: what was decided from the wrong one and not done yet is withdrawn, and asked again."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+from django.test import Client
+
+from failures.actions import decisions as decision_actions
+from failures.actions.incidents import FailureStateConflict
+from failures.models import Decision, DecisionState, Diagnosis, Step
+from jobs.core.lifecycle import State
+from jobs.models import Event, Job, Node, clock
+from scheduling.loops.pair_tests import advance_pair_tests_once
+from scheduling.loops.recovery import decide_and_recover_once
+from scheduling.models import NodeTest
+from tests import make as rows
+from tests.failures import make
+from tests.failures.recovery.test_recovery_loop import HOUR, decided, job_of, mode
+from tests.jobs.api.api_make import Caller
+from tests.scheduling.fake import FakeCluster
+
+pytestmark = pytest.mark.django_db
+
+
+def correct(decision, cause):
+    row = Diagnosis.objects.select_related("attempt__job").get(pk=decision.diagnosis_id)
+    decision_actions.correct_diagnosis(row, cause, author=rows.author("ada"), now=clock.now())
+    decision.refresh_from_db()
+
+
+def newest():
+    return Decision.objects.order_by("-pk").first()
+
+
+def test_a_proposal_is_withdrawn_with_the_reason_and_another_one_is_made(tmp_path):
+    old = decided(tmp_path, make.XID)
+    assert (old.action, old.course) == ("test nodes", DecisionState.PROPOSED)
+
+    correct(old, "S3StorageError")
+    decide_and_recover_once(clock.now())
+
+    assert (old.course, old.outcome) == (
+        DecisionState.WITHDRAWN, "ada corrected the diagnosis from GPUFallenOffBus to S3StorageError."
+    )  # fmt: skip
+    new = newest()
+    assert (new.action, new.course, new.facts["cause"]) == ("wait", DecisionState.PROPOSED, "S3StorageError")
+    assert new.pro[0] == "The diagnosis is S3StorageError, 100% sure."
+    assert Job.objects.get().recover_by == new.expires_at
+    assert Event.objects.filter(what="decision.withdrawn", by="ada").count() == 1
+
+
+def test_corrected_to_a_program_s_error_the_job_becomes_what_its_end_says(tmp_path):
+    old = decided(tmp_path, make.XID)
+
+    correct(old, "TypeError")
+    decide_and_recover_once(clock.now())
+
+    assert (newest().action, newest().course) == ("stop", DecisionState.OBSERVED)
+    assert job_of(old.attempt).state == State.FAILED
+
+
+def test_a_stop_that_was_only_written_down_is_decided_again_and_says_why_it_comes_too_late(tmp_path):
+    old = decided(tmp_path, make.TYPO)
+    assert old.course == DecisionState.OBSERVED and job_of(old.attempt).is_final
+
+    correct(old, "S3StorageError")
+    decide_and_recover_once(clock.now())
+
+    assert (old.course, newest().course) == (DecisionState.WITHDRAWN, DecisionState.OBSERVED)
+    assert any("does not wait for recovery" in why for _, why in newest().limits)
+
+
+def test_of_a_resolved_incident_what_was_observed_stands(tmp_path):
+    old = decided(tmp_path, make.TYPO)
+    old.incident.state = "resolved"
+    old.incident.save()
+
+    correct(old, "S3StorageError")
+
+    assert old.course == DecisionState.OBSERVED and decide_and_recover_once(clock.now()) == 0
+
+
+def test_what_is_done_about_the_job_is_never_done_again(tmp_path):
+    mode("act")
+    old = decided(tmp_path, make.STORAGE)
+    decide_and_recover_once(clock.now())
+    old.refresh_from_db()
+    assert old.course == DecisionState.DONE
+
+    correct(old, "NodeFailure")
+    decide_and_recover_once(clock.now())
+
+    assert Decision.objects.get().course == DecisionState.DONE
+    assert Event.objects.filter(what="job.recovered").count() == 1
+
+
+def test_a_node_that_was_closed_stays_closed_once_and_the_rest_is_decided_anew(tmp_path):
+    old = decided(tmp_path, make.XID)
+    decision_actions.approve(old, author=rows.author(), now=clock.now())
+    mine = decision_actions.claim(Decision.objects.get(pk=old.pk), clock.now())
+    decision_actions.record_step(mine, Step.Kind.DRAINED, "named", Node.objects.get(name="seren-001"))
+
+    correct(old, "S3StorageError")
+    with pytest.raises(FailureStateConflict), transaction.atomic():
+        decision_actions.require_claim(mine)  # whoever was at it makes no further step
+    decide_and_recover_once(clock.now())
+
+    assert old.outcome.endswith("What was done before that stays: drained seren-001.")
+    assert (newest().action, newest().drain) == ("wait", [])
+    assert Step.objects.count() == 1
+
+
+def test_a_test_of_nodes_for_a_withdrawn_decision_is_called_off(tmp_path):
+    mode("act")
+    old = decided(tmp_path, "RuntimeError: NCCL communicator was aborted on rank 3: watchdog timeout\n")
+    if not NodeTest.objects.exists():
+        decide_and_recover_once(clock.now() + HOUR / 60)
+    test = NodeTest.objects.get()
+
+    correct(old, "S3StorageError")
+    advance_pair_tests_once(test.cluster, FakeCluster(), clock.now())
+
+    test.refresh_from_db()
+    assert test.ended_at is not None
+
+
+@pytest.mark.parametrize("said", ["decline", "undo"])
+def test_a_person_s_no_stands(tmp_path, said):
+    old = decided(tmp_path, make.XID)
+    if said == "undo":
+        decision_actions.approve(old, author=rows.author(), now=clock.now())
+    getattr(decision_actions, said)(old, author=rows.author(), now=clock.now())
+    course = Decision.objects.get().course
+
+    correct(old, "S3StorageError")
+    decide_and_recover_once(clock.now())
+
+    assert Decision.objects.get().course == course
+
+
+def test_a_confirmation_withdraws_nothing_and_a_second_correction_withdraws_again(tmp_path):
+    old = decided(tmp_path, make.XID)
+    correct(old, "GPUFallenOffBus")
+    assert old.course == DecisionState.PROPOSED and decide_and_recover_once(clock.now()) == 0
+
+    for cause in ("S3StorageError", "NodeFailure"):
+        correct(newest(), cause)
+        decide_and_recover_once(clock.now())
+        decide_and_recover_once(clock.now())  # run twice, decided once
+
+    courses = Decision.objects.order_by("pk").values_list("course", flat=True)
+    assert list(courses) == [DecisionState.WITHDRAWN, DecisionState.WITHDRAWN, DecisionState.PROPOSED]
+
+
+def test_a_correction_of_an_old_failure_is_decided_in_the_hour_after_it(tmp_path):
+    old = decided(tmp_path, make.XID)
+    Diagnosis.objects.update(failed_at=clock.now() - 5 * HOUR)
+
+    correct(old, "S3StorageError")
+
+    assert decide_and_recover_once(clock.now()) == 1
+    assert newest().mode == "observe"  # what was right five hours ago never acts
+
+
+def test_both_doors_withdraw(tmp_path):
+    first = decided(tmp_path, make.XID)
+    rows.team("team-of-ada", ada="researcher")
+    page = Client()
+    page.force_login(first.attempt.job.user)
+    page.post(f"/failures/diagnoses/{first.attempt.key}/", {"root_cause": "S3StorageError"})
+    first.refresh_from_db()
+    assert first.course == DecisionState.WITHDRAWN
+    decide_and_recover_once(clock.now())
+
+    caller = Caller(first.attempt.job.user)
+    caller.patch(f"diagnoses/{first.attempt.key}/", {"root_cause": "NodeFailure"})
+
+    assert Decision.objects.filter(course=DecisionState.WITHDRAWN).count() == 2

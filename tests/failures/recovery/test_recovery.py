@@ -1,0 +1,488 @@
+"""What is decided about a failure: the table by cause, what holds a decision back, and what must always hold."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from failures.diagnosis.labels import FRAMEWORK, LABELS, SCRIPT
+from failures.diagnosis.values import FailureCategory, RestartAdvice
+from failures.recovery import decide
+from failures.recovery.limits import breaker_trip_reason
+from failures.recovery.remedies import (
+    ACTION_TERMS,
+    CORDON_ACTIONS,
+    REMEDIES,
+    RESTART_ACTIONS,
+    AutomationMode,
+    RecoveryAction,
+)
+from failures.recovery.values import (
+    CircuitBreaker,
+    FailureFacts,
+    FailureHistory,
+    OverrideFacts,
+    PastAction,
+    RecoveryPolicy,
+    SavedCheckpoint,
+)
+from jobs.core.retry_budget import PastAttempt
+
+NOW = datetime(2026, 11, 2, 3, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+EVERYTHING = RecoveryPolicy(modes={("*", "*"): AutomationMode.ACT})
+NODES = frozenset({"n1", "n2", "n3", "n4"})
+SAVED = (
+    SavedCheckpoint(step=100, path="/ckpt/100", whole=True),
+    SavedCheckpoint(step=200, path="/ckpt/200", whole=True),
+)
+
+STOPPING = {*SCRIPT, *(set(FRAMEWORK) - {"OutOfMemoryError", "HostOOMKilled", "DataloaderKilled"})}
+STOPPING -= {"LossNaNOrSpike", "CheckpointCorrupt"}
+
+
+def failed(cause="ECCError", **fields):
+    category = LABELS[cause].category if cause in LABELS else FailureCategory.UNKNOWN
+    usual = {"job": "j1", "team": "llm", "cause": cause, "category": category, "at": NOW - MINUTE, "nodes": NODES}
+    return FailureFacts(**(usual | {"checkpoints": SAVED, "incident": "i1"} | fields))
+
+
+def past(*steps, cause="ECCError", **fields):
+    return FailureHistory(
+        tries=[PastAttempt(cause=cause, step=step) for step in steps], **({"cluster_nodes": 302} | fields)
+    )
+
+
+def done(action=RecoveryAction.RESTART, job="j1", minutes=5, **fields):
+    return PastAction(action=action, job=job, at=NOW - minutes * MINUTE, **fields)
+
+
+def decided(facts, history=None, policy=EVERYTHING, now=NOW):
+    return decide(facts, history or past(250), policy, now)
+
+
+# --- the table
+
+
+@pytest.mark.parametrize("cause", sorted(LABELS))
+def test_every_cause_has_a_row(cause):
+    assert cause in REMEDIES
+
+
+@pytest.mark.parametrize(
+    ("cause", "named", "unnamed", "again"),
+    [
+        ("ECCError", RecoveryAction.ELSEWHERE, RecoveryAction.TEST, RecoveryAction.ELSEWHERE),
+        ("GPUFallenOffBus", RecoveryAction.ELSEWHERE, RecoveryAction.TEST, RecoveryAction.ELSEWHERE),
+        ("NVLinkError", RecoveryAction.ELSEWHERE, RecoveryAction.TEST, RecoveryAction.TEST),
+        ("NodeFailure", RecoveryAction.ELSEWHERE, RecoveryAction.RESTART, RecoveryAction.ELSEWHERE),
+        ("SlurmNodeFail", RecoveryAction.ELSEWHERE, RecoveryAction.RESTART, RecoveryAction.ELSEWHERE),
+        ("CUDAError", RecoveryAction.ELSEWHERE, RecoveryAction.RESTART, RecoveryAction.STOP),
+        ("XidOther", RecoveryAction.ELSEWHERE, RecoveryAction.TEST, RecoveryAction.STOP),
+        ("NCCLTimeoutError", RecoveryAction.TEST, RecoveryAction.TEST, RecoveryAction.RESTART),
+        ("NCCLRemoteError", RecoveryAction.TEST, RecoveryAction.RESTART, RecoveryAction.TEST),
+        ("Hang", RecoveryAction.TEST, RecoveryAction.TEST, RecoveryAction.STOP),
+        ("NetworkError", RecoveryAction.ELSEWHERE, RecoveryAction.WAIT, RecoveryAction.WAIT),
+        ("ConnectionError", RecoveryAction.WAIT, RecoveryAction.WAIT, RecoveryAction.WAIT),
+        ("S3StorageError", RecoveryAction.WAIT, RecoveryAction.WAIT, RecoveryAction.WAIT),
+        ("Preempted/TimeLimit", RecoveryAction.RESTART, RecoveryAction.RESTART, RecoveryAction.RESTART),
+        ("LossNaNOrSpike", RecoveryAction.ROLL_BACK, RecoveryAction.ROLL_BACK, RecoveryAction.ROLL_BACK),
+        ("CheckpointCorrupt", RecoveryAction.ROLL_BACK, RecoveryAction.ROLL_BACK, RecoveryAction.ROLL_BACK),
+        ("OutOfMemoryError", RecoveryAction.RESIZE, RecoveryAction.RESIZE, RecoveryAction.RESIZE),
+        ("HostOOMKilled", RecoveryAction.RESIZE, RecoveryAction.RESIZE, RecoveryAction.RESIZE),
+        ("DataloaderKilled", RecoveryAction.RESIZE, RecoveryAction.RESIZE, RecoveryAction.RESIZE),
+        ("Unknown", RecoveryAction.RESTART, RecoveryAction.RESTART, RecoveryAction.STOP),
+        ("None", RecoveryAction.NOTHING, RecoveryAction.NOTHING, RecoveryAction.NOTHING),
+        *((cause, RecoveryAction.STOP, RecoveryAction.STOP, RecoveryAction.STOP) for cause in sorted(STOPPING)),
+    ],
+)
+def test_what_is_done_about_it(cause, named, unnamed, again):
+    suspect = failed(cause, suspects=frozenset({"n2"}), spike_at=240)
+
+    assert decided(suspect, past(250, cause=cause)).action is named
+    assert decided(failed(cause), past(250, cause=cause)).action is unnamed
+    assert decided(suspect, past(250, 250, cause=cause)).action is again
+
+
+def test_a_cause_that_no_table_knows_is_treated_like_an_unknown_one():
+    assert decided(failed("Gremlins")).action is RecoveryAction.RESTART
+
+
+# --- where, from which checkpoint, when
+
+
+def test_a_named_node_is_drained_and_tested_and_the_job_goes_on_from_its_newest_checkpoint():
+    found = decided(failed(suspects=frozenset({"n2", "elsewhere"})))
+
+    assert (found.mode, found.drain, found.test) == (AutomationMode.ACT, {"n2"}, {"n2"})
+    assert found.checkpoint.step == 200
+    assert "The evidence names n2." in found.pro and "50 steps since then are lost." in found.con
+    assert any("elsewhere" in sentence for sentence in found.con)
+
+
+def test_without_a_name_all_nodes_are_tested_and_none_is_drained():
+    found = decided(failed("NCCLTimeoutError"))
+
+    assert found.test == NODES and not found.drain
+
+
+def test_evidence_against_most_of_a_gang_is_against_nobody():
+    found = decided(failed("NodeFailure", suspects=frozenset({"n1", "n2", "n3"})))
+
+    assert found.action is RecoveryAction.RESTART and not found.drain
+
+
+@pytest.mark.parametrize(
+    ("newest", "step"),
+    [
+        (SavedCheckpoint(step=300, path="/c", whole=True), 300),
+        (SavedCheckpoint(step=300, path="/c"), 300),
+        (SavedCheckpoint(step=300, path="/c", whole=False), 200),
+        (SavedCheckpoint(step=300, path="/c", whole=True, verdict="bad"), 200),
+    ],
+)
+def test_the_newest_checkpoint_that_nobody_speaks_against(newest, step):
+    assert decided(failed(checkpoints=(*SAVED, newest))).checkpoint.step == step
+
+
+def test_one_that_was_saved_later_counts_before_one_of_a_higher_step():
+    """Sent back to step 900 once, it has abandoned what it had saved further on."""
+    abandoned = SavedCheckpoint(step=1000, path="/c/1000", whole=True, order=2)
+    went_on = SavedCheckpoint(step=900, path="/c/900", whole=True, order=3)
+
+    assert decided(failed(checkpoints=(abandoned, went_on)), past(950)).checkpoint.step == 900
+
+
+def test_a_spike_goes_back_behind_it_and_leaves_the_data_out():
+    policy = replace(EVERYTHING, skip_before=5, skip_after=20)
+
+    found = decided(failed("LossNaNOrSpike", spike_at=190), policy=policy)
+
+    assert found.checkpoint.step == 100 and found.skip == (185, 210)
+
+
+def test_a_spike_that_comes_back_goes_back_further():
+    again = failed("LossNaNOrSpike", spike_at=240)
+    went = done(RecoveryAction.ROLL_BACK, incident="i1", checkpoint=200)
+
+    assert decided(again).checkpoint.step == 200
+    assert decided(again, past(250, done=[went])).checkpoint.step == 100
+
+
+def test_with_nothing_to_go_back_to_a_person_is_asked():
+    found = decided(failed("LossNaNOrSpike", spike_at=50))
+
+    assert found.action is RecoveryAction.STOP and "no checkpoint from before" in found.why
+
+
+def test_a_damaged_checkpoint_is_not_loaded_again():
+    assert decided(failed("CheckpointCorrupt", started_from=200)).checkpoint.step == 100
+    assert (
+        decided(failed("CheckpointCorrupt", checkpoints=(SavedCheckpoint(step=9, path="/c"),))).action
+        is RecoveryAction.STOP
+    )
+
+
+def test_many_jobs_of_one_cause_wait_once():
+    first = decided(failed("S3StorageError"), past(None))
+    wait = done(RecoveryAction.WAIT, job="j1", incident="i1", until=first.not_before)
+
+    second = decided(failed("S3StorageError", job="j2", alike=1), past(None, done=[wait]))
+
+    assert first.not_before == NOW + MINUTE and second.not_before == first.not_before
+
+
+def test_waits_double_up_to_a_limit_and_a_shared_one_counts_once():
+    ended = [
+        done(RecoveryAction.WAIT, job=job, incident="i1", until=NOW - ago * MINUTE) for ago in (1, 9) for job in "ab"
+    ]
+
+    assert decided(failed("S3StorageError"), past(None, done=ended)).not_before == NOW + 4 * MINUTE
+    many = [done(RecoveryAction.WAIT, job="x", incident="i1", until=NOW - ago * MINUTE) for ago in range(50)]
+    assert decided(failed("S3StorageError"), past(None, done=many)).not_before == NOW + 5 * MINUTE
+
+
+def test_an_outage_that_outlives_its_incident_is_waited_for_ever_longer_all_the_same():
+    waits = [
+        done(RecoveryAction.WAIT, incident="i1", minutes=14, until=NOW - 12 * MINUTE),
+        done(RecoveryAction.WAIT, incident="i1", minutes=11, until=NOW - MINUTE),
+    ]
+
+    assert decided(failed("S3StorageError", incident="i2"), past(None, done=waits)).not_before == NOW + 4 * MINUTE
+
+
+def test_the_waits_of_an_outage_that_is_long_over_make_the_next_one_no_longer():
+    yesterday = [done(RecoveryAction.WAIT, incident="i1", minutes=99, until=NOW - 95 * MINUTE)]
+
+    assert decided(failed("S3StorageError", incident="i2"), past(None, done=yesterday)).not_before == NOW + MINUTE
+
+
+def test_a_fabric_that_fails_for_many_is_waited_for_even_if_a_host_is_named():
+    assert decided(failed("NetworkError", suspects=frozenset({"n2"}), alike=3)).action is RecoveryAction.WAIT
+
+
+def test_an_outage_is_no_crash_loop():
+    assert decided(failed("S3StorageError"), past(*[250] * 9, cause="S3StorageError")).action is RecoveryAction.WAIT
+
+
+# --- retries
+
+
+def test_the_ledger_of_retries_ends_a_crash_loop():
+    found = decided(failed(suspects=frozenset({"n2"})), past(250, 250, 250, 250))
+
+    assert found.action is RecoveryAction.STOP and "4 times by ECCError" in found.why
+
+
+def test_progress_that_is_not_known_consumes_nothing():
+    found = decided(failed(suspects=frozenset({"n2"})), past(*[None] * 20))
+
+    assert found.action is RecoveryAction.ELSEWHERE and not found.consumes
+    assert any("consumes no retry" in sentence for sentence in found.con)
+
+
+def test_a_signature_that_rules_a_restart_out_is_believed():
+    assert decided(failed("NCCLTimeoutError", restart_helps=RestartAdvice.NO)).action is RecoveryAction.STOP
+
+
+# --- how far it may go
+
+
+@pytest.mark.parametrize(
+    ("modes", "mode"),
+    [
+        ({}, AutomationMode.PROPOSE),
+        ({("*", "*"): AutomationMode.ACT}, AutomationMode.ACT),
+        ({("*", "*"): AutomationMode.ACT, ("*", "restart elsewhere"): AutomationMode.OBSERVE}, AutomationMode.OBSERVE),
+        (
+            {("llm", "*"): AutomationMode.ACT, ("*", "restart elsewhere"): AutomationMode.OBSERVE},
+            AutomationMode.OBSERVE,
+        ),
+        (
+            {("llm", "restart elsewhere"): AutomationMode.ACT, ("*", "*"): AutomationMode.PROPOSE},
+            AutomationMode.PROPOSE,
+        ),
+        ({("llm", "*"): AutomationMode.OBSERVE, ("*", "*"): AutomationMode.ACT}, AutomationMode.OBSERVE),
+        (
+            {
+                ("llm", "restart elsewhere"): AutomationMode.PROPOSE,
+                ("llm", "*"): AutomationMode.ACT,
+                ("*", "*"): AutomationMode.ACT,
+            },
+            AutomationMode.PROPOSE,
+        ),
+        ({("llm", "*"): AutomationMode.ACT}, AutomationMode.PROPOSE),
+        ({("others", "*"): AutomationMode.ACT}, AutomationMode.PROPOSE),
+    ],
+)
+def test_the_least_of_the_operators_and_the_teams_word_counts_and_silence_means_propose(modes, mode):
+    assert decided(failed(suspects=frozenset({"n2"})), policy=RecoveryPolicy(modes=modes)).mode is mode
+
+
+@pytest.mark.parametrize("action", RecoveryAction)
+def test_where_operators_are_silent_a_team_lets_its_jobs_be_started_but_no_node_be_closed(action):
+    allowed = RecoveryPolicy(modes={("llm", "*"): AutomationMode.ACT}).mode("llm", action)
+
+    assert allowed is (AutomationMode.PROPOSE if action in CORDON_ACTIONS else AutomationMode.ACT)
+
+
+@pytest.mark.parametrize(
+    ("facts", "history", "mode", "word"),
+    [
+        ({"labels": {"acme-recovery": "off"}}, {}, AutomationMode.OBSERVE, "opted out"),
+        ({"at": NOW - 31 * MINUTE}, {}, AutomationMode.OBSERVE, "it failed at"),
+        ({"confidence": 0.5}, {}, AutomationMode.PROPOSE, "50% sure"),
+        ({"checkpoints": ()}, {}, AutomationMode.PROPOSE, "it had come to step 250"),
+        ({}, {"done": [done(RecoveryAction.ELSEWHERE)] * 3}, AutomationMode.PROPOSE, "was done 3 times"),
+        ({}, {"done": [done(RecoveryAction.ELSEWHERE, minutes=61)] * 3}, AutomationMode.ACT, ""),
+        (
+            {},
+            {"orders": [OverrideFacts(subject="j1", by="ann", why="we look ourselves")]},
+            AutomationMode.OBSERVE,
+            "ann decided",
+        ),
+        ({}, {"orders": [OverrideFacts(subject="j1", by="ann", why="done", lifted=True)]}, AutomationMode.ACT, ""),
+        ({}, {"orders": [OverrideFacts(subject="j9", by="ann", why="another")]}, AutomationMode.ACT, ""),
+    ],
+)
+def test_what_takes_a_mode_down(facts, history, mode, word):
+    found = decided(failed(**({"suspects": frozenset({"n2"})} | facts)), past(250, **history))
+
+    assert found.mode is mode
+    assert [word in why for _, why in found.limits] == ([True] if word else [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "mode"),
+    [
+        ({"ran": 29 * MINUTE}, AutomationMode.ACT),
+        ({"ran": 31 * MINUTE}, AutomationMode.PROPOSE),
+        ({"ran": None}, AutomationMode.PROPOSE),
+        ({"ran": MINUTE, "started_from": 200}, AutomationMode.PROPOSE),
+    ],
+)
+def test_a_job_without_checkpoints_starts_again_by_itself_only_if_little_is_repeated(fields, mode):
+    found = decided(failed(**({"suspects": frozenset({"n2"}), "checkpoints": ()} | fields)), past(12))
+
+    assert found.mode is mode
+    assert found.checkpoint is None
+
+
+@pytest.mark.parametrize("action", [RecoveryAction.RESTART, RecoveryAction.ELSEWHERE, RecoveryAction.TEST])
+def test_restarts_that_led_to_a_newer_checkpoint_are_no_loop(action):
+    cause = {RecoveryAction.RESTART: "NodeFailure", RecoveryAction.ELSEWHERE: "ECCError", RecoveryAction.TEST: "Hang"}[
+        action
+    ]
+    suspects = frozenset({"n2"}) if action is RecoveryAction.ELSEWHERE else frozenset()
+    went_on = [done(action, checkpoint=step) for step in (100, 120, 150)]
+    stuck = [done(action, checkpoint=200) for _ in range(3)]
+
+    assert decided(failed(cause, suspects=suspects), past(250, cause=cause, done=went_on)).mode is AutomationMode.ACT
+    assert decided(failed(cause, suspects=suspects), past(250, cause=cause, done=stuck)).mode is AutomationMode.PROPOSE
+
+
+def test_rolling_back_again_and_again_is_a_loop_although_checkpoints_are_saved_in_between():
+    went_back = [
+        done(RecoveryAction.ROLL_BACK, incident=f"x{n}", checkpoint=step) for n, step in enumerate((10, 20, 30))
+    ]
+
+    assert decided(failed("LossNaNOrSpike", spike_at=240), past(250, done=went_back)).mode is AutomationMode.PROPOSE
+
+
+def test_a_node_that_a_person_keeps_in_service_is_not_drained():
+    order = OverrideFacts(subject="n2", by="ann", why="it is our canary")
+
+    found = decided(failed(suspects=frozenset({"n2"})), past(250, orders=[order]))
+
+    assert not found.drain and not found.test
+    assert "n2 stays in service: ann decided so (it is our canary)." in found.con
+
+
+def test_the_breaker_trips_on_a_share_of_nodes_and_on_restarts():
+    calm = CircuitBreaker(cordoned_share=0.1, restarts=3)
+    out = [done(RecoveryAction.ELSEWHERE, nodes=frozenset({f"x{number}"})) for number in range(3)]
+
+    assert not breaker_trip_reason(past(cluster_nodes=30, done=out[:2]), calm, NOW)
+    assert "3 of 20 nodes" in breaker_trip_reason(past(cluster_nodes=20, done=out), calm, NOW)
+    assert "3 jobs were restarted" in breaker_trip_reason(past(cluster_nodes=99, done=[done()] * 3), calm, NOW)
+
+
+def test_a_tripped_breaker_leaves_proposals():
+    found = decided(failed(suspects=frozenset({"n2"})), past(250, done=[done(job="x")] * 60))
+
+    assert found.mode is AutomationMode.PROPOSE and found.action is RecoveryAction.ELSEWHERE
+
+
+def test_one_node_of_a_small_cluster_may_always_be_taken_out():
+    assert decided(failed(suspects=frozenset({"n2"})), past(250, cluster_nodes=4)).is_automatic
+
+
+def test_a_time_without_a_zone_is_refused():
+    with pytest.raises(ValueError, match="zone"):
+        decided(failed(at=datetime(2026, 1, 1)))  # noqa: DTZ001
+
+
+# --- what must always hold
+
+
+names = st.frozensets(st.sampled_from(sorted(NODES | {"x"})))
+steps = st.none() | st.integers(0, 300)
+moments = st.integers(-300, 5).map(lambda minutes: NOW + minutes * MINUTE)
+saved = st.builds(
+    SavedCheckpoint,
+    step=st.integers(0, 300),
+    path=st.just("/c"),
+    whole=st.sampled_from([True, False, None]),
+    verdict=st.sampled_from(["", "good", "bad"]),
+)
+deeds = st.builds(
+    PastAction,
+    action=st.sampled_from(RecoveryAction),
+    job=st.sampled_from(["j1", "j2"]),
+    at=moments,
+    incident=st.sampled_from(["", "i1"]),
+    nodes=names,
+    until=st.none() | moments,
+    checkpoint=steps,
+)
+facts = st.builds(
+    failed,
+    st.sampled_from(sorted(LABELS)),
+    at=moments,
+    confidence=st.floats(0, 1),
+    restart_helps=st.sampled_from(RestartAdvice),
+    nodes=names,
+    suspects=names,
+    alike=st.integers(0, 3),
+    labels=st.sampled_from([{}, {"acme-recovery": "off"}]),
+    checkpoints=st.lists(saved, max_size=4).map(tuple),
+    started_from=steps,
+    spike_at=steps,
+)
+histories = st.builds(
+    FailureHistory,
+    tries=st.lists(st.builds(PastAttempt, cause=st.sampled_from(["", "ECCError", "Unknown"]), step=steps), max_size=5),
+    done=st.lists(deeds, max_size=6),
+    orders=st.lists(
+        st.builds(
+            OverrideFacts,
+            subject=st.sampled_from(["j1", "n1"]),
+            by=st.just("ann"),
+            why=st.just("so"),
+            lifted=st.booleans(),
+        ),
+        max_size=2,
+    ),
+    cluster_nodes=st.integers(0, 40),
+)
+
+
+@given(facts, histories)
+def test_a_program_that_is_wrong_is_never_started_again(case, history):
+    found = decide(case, history, EVERYTHING, NOW)
+
+    if case.cause in STOPPING or case.category is FailureCategory.SCRIPT:
+        assert found.action is RecoveryAction.STOP and not found.drain
+
+
+@given(facts, histories)
+def test_nothing_acts_that_is_old_opted_out_or_decided_by_a_person(case, history):
+    found = decide(case, history, EVERYTHING, NOW)
+    decided_by_one = any(order.subject == case.job and not order.lifted for order in history.orders)
+
+    if case.at + ACTION_TERMS[found.action].expires < NOW or case.labels or decided_by_one:
+        assert found.mode is AutomationMode.OBSERVE
+
+
+@given(facts, histories, st.sampled_from(AutomationMode))
+def test_nothing_goes_further_than_its_team_allowed(case, history, allowed):
+    assert decide(case, history, RecoveryPolicy(modes={("llm", "*"): allowed}), NOW).mode.rank <= allowed.rank
+
+
+@given(facts, histories)
+def test_the_same_facts_give_the_same_answer(case, history):
+    again = replace(history, orders=list(history.orders), done=list(history.done))
+
+    assert decide(case, history, EVERYTHING, NOW) == decide(case, again, EVERYTHING, NOW)
+
+
+@given(histories, deeds, names)
+def test_a_further_deed_never_closes_the_breaker(history, deed, adding):
+    if breaker_trip_reason(history, CircuitBreaker(restarts=3), NOW, adding):
+        assert breaker_trip_reason(
+            replace(history, done=[*history.done, deed]), CircuitBreaker(restarts=3), NOW, adding
+        )
+
+
+@given(facts, histories)
+def test_it_starts_from_nothing_that_speaks_against_itself_and_drains_only_where_it_ran(case, history):
+    found = decide(case, history, EVERYTHING, NOW)
+
+    assert found.checkpoint is None or found.checkpoint.is_usable
+    assert found.drain <= found.test <= case.nodes
+    assert found.why and found.undo and found.expires_at > case.at and found.not_before >= NOW
+    assert (found.skip is None) or found.skip[0] > found.checkpoint.step
+    if found.action not in RESTART_ACTIONS:
+        assert found.checkpoint is None and not found.test

@@ -1,0 +1,516 @@
+"""Recovery carried out: who is decided about, what is done, what a person says, and what must never happen twice."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from failures.actions import decisions as decision_actions
+from failures.actions.incidents import FailureStateConflict
+from failures.actions.recovery_inputs import attempt_policy, diagnosis_facts
+from failures.loops.diagnose import diagnose_once
+from failures.models import Decision, DecisionState, Diagnosis, Order, Step
+from failures.queries import decision_replay
+from failures.recovery.remedies import RecoveryAction
+from jobs.actions import jobs as job_actions
+from jobs.actions import nodes as node_actions
+from jobs.actions import recovery as recovery_actions
+from jobs.core.lifecycle import Flag, State
+from jobs.core.resume_environment import resume_variables
+from jobs.models import Deed, Event, Job, Node, RecoveryMode, clock
+from scheduling.loops import recovery
+from scheduling.loops.recovery import decide_and_recover_once
+from scheduling.loops.time_limits import enforce_time_limits_once
+from tests import make as rows
+from tests.failures import make
+
+pytestmark = pytest.mark.django_db
+
+HOUR = timedelta(hours=1)
+
+
+def mode(word: str, **whom) -> None:
+    recovery_actions.set_recovery_mode(word, author=rows.LOOP, **whom)
+
+
+def failed(root, text=make.XID, *, checkpoints=(100, 200), **how):
+    """A training job on two nodes that died; the first of them is named by its log."""
+    asked = {"kind": "pretrain", "checkpoint_dir": "/ckpt/run", "on": ("seren-001", "seren-002"), **how}
+    ends = {name: asked.pop(name) for name in make.ENDS if name in asked}
+    attempt = make.running(root, **asked)
+    for step in checkpoints:
+        attempt.job.checkpoints.create(attempt=attempt, step=step, path=f"/ckpt/run/{step}")
+    make.end(root, attempt, text, **ends)
+    attempt.job.refresh_from_db()
+    return attempt
+
+
+def diagnosed(root, text=make.XID, **how):
+    attempt = failed(root, text, **how)
+    diagnose_once(clock.now())
+    attempt.job.refresh_from_db()
+    return attempt
+
+
+def decided(root, text=make.XID, **how):
+    attempt = diagnosed(root, text, **how)
+    decide_and_recover_once(clock.now())
+    attempt.job.refresh_from_db()
+    return Decision.objects.get(attempt=attempt)
+
+
+def sick_node(root, **how):
+    """A node of the gang is down, and the cluster says so."""
+    attempt = make.running(root, kind="pretrain", checkpoint_dir="/ckpt/run", on=("seren-001", "seren-002"), **how)
+    attempt.job.checkpoints.create(attempt=attempt, step=200, path="/ckpt/run/200")
+    make.dies("seren-001")
+    make.end(root, attempt, "step 250\n", state="NODE_FAIL")
+    diagnose_once(clock.now())
+    return attempt
+
+
+def job_of(attempt) -> Job:
+    return Job.objects.get(pk=attempt.job_id)
+
+
+# --- what is read
+
+
+def test_run_time_is_read_only_for_a_job_without_a_checkpoint(tmp_path):
+    without = diagnosed(tmp_path, checkpoints=(), ran=timedelta(minutes=10))
+    with_one = diagnosed(tmp_path, checkpoints=(100,))
+
+    without.refresh_from_db()
+    assert diagnosis_facts(make.of(without)).ran == without.ended_at - without.confirmed_at
+    assert diagnosis_facts(make.of(with_one)).ran is None
+
+
+# --- who waits for recovery
+
+
+@pytest.mark.parametrize(
+    ("asked", "waits"),
+    [
+        ({"kind": "pretrain"}, True),
+        ({"kind": "debug", "checkpoint_dir": ""}, False),
+        ({"kind": "debug", "checkpoint_dir": "", "labels": {"acme-recovery": "on"}}, True),
+        ({"kind": "pretrain", "labels": {"acme-recovery": "off"}}, False),
+        ({"kind": "pretrain", "requeue_limit": 0}, False),
+        ({"kind": "pretrain", "state": "TIMEOUT"}, False),
+    ],
+)
+def test_training_waits_for_recovery_unless_it_opted_out(tmp_path, asked, waits):
+    job = failed(tmp_path, **asked).job
+
+    assert (job.state == State.PENDING and Flag.RECOVERING in job.flags) is waits
+    assert (job.recover_by is not None) is waits
+    if not waits:
+        assert job.is_final
+
+
+def test_where_a_team_only_observes_the_rule_of_the_ending_stands(tmp_path):
+    mode("act")
+    rows.team("team-of-ada", ada="researcher")
+    mode("observe", team_id=rows.team("team-of-ada").pk)
+
+    assert failed(tmp_path).job.state == State.FAILED
+
+
+def test_a_job_that_goes_on_by_itself_is_held_up_only_where_recovery_acts(tmp_path):
+    proposed = failed(tmp_path, state="NODE_FAIL").job
+    mode("act")
+    acted = failed(tmp_path, state="NODE_FAIL").job
+
+    assert proposed.flags == [Flag.REQUEUED]
+    assert acted.flags == [Flag.RECOVERING]
+
+
+def test_who_waits_for_recovery_is_started_by_nobody_and_let_go_by_a_release(tmp_path):
+    job = failed(tmp_path).job
+    assert (job.hold, job.reason) == ("user", "Recovering")
+
+    job_actions.release(job, author=rows.author())
+
+    assert (job.hold, job.flags, job.recover_by) == ("", [], None)
+
+
+def test_without_a_recovery_the_job_becomes_what_its_end_says(tmp_path):
+    attempt = failed(tmp_path, state="OUT_OF_MEMORY")
+    enforce_time_limits_once(attempt.job.cluster, clock.now())
+    assert job_of(attempt).state == State.PENDING
+
+    enforce_time_limits_once(attempt.job.cluster, clock.now() + HOUR)
+
+    job = job_of(attempt)
+    assert (job.state, job.hold, job.recover_by, job.ended_at) == ("OUT_OF_MEMORY", "", None, attempt.ended_at)
+
+
+def test_a_platform_failure_nobody_decided_about_goes_back_to_the_queue_and_costs_a_requeue(tmp_path):
+    mode("act")
+    attempt = failed(tmp_path, state="NODE_FAIL")
+
+    enforce_time_limits_once(attempt.job.cluster, clock.now() + HOUR)
+
+    job = job_of(attempt)
+    assert (job.state, job.flags, job.hold, job.requeues) == ("PENDING", ["REQUEUED"], "", 1)
+
+
+# --- the happy path
+
+
+def test_a_dead_node_is_closed_and_the_job_goes_on_from_its_checkpoint(tmp_path):
+    mode("act")
+    attempt = sick_node(tmp_path)
+
+    assert decide_and_recover_once(clock.now()) > 0
+
+    decision = Decision.objects.get()
+    assert (decision.action, decision.mode, decision.course) == ("restart elsewhere", "act", "done")
+    assert (decision.drain, decision.checkpoint_step) == (["seren-001"], 200)
+    node, job = Node.objects.get(name="seren-001"), job_of(attempt)
+    assert node.drain_asked and f"incident {decision.incident_id}" in node.reason
+    assert (job.state, job.hold, job.flags, job.requeues) == ("PENDING", "", ["REQUEUED"], 0)
+    assert job.resume == {"path": "/ckpt/run/200", "step": 200}
+    assert Event.objects.filter(job=job, what="decision.done").count() == 1
+    assert Deed.objects.filter(kind="drain", node=node).count() == 1
+
+
+def test_run_twice_nothing_is_done_twice(tmp_path):
+    mode("act")
+    sick_node(tmp_path)
+
+    for _ in range(3):
+        decide_and_recover_once(clock.now() + timedelta(minutes=5))
+
+    assert Decision.objects.count() == 1
+    assert sorted(Step.objects.values_list("kind", flat=True)) == ["drained", "restarted", "tested"]
+    assert Event.objects.filter(what="job.recovered").count() == 1
+
+
+def test_the_error_of_a_program_ends_at_once_whatever_the_mode(tmp_path):
+    for word in ("propose", "act"):
+        mode(word)
+        decision = decided(tmp_path, make.TYPO)
+        job = job_of(decision.attempt)
+        assert decision.action == "stop"
+        assert (job.state, job.exit_code, job.hold) == (State.FAILED, 1, "")
+        assert "The same call fails again" in job.why
+
+
+def test_an_outage_is_waited_for(tmp_path):
+    mode("act")
+    decision = decided(tmp_path, make.STORAGE)
+
+    job = job_of(decision.attempt)
+    assert (decision.action, decision.course) == ("wait", "done")
+    assert (job.begin_at, job.hold) == (decision.not_before, "")
+
+
+def test_oldest_first_and_one_that_blows_up_leaves_the_others_alone(tmp_path, caplog):
+    mode("act")
+    broken, healthy = diagnosed(tmp_path), diagnosed(tmp_path, make.STORAGE)
+    Diagnosis.objects.filter(attempt=broken).update(category="nonsense")
+
+    decide_and_recover_once(clock.now())
+
+    assert [one.attempt_id for one in Decision.objects.all()] == [healthy.pk]
+    assert "nothing could be decided" in caplog.text
+
+
+def test_however_many_blow_up_who_failed_later_is_decided_about(tmp_path, monkeypatch):
+    monkeypatch.setattr(recovery, "MAX_DECISIONS_PER_TURN", 2)
+    for _ in range(3):
+        Diagnosis.objects.filter(attempt=diagnosed(tmp_path)).update(category="nonsense")
+    healthy = diagnosed(tmp_path, make.STORAGE)
+
+    decide_and_recover_once(clock.now())
+
+    assert [one.attempt_id for one in Decision.objects.all()] == [healthy.pk]
+
+
+def test_on_a_cluster_that_is_not_driven_nothing_is_decided(tmp_path):
+    diagnosed(tmp_path)
+    rows.cluster(mode="observe")
+
+    assert decide_and_recover_once(clock.now()) == 0
+
+
+def test_a_failure_that_nobody_heard_of_for_hours_is_no_reason_to_act(tmp_path):
+    mode("act")
+    diagnosed(tmp_path)
+
+    decide_and_recover_once(clock.now() + 2 * HOUR)
+
+    assert not Decision.objects.exists()
+
+
+# --- killed anywhere
+
+
+@pytest.mark.parametrize("at", ["decision.made", "node.drained", "job.recovered", "decision.done"])
+def test_killed_before_any_of_its_commits_the_next_turn_does_the_rest_once(tmp_path, at, monkeypatch):
+    mode("act")
+    sick_node(tmp_path)
+    save, killed = Event.save, []
+
+    class Killed(BaseException):
+        pass
+
+    def dying(self, *args, **kwargs):
+        if self.what == at and not killed:
+            killed.append(at)
+            raise Killed
+        return save(self, *args, **kwargs)
+
+    monkeypatch.setattr(Event, "save", dying)
+    with pytest.raises(Killed):
+        decide_and_recover_once(clock.now())
+    decide_and_recover_once(clock.now() + 2 * decision_actions.CLAIM_LEASE)
+
+    assert Decision.objects.get().course == DecisionState.DONE
+    assert sorted(Step.objects.values_list("kind", flat=True)) == ["drained", "restarted", "tested"]
+    assert Event.objects.filter(what__in=("node.drained", "job.recovered", "decision.done")).count() == 3
+
+
+def test_what_cannot_be_carried_out_fails_after_some_tries_and_the_job_is_given_back(tmp_path, monkeypatch):
+    mode("act")
+    attempt = diagnosed(tmp_path, make.STORAGE)
+    now = clock.now()
+    monkeypatch.setattr("scheduling.loops.recovery.resume_point", lambda decision: 1 / 0)
+    for minute in range(0, 20, 2):
+        decide_and_recover_once(now + timedelta(minutes=minute))
+
+    decision = Decision.objects.get()
+    assert (decision.course, decision.outcome) == ("failed", "ZeroDivisionError: division by zero")
+    enforce_time_limits_once(attempt.job.cluster, now + HOUR)
+    assert job_of(attempt).state == State.FAILED
+
+
+# --- somebody else was faster
+
+
+def test_a_job_that_somebody_cancelled_meanwhile_stays_cancelled(tmp_path):
+    mode("act")
+    attempt = sick_node(tmp_path)
+    job_actions.cancel(job_of(attempt), author=rows.author())
+
+    decide_and_recover_once(clock.now())
+
+    assert job_of(attempt).state == State.CANCELLED
+    assert "left alone" in Decision.objects.get().outcome
+
+
+def test_an_old_attempt_is_nobody_to_recover(tmp_path):
+    attempt = failed(tmp_path)
+    job = attempt.job
+    job_actions.release(job, author=rows.author())
+    rows.running(job)
+
+    with pytest.raises(job_actions.JobStateChanged, match="waits for no recovery"):
+        recovery_actions.restart(attempt, author=rows.LOOP, why="late")
+
+
+# --- taken back while it is carried out
+
+
+def taken_back(monkeypatch, before: str) -> None:
+    """Somebody clicks Undo when the decision is claimed and this step is next."""
+    step = getattr(recovery, before)
+
+    def late(decision, *args):
+        decision_actions.undo(Decision.objects.get(), author=rows.author("ben"), now=clock.now(), why="no")
+        return step(decision, *args)
+
+    monkeypatch.setattr(recovery, before, late)
+
+
+@pytest.mark.parametrize("before", ["carry_out", "_close", "_tested", "_act_on_job"])
+def test_an_undo_stops_every_step_that_is_not_made_yet(tmp_path, monkeypatch, before):
+    mode("act")
+    attempt = sick_node(tmp_path)
+    taken_back(monkeypatch, before)
+
+    assert decide_and_recover_once(clock.now()) == 1  # it was decided
+
+    decision, node = Decision.objects.get(), Node.objects.get(name="seren-001")
+    assert (decision.course, decision.errors, node.drain_asked) == (DecisionState.UNDONE, 0, False)
+    assert not decision.steps.filter(kind=Step.Kind.RESTARTED).exists()
+    job = job_of(attempt)
+    assert (job.state, job.hold, job.flags, job.resume) == (State.PENDING, "user", [Flag.REQUEUE_HOLD], {})
+    assert decision.steps.get(kind=Step.Kind.UNDONE).words.endswith(f"{job} is held.")
+    assert decide_and_recover_once(clock.now() + HOUR / 2) == 0
+
+
+def test_who_slept_past_his_claim_makes_no_step(tmp_path, monkeypatch):
+    mode("act")
+    sick_node(tmp_path)
+    real = recovery.carry_out_decision
+
+    def overtaken(decision, now):
+        decision_actions.claim(Decision.objects.get(), now + 2 * decision_actions.CLAIM_LEASE)
+        return real(decision, now)
+
+    monkeypatch.setattr(recovery, "carry_out_decision", overtaken)
+    decide_and_recover_once(clock.now())
+
+    assert not Step.objects.exists()
+    assert not Node.objects.filter(drain_asked=True).exists()
+
+
+# --- what people say
+
+
+def proposal(root):
+    """A restart without any node."""
+    decision = decided(root, "step 100\n")
+    assert (decision.course, decision.mode) == ("proposed", "propose")
+    return decision
+
+
+def test_a_proposal_waits_for_a_yes_and_is_then_carried_out(tmp_path):
+    decision = proposal(tmp_path)
+    assert "Proposed" in job_of(decision.attempt).why
+
+    decision_actions.approve(decision, author=rows.author(), now=clock.now(), why="go")
+    decide_and_recover_once(clock.now())
+
+    decision.refresh_from_db()
+    assert (decision.course, decision.said_by, decision.said_why) == ("done", "ada", "go")
+    assert job_of(decision.attempt).flags == ["REQUEUED"]
+
+
+def test_a_declined_proposal_ends_the_job_and_cannot_be_approved_any_more(tmp_path):
+    decision = proposal(tmp_path)
+
+    decision_actions.decline(decision, author=rows.author(), now=clock.now(), why="I look myself")
+
+    job = job_of(decision.attempt)
+    assert job.state == State.FAILED and "ada declined its recovery: I look myself" in job.why
+    with pytest.raises(FailureStateConflict, match="declined already"):
+        decision_actions.approve(decision, author=rows.author(), now=clock.now())
+
+
+def test_a_proposal_nobody_answers_expires_and_is_never_done(tmp_path):
+    decision = proposal(tmp_path)
+    later = clock.now() + 2 * HOUR
+
+    with pytest.raises(FailureStateConflict, match="was right until"):
+        decision_actions.approve(decision, author=rows.author(), now=later)
+    decide_and_recover_once(later)
+    enforce_time_limits_once(decision.cluster, later)
+
+    decision.refresh_from_db()
+    assert decision.course == DecisionState.EXPIRED
+    assert job_of(decision.attempt).state == State.FAILED
+
+
+def test_undone_the_node_takes_work_the_job_is_held_and_recovery_leaves_both_alone(tmp_path):
+    mode("act")
+    attempt = sick_node(tmp_path)
+    decide_and_recover_once(clock.now())
+    decision = Decision.objects.get()
+
+    decision_actions.undo(decision, author=rows.author("ben"), now=clock.now(), why="that node is fine")
+
+    job, node = job_of(attempt), Node.objects.get(name="seren-001")
+    assert (decision.course, node.drain_asked, job.hold) == ("undone", False, "user")
+    assert {one.subject for one in Order.objects.standing()} == {"seren-001", job.public_id}
+    for order in Order.objects.standing():
+        decision_actions.lift_order(order, author=rows.author(), now=clock.now())
+    assert not Order.objects.standing().exists()
+
+
+def test_a_node_somebody_else_closed_since_is_not_opened_by_an_undo(tmp_path):
+    mode("act")
+    sick_node(tmp_path)
+    decide_and_recover_once(clock.now())
+    node = Node.objects.get(name="seren-001")
+    node_actions.resume(node, author=rows.author(), now=clock.now())
+    node_actions.drain(node, author=rows.author(), why="fan", now=clock.now())
+
+    decision_actions.undo(Decision.objects.get(), author=rows.author(), now=clock.now())
+
+    node.refresh_from_db()
+    assert node.drain_asked and node.reason == "fan"
+
+
+# --- what the next attempt is told
+
+
+def test_the_next_attempt_is_told_where_to_go_on(tmp_path):
+    told = resume_variables(
+        {"path": "/ckpt/a b/200", "step": 200, "skip": [201, 300]}, "--load {path} --iteration {step}"
+    )
+
+    assert told == {
+        "ACME_CHECKPOINT": "/ckpt/a b/200",
+        "ACME_CHECKPOINT_STEP": "200",
+        "ACME_SKIP_STEPS": "201-300",
+        "ACME_CHECKPOINT_ARGS": "--load /ckpt/a b/200 --iteration 200",
+    }
+    assert resume_variables({}, "--load {path}") == {}
+
+
+def test_what_it_was_told_holds_until_it_has_saved_something_newer(tmp_path):
+    mode("act")
+    attempt = sick_node(tmp_path)
+    decide_and_recover_once(clock.now())
+    job = job_of(attempt)
+    again = rows.running(job, on=("seren-002", "seren-003"))
+    job_actions.finish(again, rows.AttemptEnd(state=State.NODE_FAIL, at=clock.now()), author=rows.LOOP)
+    assert job_of(attempt).resume["step"] == 200
+
+    recovery_actions.restart(again, author=rows.LOOP, why="again", resume=job_of(attempt).resume)
+    third = rows.running(job_of(attempt), on=("seren-002", "seren-003"))
+    third.job.checkpoints.create(attempt=third, step=300, path="/ckpt/run/300")
+    job_actions.finish(third, rows.AttemptEnd(state=State.NODE_FAIL, at=clock.now()), author=rows.LOOP)
+
+    assert job_of(attempt).resume == {}
+
+
+def test_a_team_does_not_overrule_what_the_operators_said_of_their_cluster(tmp_path):
+    mode("act", team_id=rows.team("team-of-ada", ada="researcher").pk)
+    mode("act")
+    mode("observe", cluster_id=make.cluster(tmp_path).pk)
+
+    attempt = failed(tmp_path)
+
+    assert attempt.job.state == State.FAILED
+    assert {attempt_policy(attempt).mode("team-of-ada", action).value for action in RecoveryAction} == {"observe"}
+
+
+def test_a_mode_is_told_when_it_changes_and_the_same_word_again_is_no_change():
+    team = rows.team("pretraining", ada="admin")
+    mode("act")
+    mode("observe", team_id=team.pk)
+    mode("observe", team_id=team.pk)
+
+    assert RecoveryMode.objects.count() == 2
+    assert Event.objects.filter(what="recovery.mode").count() == 2
+
+
+# --- what was stored
+
+
+def test_a_decision_replayed_by_the_same_rules_is_the_same(tmp_path):
+    mode("act")
+    sick_node(tmp_path)
+    decide_and_recover_once(clock.now())
+
+    found = decision_replay.compare_with_replay(Decision.objects.get())
+
+    assert {one.what for one in found} >= {"action", "mode", "drain", "from step"}
+    assert all(one.is_same for one in found)
+
+
+def test_a_decision_from_other_inputs_differs_and_is_shown_side_by_side(tmp_path):
+    decision = proposal(tmp_path)
+    Decision.objects.filter(pk=decision.pk).update(policy=decision.policy | {"modes": [[["*", "*"], "observe"]]})
+    decision.refresh_from_db()
+
+    differing = {
+        one.what: (one.then, one.today) for one in decision_replay.compare_with_replay(decision) if not one.is_same
+    }
+
+    assert differing == {"mode": ("propose", "observe")}

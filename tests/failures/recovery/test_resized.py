@@ -1,0 +1,238 @@
+"""A job that was too large for its memory: proposed, carried out by a click, taken back; by itself only as said."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from failures.actions import decisions as decision_actions
+from failures.loops.diagnose import diagnose_once
+from failures.models import Decision
+from failures.queries import decision_replay
+from jobs.actions import jobs as job_actions
+from jobs.actions import recovery as recovery_actions
+from jobs.core.lifecycle import State
+from jobs.models import Event, Job, clock
+from scheduling.loops.recovery import decide_and_recover_once
+from tests import make as rows
+from tests.failures import make
+
+pytestmark = pytest.mark.django_db
+
+NO_MEMORY = (
+    "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of"
+    " 79.1 GiB of which 1.10 GiB is free.\n"
+)
+COMMAND = "torchrun train.py --micro-batch-size 8 --global-batch-size 256"
+SMALLER = COMMAND.replace("size 8", "size 4")
+
+
+def decided(root, text=NO_MEMORY, *, how=None, **asked) -> Decision:
+    usual = {"kind": "pretrain", "command": COMMAND, "checkpoint_dir": "/ckpt/run", "on": ("seren-001", "seren-002")}
+    attempt = make.running(root, **(usual | asked))
+    attempt.job.checkpoints.create(attempt=attempt, step=200, path="/ckpt/run/200")
+    make.end(root, attempt, text, **(how or {}))
+    diagnose_once(clock.now())
+    decide_and_recover_once(clock.now())
+    return Decision.objects.get(attempt=attempt)
+
+
+def job_of(decision) -> Job:
+    return Job.objects.get(pk=decision.attempt.job_id)
+
+
+def acts() -> None:
+    recovery_actions.set_recovery_mode("act", author=rows.LOOP)
+
+
+def approved(decision) -> Job:
+    decision_actions.approve(decision, author=rows.author(), now=clock.now())
+    decide_and_recover_once(clock.now())
+    return job_of(decision)
+
+
+def test_a_smaller_batch_is_proposed_and_the_job_waits_for_a_yes(tmp_path):
+    decision = decided(tmp_path)
+
+    assert (decision.action, decision.course) == ("ask for more", "proposed")
+    assert "--micro-batch-size 4 instead of --micro-batch-size 8, from step 200" in decision_actions.decision_summary(
+        decision
+    )
+    job = job_of(decision)
+    assert job.command == COMMAND and job.state == State.PENDING and job.recover_by == decision.expires_at
+
+
+def test_one_click_starts_it_again_with_what_was_proposed_from_its_newest_checkpoint(tmp_path):
+    decision = decided(tmp_path)
+
+    job = approved(decision)
+
+    assert (job.command, job.state, job.hold) == (SMALLER, State.PENDING, "")
+    assert job.resume == {"path": "/ckpt/run/200", "step": 200}
+    assert Event.objects.get(what="job.recovered").detail["changed"] == ["command"]
+    decision.refresh_from_db()
+    assert decision.course == "done"
+
+
+def test_more_memory_is_asked_for_where_the_host_ran_out_of_it(tmp_path):
+    how = {"state": "OUT_OF_MEMORY", "reason": "OutOfMemory"}
+    text = "slurmstepd: error: Detected 1 oom_kill event in StepId=71.0. Some of the step tasks have been OOM Killed.\n"
+
+    job = approved(decided(tmp_path, text, how=how, memory_per_node="100G"))
+
+    assert job.memory_per_node_mb == 150 * 1024 and job.command == COMMAND
+
+
+def test_of_shared_memory_a_data_loader_gets_no_more_by_asking_for_memory(tmp_path):
+    text = (
+        "RuntimeError: DataLoader worker (pid 5150) is killed by signal: Bus error. It is possible that dataloader's"
+        " workers are out of shared memory. Please try to raise your shared memory limit.\n"
+    )
+
+    job = approved(decided(tmp_path, text, memory_per_node="100G", command="t.py --num-workers 8"))
+
+    assert (job.command, job.memory_per_node_mb) == ("t.py --num-workers 4", 100 * 1024)
+
+
+@pytest.mark.parametrize(("label", "course"), [({}, "proposed"), ({"acme-resize": "on"}, "done")])
+def test_it_is_done_without_a_yes_only_where_the_mode_and_the_owner_say_so(tmp_path, label, course):
+    acts()
+
+    decision = decided(tmp_path, labels=label)
+
+    assert decision.course == course
+    assert job_of(decision).command == (SMALLER if course == "done" else COMMAND)
+
+
+def test_a_label_alone_does_nothing_where_recovery_may_only_propose(tmp_path):
+    assert decided(tmp_path, labels={"acme-resize": "on"}).course == "proposed"
+
+
+def test_what_would_change_how_it_learns_is_asked_about_all_the_same(tmp_path):
+    acts()
+
+    decision = decided(tmp_path, command="train.py --batch-size 8", labels={"acme-resize": "on"})
+
+    assert decision.course == "proposed" and any("global batch" in why for _, why in decision.limits)
+
+
+def test_where_nobody_knows_what_to_change_the_advice_stays_and_the_job_ends(tmp_path):
+    acts()
+
+    decision = decided(tmp_path, command="sh train.sh", labels={"acme-resize": "on"})
+
+    assert (decision.course, decision.change) == ("observed", [])
+    assert job_of(decision).state == State.FAILED
+
+
+def test_an_undo_asks_for_what_was_asked_for_before(tmp_path):
+    decision = decided(tmp_path)
+    approved(decision)
+
+    decision_actions.undo(decision, author=rows.author(), now=clock.now())
+
+    job = job_of(decision)
+    assert job.command == COMMAND and job.hold
+
+
+def test_who_has_changed_the_job_since_keeps_his_own(tmp_path):
+    decision = decided(tmp_path)
+    approved(decision)
+    Job.objects.update(command="mine.py")
+
+    decision_actions.undo(decision, author=rows.author(), now=clock.now())
+
+    assert job_of(decision).command == "mine.py"
+    assert "stays" in decision.steps.last().words
+
+
+def test_who_released_it_meanwhile_is_left_alone(tmp_path):
+    decision = decided(tmp_path)
+    job_actions.release(job_of(decision), author=rows.author())
+
+    job = approved(decision)
+
+    assert job.command == COMMAND
+    decision.refresh_from_db()
+    assert "left alone" in decision.outcome
+
+
+def test_what_stands_in_the_value_of_a_variable_is_carried_out(tmp_path):
+    environment = {"ARGS": "--lr 1 --micro-batch-size 8 --global-batch-size 64"}
+
+    job = approved(decided(tmp_path, command="sh run.sh", environment=environment))
+
+    assert job.environment["ARGS"] == "--lr 1 --micro-batch-size 4 --global-batch-size 64"
+
+
+@pytest.mark.parametrize("by_now", ["mine.py", f"{COMMAND} && {COMMAND}"])
+def test_what_cannot_be_carried_out_has_failed_and_the_job_is_given_back_at_once(tmp_path, by_now):
+    decision = decided(tmp_path)
+    Job.objects.update(command=by_now)
+
+    job = approved(decision)
+
+    decision.refresh_from_db()
+    assert decision.course == "failed" and "--micro-batch-size 8" in decision.outcome
+    assert (job.command, job.state, job.recover_by, job.hold) == (by_now, State.FAILED, None, "")
+
+
+def test_the_sentence_has_one_comma_where_it_starts_from_the_beginning(tmp_path):
+    decision = decided(tmp_path)
+    decision.checkpoint_step = None
+
+    assert "instead of --micro-batch-size 8, because" in decision_actions.decision_summary(decision)
+
+
+def test_a_replay_says_what_it_would_ask_for_today(tmp_path):
+    asked = next(one for one in decision_replay.compare_with_replay(decided(tmp_path)) if one.what == "asks for")
+
+    assert asked.is_same and asked.today == "command --micro-batch-size 4"
+
+
+# --- pages and API
+
+
+def client(name: str) -> Client:
+    found = Client()
+    found.force_login(rows.user(name))
+    return found
+
+
+def test_the_page_shows_what_will_change_before_anybody_says_yes(tmp_path):
+    decision = decided(tmp_path)
+
+    page = client("ada").get(f"/failures/{decision.incident_id}/").content.decode()
+
+    assert "<code>--micro-batch-size 8</code>" in page and "<code>--micro-batch-size 4</code>" in page
+    assert "new-job" not in page  # it still waits for its yes
+
+
+def test_a_program_reads_what_will_change_and_says_yes(tmp_path):
+    decision = decided(tmp_path)
+    where = f"/api/v1/incidents/{decision.incident_id}/decisions/{decision.pk}/"
+
+    shown = client("ada").get(where).json()
+
+    assert [(one["was"], one["becomes"]) for one in shown["change"]] == [
+        ("--micro-batch-size 8", "--micro-batch-size 4")
+    ]
+
+
+def test_a_job_that_waits_for_nothing_is_filled_in_as_a_new_one(tmp_path):
+    decision = decided(tmp_path, kind="debug", checkpoint_dir="", labels={})
+    where = f"/failures/{decision.incident_id}/decisions/{decision.pk}/new-job/"
+
+    page = client("ada").get(f"/failures/{decision.incident_id}/").content.decode()
+    form = client("ada").get(where).content.decode()
+
+    assert decision.course == "observed" and where in page
+    assert SMALLER in form and "ACME_CHECKPOINT=/ckpt/run/200" in form
+
+
+def test_a_stranger_gets_no_form_of_it(tmp_path):
+    decision = decided(tmp_path, kind="debug", checkpoint_dir="")
+
+    where = f"/failures/{decision.incident_id}/decisions/{decision.pk}/new-job/"
+
+    assert client("mallory").get(where).status_code == 404

@@ -1,0 +1,134 @@
+"""Spares: how often nodes are away and for how long, and how many must be free for that."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from failures.actions.decisions import RECOVERY_AUTHOR
+from failures.queries.spare_nodes import CLOSED, GONE, RESUMED, UP, outage_durations, spare_reserves
+from jobs.actions import nodes as node_actions
+from jobs.models import Cluster, Event, Node, clock
+from tests import make
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    ("told", "hours"),
+    [
+        ([(1, GONE), (3, UP)], [2]),
+        ([(1, GONE), (2, CLOSED), (3, UP), (5, RESUMED)], [4]),
+        ([(1, CLOSED), (2, GONE), (5, RESUMED), (9, UP)], [8]),
+        ([(1, GONE), (2, UP), (4, CLOSED)], [1, 6]),
+        ([(1, UP), (2, RESUMED)], []),
+        ([(1, GONE), (2, GONE), (3, UP)], [2]),
+    ],
+)
+def test_a_node_is_away_until_it_answers_and_takes_work(told, hours):
+    noon = make.NOON
+
+    found = list(outage_durations([(noon + at * HOUR, sign) for at, sign in told], noon + 10 * HOUR))
+
+    assert found == [many * HOUR for many in hours]
+
+
+pytestmark = pytest.mark.django_db
+
+
+def died(name, began, hours):
+    """Its cluster called it DOWN, and then it answered again."""
+    node = Node.objects.get(name=name)
+    moves = (("IDLE", "DOWN", began), ("DOWN", "IDLE", began + hours * HOUR))
+    Event.objects.bulk_create(
+        Event(what="node.moved", cluster=node.cluster, node=node, by="sync", at=at, from_state=before, to_state=after)
+        for before, after, at in moves
+    )
+
+
+@pytest.fixture
+def home():
+    found = make.cluster(nodes=4)
+    Cluster.objects.update(created_at=clock.now() - 60 * DAY)
+    return found
+
+
+def test_what_happened_is_what_spares_are_reckoned_from(home):
+    now = clock.now()
+    died("seren-001", now - 10 * DAY, 24)
+    died("seren-002", now - 5 * DAY, 48)
+
+    [one] = spare_reserves(now)
+
+    assert (one.cluster, one.nodes, one.free) == ("seren", 4, 4)
+    assert (one.outages, one.days_away, one.node_days) == (2, 1.5, pytest.approx(120))
+    assert one.wanted >= 1 and one.enough >= 0.99 and f"{one.wanted} spares for 4 nodes" in one.sentence
+    assert one.lacks == max(0, one.wanted - 4)
+
+
+def test_of_an_outage_that_began_before_the_window_the_part_within_it_counts(home):
+    now = clock.now()
+    died("seren-001", now - 40 * DAY, 12 * 24)  # came back 28 days ago
+    died("seren-002", now - 50 * DAY, 24)  # over before
+
+    [one] = spare_reserves(now)
+
+    assert (one.outages, one.days_away) == (1, pytest.approx(2, abs=0.01))
+
+
+def test_who_has_been_away_all_the_time_counts_all_the_time(home):
+    now = clock.now()
+    Event.objects.create(
+        what="node.moved", cluster=home, node=Node.objects.get(name="seren-001"), by="sync", at=now - 40 * DAY,
+        from_state="IDLE", to_state="DOWN",
+    )  # fmt: skip
+
+    [one] = spare_reserves(now)
+
+    assert (one.outages, one.days_away) == (1, pytest.approx(30, abs=0.01))
+
+
+def test_a_node_counts_since_it_joined(home):
+    now = clock.now()
+    node = Node.objects.get(name="seren-004")
+    Event.objects.create(
+        what="node.moved", cluster=home, node=node, by="sync", at=now - 3 * DAY, from_state="UNKNOWN", to_state="IDLE"
+    )
+
+    [one] = spare_reserves(now)
+
+    assert one.node_days == pytest.approx(3 * 30 + 3)
+
+
+def test_who_never_was_away_says_nothing(home):
+    [one] = spare_reserves(clock.now())
+
+    assert (one.outages, one.wanted, one.lacks) == (0, 0, 0) and "nothing says how many" in one.sentence
+
+
+def test_a_node_that_a_person_closed_was_not_lost_and_one_that_recovery_closed_was(home):
+    by_hand, by_us = Node.objects.get(name="seren-001"), Node.objects.get(name="seren-002")
+    node_actions.drain(by_hand, author=make.author(), why="new pumps", now=clock.now())
+    node_actions.drain(by_us, author=RECOVERY_AUTHOR, why="GPUFallenOffBus", now=clock.now())
+
+    [one] = spare_reserves(clock.now())
+
+    assert (one.outages, one.free) == (1, 2)
+
+
+def test_kinds_do_not_replace_each_other(home):
+    Node.objects.filter(name="seren-004").update(gpu_model="h100")
+
+    assert [(one.kind, one.nodes) for one in spare_reserves(clock.now())] == [("8 × a100", 3), ("8 × h100", 1)]
+
+
+def test_the_page_shows_the_figures(home):
+    node_actions.drain(Node.objects.get(name="seren-001"), author=RECOVERY_AUTHOR, why="ECC", now=clock.now())
+    reader = Client()
+    reader.force_login(make.user("ada"))
+
+    page = reader.get("/settings/recovery/").content.decode()
+
+    assert "Spares" in page and "8 × a100" in page and "binomial" in page

@@ -1,0 +1,102 @@
+"""Old rows go in batches, each for itself, until the time of a run is over."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.sessions.models import Session
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobs.actions.retention import DELETE_BATCH_SIZE, DeleteDeadline, delete_all, delete_batch, delete_expired_web_state
+from jobs.models import IdempotencyKey, Minute
+from jobs.models.idempotency import KEY_LIFETIME
+from scheduling.loops.cluster_minutes import delete_old_minutes
+from tests import make
+
+NOW = make.NOON
+
+
+@pytest.fixture
+def minutes(db):
+    """Ten rows, the oldest first."""
+    cluster = make.cluster(nodes=0)
+    zero = dict.fromkeys(("gpus", "held", "closed", "running", "waiting", "wanted"), 0)
+    rows = [Minute(cluster=cluster, at=NOW - timedelta(days=90, minutes=n), **zero) for n in range(10)]
+    Minute.objects.bulk_create(rows)
+    return Minute.objects.all()
+
+
+def after(batches):
+    """A deadline that is over after so many batches."""
+    ticks = iter(range(1000))
+    return DeleteDeadline(seconds=batches, monotonic=lambda: next(ticks))
+
+
+def test_all_rows_go_in_batches(minutes):
+    with CaptureQueriesContext(
+        connection,
+    ) as asked:
+        assert delete_all(minutes, after(100), size=4) == 10
+
+    assert sum(query["sql"].startswith("DELETE") for query in asked) == 3
+    assert not Minute.objects.exists()
+
+
+def test_a_run_whose_time_is_over_keeps_what_it_deleted_and_the_next_one_goes_on(minutes):
+    assert delete_all(minutes, after(1), size=4) == 4
+    assert Minute.objects.count() == 6
+
+    assert delete_all(minutes, after(100), size=4) == 6
+
+
+def test_a_table_gets_one_batch_at_least(minutes):
+    assert delete_all(minutes, after(0), size=4) == 4
+
+
+def test_a_batch_is_no_larger_than_asked(minutes):
+    assert delete_batch(minutes, 3) == 3
+    assert Minute.objects.count() == 7
+
+
+def test_rows_that_are_to_be_kept_are_kept(minutes):
+    newest = Minute.objects.order_by("-at").first()
+
+    delete_all(Minute.objects.exclude(pk=newest.pk), after(100), size=4)
+
+    assert list(Minute.objects.all()) == [newest]
+
+
+def test_each_batch_is_a_transaction_of_its_own(transactional_db):
+    user = make.user("ada")
+    old = [IdempotencyKey(user=user, key=str(n), digest="", status=200, body="") for n in range(6)]
+    IdempotencyKey.objects.bulk_create(old)
+    clock = iter([0, RuntimeError("cut off")])
+
+    def monotonic():
+        if isinstance(tick := next(clock), Exception):
+            raise tick
+        return tick
+
+    with pytest.raises(RuntimeError):
+        delete_all(IdempotencyKey.objects.all(), DeleteDeadline(monotonic=monotonic), size=4)
+
+    assert IdempotencyKey.objects.count() == 2
+
+
+def test_expired_sessions_and_old_answers_are_forgotten(db):
+    user = make.user("ada")
+    for name, days in (("old", -1), ("new", 1)):
+        Session.objects.create(session_key=name, session_data="", expire_date=NOW + timedelta(days=days))
+        IdempotencyKey.objects.create(user=user, key=name, digest="", status=200, body="")
+    IdempotencyKey.objects.filter(key="old").update(created_at=NOW - KEY_LIFETIME - timedelta(hours=1))
+    IdempotencyKey.objects.filter(key="new").update(created_at=NOW)
+
+    assert delete_expired_web_state(NOW) == 2
+
+    assert [row.session_key for row in Session.objects.all()] == ["new"]
+    assert [row.key for row in IdempotencyKey.objects.all()] == ["new"]
+
+
+def test_old_minutes_are_forgotten_in_batches(minutes, django_assert_max_num_queries):
+    assert DELETE_BATCH_SIZE == 5_000
+    assert delete_old_minutes(NOW) == 10

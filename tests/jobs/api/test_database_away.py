@@ -1,0 +1,28 @@
+"""When the database does not answer, programs are told to come back."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import InterfaceError, OperationalError
+
+from acmeweb.auth import api_authentication
+from jobs.rest.errors import UNAVAILABLE_RETRY_S
+from tests.jobs.api import api_make as make
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize(
+    "error", [OperationalError("couldn't get a connection after 10.00 sec"), InterfaceError("gone")]
+)
+def test_a_database_that_is_away_is_a_503_with_the_time_to_come_back(client, monkeypatch, error):
+    def away(digest):
+        raise error
+
+    token = make.token(make.person())
+    monkeypatch.setattr(api_authentication, "find_tokens", away)
+
+    answer = client.get("/api/v1/me/", headers={"Authorization": f"Bearer {token}"})
+
+    assert answer.status_code == 503 and answer["Retry-After"] == str(UNAVAILABLE_RETRY_S)
+    assert answer.json() == {"detail": "The database does not answer at the moment; try again."}

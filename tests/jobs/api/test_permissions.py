@@ -1,0 +1,382 @@
+"""Who may do what, for every address of the door: a new one without a case here fails."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.urls import URLPattern, URLResolver
+
+from acmeweb import api_root
+from failures.loops.diagnose import diagnose_once
+from failures.models import Channel, Decision, Diagnosis, Incident, LearnedRule, Order, RuleOrigin, RuleState
+from jobs.actions import jobs as job_actions
+from jobs.actions.journal import SYNC
+from jobs.core.attempt_end import AttemptEnd
+from jobs.core.lifecycle import State
+from jobs.models import Cluster, Event, Job, Maintenance, Membership, Node, SavedView, TeamRole, TokenScope, clock
+from jobs.rest.endpoint import ApiEndpoint, UnknownPathEndpoint
+from scheduling.loops.recovery import decide_and_recover_once
+from scheduling.models import Campaign, EvaluationRule, Simulation, Suite, UploadedTrace
+from tests.jobs.api import api_make as make
+from tests.jobs.api.api_make import Caller
+from tests.scheduling.campaigns import campaign_make as campaigns
+
+pytestmark = pytest.mark.django_db
+
+
+def endpoints(patterns=None, prefix=""):
+    """(address, view) of everything below /api/v1/."""
+    for one in api_root.urlpatterns if patterns is None else patterns:
+        address = prefix + str(one.pattern)
+        if isinstance(one, URLResolver):
+            yield from endpoints(one.url_patterns, address)
+        elif isinstance(one, URLPattern) and getattr(one.callback, "cls", None) is not UnknownPathEndpoint:
+            yield address, one.callback
+
+
+METHODS = [
+    (address, method, view.cls)
+    for address, view in endpoints()
+    if hasattr(view, "cls") and not view.cls.own_credentials
+    for method in ("get", "post", "patch")
+    if hasattr(view.cls, method)
+]
+NAMED = [f"{method} {address}" for address, method, _ in METHODS]
+
+TRACE = (
+    b"job_id,user,group_or_vc,type,submit_ts,duration_s,gpu_num,node_num,state\n1,ada,nlp,debug,60,60,1,1,COMPLETED\n"
+)
+NEXT_MONTH = (datetime.now(UTC) + timedelta(days=30)).isoformat()
+# What each POST and PATCH is sent when nothing but rights may stand in its way
+BODIES = {
+    "jobs/": {"command": "x", "team": "speech"},
+    "jobs/bulk/": {"jobs": [{"command": "x", "team": "speech"}]},
+    "jobs/verbs/": {"verb": "cancel", "filter": {"team": "speech"}},
+    "jobs/<public_id:id>/cancel/": {},
+    "jobs/<public_id:id>/hold/": {},
+    "jobs/<public_id:id>/release/": {},
+    "jobs/<public_id:id>/requeue/": {},
+    "jobs/<public_id:id>/mark-succeeded/": {},
+    "jobs/<public_id:id>/mark-failed/": {},
+    "jobs/<public_id:id>/run-again/": {},
+    "jobs/<public_id:id>/adopt/": {},
+    "jobs/<public_id:id>/priority/": {"priority": 1},
+    "nodes/<node_name:cluster>/<node_name:name>/drain/": {"reason": "x"},
+    "nodes/<node_name:cluster>/<node_name:name>/resume/": {},
+    "nodes/<node_name:cluster>/<node_name:name>/test/": {},
+    "clusters/": {"name": "kalos", "address": "http://127.0.0.1:1"},
+    "clusters/test/": {"address": "http://127.0.0.1:1"},
+    "clusters/<slug:name>/": {"title": "Seren"},
+    "clusters/<slug:name>/test/": {},
+    "clusters/<slug:name>/maintenance/": {"name": "x", "reason": "y", "end_at": NEXT_MONTH},
+    "clusters/<slug:name>/maintenance/<int:number>/": {"end_at": NEXT_MONTH},
+    "clusters/<slug:name>/maintenance/<int:number>/cancel/": {},
+    "nodes/<node_name:cluster>/<node_name:name>/burn-in/": {},
+    "rules/<slug:rule>/adopt/": {},
+    "rules/<slug:rule>/retire/": {},
+    "jobs/<public_id:id>/diagnosis/": {"confirmed": True},
+    "diagnoses/<attempt_key:attempt>/": {"confirmed": True},
+    "diagnose/": {"log": "TypeError: no"},
+    "incidents/<incident_number:incident>/acknowledge/": {},
+    "incidents/<incident_number:incident>/resolve/": {},
+    "simulations/": {"trace": "acme:kalos", "policies": ["fifo"], "jobs": 10, "team": "speech"},
+    "simulations/<public_id:id>/cancel/": {},
+    "suites/": {
+        "name": "more",
+        "team": "speech",
+        "output_root": "/out",
+        "infer": "x",
+        "datasets": [{"name": "alpha", "samples": 1}],
+    },
+    "campaigns/": {"checkpoints": ["/checkpoints/b"], "suite": "core", "team": "speech", "nodes": 1},
+    "campaigns/<public_id:id>/cancel/": {},
+    "campaigns/<public_id:id>/retry/": {},
+    "evaluation-rules/": {"directory": "/checkpoints/b", "suite": "core", "team": "speech"},
+    "evaluation-rules/<int:rule>/": {"is_on": False},
+    "evaluation-rules/<int:rule>/remove/": {},
+    "incidents/<incident_number:incident>/decisions/<incident_number:decision>/approve/": {},
+    "incidents/<incident_number:incident>/decisions/<incident_number:decision>/decline/": {},
+    "incidents/<incident_number:incident>/decisions/<incident_number:decision>/undo/": {},
+    "orders/<incident_number:order>/lift/": {},
+    "channels/": {"kind": "email", "target": "more@example.org", "team": "speech"},
+    "channels/<incident_number:channel>/": {"is_on": False},
+    "channels/<incident_number:channel>/remove/": {},
+    "recovery/modes/": {"team": "speech", "mode": "observe"},
+    "views/": {"name": "more", "team": "speech", "filters": {"state": "failed"}},
+    "views/<int:view>/": {"name": "days"},
+    "views/<int:view>/remove/": {},
+    "traces/": make.Form(TRACE, {"team": "speech"}),
+    "traces/<int:trace>/remove/": {},
+}
+CHANGES_NOTHING = ("diagnose/",)
+
+
+def address_of(pattern, job):
+    for part, value in {
+        "simulations/<public_id:id>": f"simulations/{simulation_of(job)}",
+        "campaigns/<public_id:id>": f"campaigns/{campaign_of(job)}",
+        "<int:rule>": str(rule_of(job).pk),
+        "<int:view>": str(view_of(job).pk),
+        "<int:trace>": str(trace_of(job).pk),
+        "<incident_number:decision>": str(Decision.objects.get().pk),
+        "<incident_number:order>": str(Order.objects.latest("pk").pk),
+        "<incident_number:channel>": str(channel_of(job).pk),
+        "<public_id:id>": str(job),
+        "<node_name:cluster>": "seren",
+        "<node_name:name>": "gpu001",
+        "<int:number>": str(maintenance_of(job).pk),
+        "teams/<slug:name>": f"teams/{job.team.name}",
+        "clusters/<slug:name>": "clusters/seren",
+        "<attempt_key:attempt>": f"{job}.1",
+        "<slug:rule>": LearnedRule.objects.get().name,
+        "<incident_number:incident>": str(Incident.objects.latest("pk").pk),
+    }.items():
+        pattern = pattern.replace(part, value)
+    return pattern
+
+
+def simulation_of(job):
+    """One that belongs to the job's people."""
+    known = Simulation.objects.filter(team=job.team, state="PENDING").first()
+    return known or make.simulation(job.user, job.team.name)
+
+
+def campaign_of(job):
+    known = Campaign.objects.filter(team=job.team).first()
+    return (known or campaigns.campaign(job.cluster, of=campaigns.suite(team=job.team))).public_id
+
+
+def rule_of(job):
+    known = EvaluationRule.objects.filter(team=job.team).first()
+    return known or EvaluationRule.objects.create(
+        team=job.team, user=job.user, cluster=job.cluster, directory="/checkpoints/a", suite="core"
+    )
+
+
+def view_of(job):
+    return SavedView.objects.get_or_create(team=job.team, name="nights", defaults={"owner": job.user})[0]
+
+
+def trace_of(job):
+    fields = {"user": job.user, "jobs": 1, "span_s": 0, "packed": b""}
+    return UploadedTrace.objects.get_or_create(team=job.team, name="week.csv", defaults=fields)[0]
+
+
+def channel_of(job):
+    return Channel.objects.get_or_create(team=job.team, kind="email", target="speech@example.org")[0]
+
+
+def maintenance_of(job):
+    now = clock.now()
+    fields = {"reason": "y", "by": "olga", "start_at": now, "end_at": now + timedelta(hours=1)}
+    return Maintenance.objects.get_or_create(cluster=job.cluster, name="theirs", defaults=fields)[0]
+
+
+def send(caller, method, pattern, job):
+    body = () if method == "get" else (BODIES[pattern],)
+    return getattr(caller, method)(address_of(pattern, job), *body)
+
+
+@pytest.fixture
+def theirs():
+    """A job of grace, who is in another team than ada. It waits for its second try: the first one failed."""
+    make.cluster()
+    Cluster.objects.update(log_root="/nonexistent")  # a campaign's results come through logs
+    job = make.running(make.job(make.person("grace", in_team="speech"), in_team="speech"))
+    how_it_ended = AttemptEnd(state=State.NODE_FAIL, at=clock.now(), reason="node gpu001 died under grace")
+    job_actions.finish(job.attempts.get(), how_it_ended, author=SYNC)
+    diagnose_once(clock.now())
+    decide_and_recover_once(clock.now())
+    Order.objects.create(cluster=job.cluster, job=job, by="grace", why="mine")
+    LearnedRule.objects.create(
+        name="grace-1",
+        label="NodeFailure",
+        pattern="gpu001 died under grace",
+        example="node gpu001 died under grace",
+        origin=RuleOrigin.LEARNED,
+        source=Diagnosis.objects.get(),
+        owner=job.user,
+    )
+    job.refresh_from_db()
+    return job
+
+
+def untouched(job):
+    before = job.state, job.hold, job.priority
+    job.refresh_from_db()
+    judged = Diagnosis.objects.exclude(review="").exists() or Incident.objects.exclude(state="open").exists()
+    learned = LearnedRule.objects.exclude(state=RuleState.SHADOW).exists()
+    decided = Decision.objects.exclude(said_by="").exists() or Order.objects.filter(lifted_at=None).count() != 1
+    asked = Campaign.objects.exclude(state="PENDING").exists() or Suite.objects.count() > 1
+    kept = SavedView.objects.exclude(name="nights").exists() or UploadedTrace.objects.exclude(name="week.csv").exists()
+    changed = judged or learned or decided or asked or kept or Channel.objects.exclude(pk=channel_of(job).pk).exists()
+    return (job.state, job.hold, job.priority) == before and Job.objects.count() == 1 and not changed
+
+
+def test_every_endpoint_says_who_may_use_it():
+    for address, view in endpoints():
+        if address == "docs/":
+            continue  # a page, behind the login as every page
+        assert issubclass(view.cls, ApiEndpoint), address
+        methods = {method.upper() for method in ("get", "post", "patch") if hasattr(view.cls, method)}
+        assert set(view.cls.rules) == methods, f"{address} has methods without a Rule, or Rules without a method"
+
+
+@pytest.mark.parametrize(("address", "method", "view"), METHODS, ids=NAMED)
+def test_nobody_gets_in_without_credentials(address, method, view, theirs, client):
+    answer = getattr(client, method)(f"/api/v1/{address_of(address, theirs)}")
+
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("address", ["nowhere/", "", "jobs", "jobs/../me/", "jobs/%00/"])
+def test_not_even_a_wrong_address_answers_without_credentials(address, client):
+    assert client.get(f"/api/v1/{address}").status_code == 401
+
+
+def test_the_docs_send_strangers_to_the_login(client):
+    answer = client.get("/api/v1/docs/")
+
+    assert answer.status_code == 302
+    assert answer.headers["Location"].startswith("/login/")
+
+
+def test_the_docs_name_every_address(client):
+    client.force_login(make.person())
+
+    page = client.get("/api/v1/docs/").content.decode()
+
+    for address in api_root.openapi_schema()["paths"]:
+        assert address in page
+
+
+@pytest.mark.parametrize(("address", "method", "view"), METHODS, ids=NAMED)
+def test_who_is_not_in_the_team_sees_and_changes_nothing_of_it(address, method, view, theirs):
+    ada = Caller(make.person("ada"))
+
+    answer = send(ada, method, address, theirs)
+
+    body = answer.content.decode()
+    for asked in (f"job {theirs}", f"diagnosis {theirs}.1", f"attempt {theirs}.1"):
+        body = body.replace(asked, "")
+    assert str(theirs) not in body, "the id was told"
+    assert "grace" not in body.replace("rule grace-1", "")
+    if view.rules[method.upper()].team and "nodes/" not in address and "clusters/" not in address:
+        assert answer.status_code == 404
+    assert untouched(theirs)
+
+
+@pytest.mark.parametrize(("address", "method", "view"), METHODS, ids=NAMED)
+def test_each_scope_reaches_as_far_as_the_rule_says(address, method, view, theirs):
+    needed = view.rules[method.upper()].scope
+    user = make.operator("olga", in_team="speech")
+
+    for scope in TokenScope:
+        answer = send(Caller(user, scope), method, address, theirs)
+
+        refused = answer.status_code == 403 and "needs a token of scope" in answer.json()["detail"]
+        assert refused is not scope.covers(needed), (scope, answer.content)
+
+
+POSTS = [one for one in METHODS if one[1] != "get" and one[0] not in CHANGES_NOTHING]
+
+
+@pytest.mark.parametrize(("address", "method", "view"), POSTS, ids=[f"{one[1]} {one[0]}" for one in POSTS])
+def test_a_viewer_changes_nothing(address, method, view, theirs):
+    viewer = Caller(make.person("vera", in_team="speech", role=TeamRole.VIEWER))
+    simulation_of(theirs), campaign_of(theirs), channel_of(theirs)
+    events = Event.objects.count()
+
+    answer = send(viewer, method, address, theirs)
+
+    assert answer.status_code == 403 or answer.json()["done"] == 0
+    assert untouched(theirs)
+    assert Event.objects.count() == events
+
+
+ONE_ROW = [one for one in POSTS if "<" in one[0]]
+
+
+@pytest.mark.parametrize(("address", "method", "view"), ONE_ROW, ids=[f"{one[1]} {one[0]}" for one in ONE_ROW])
+def test_no_row_is_changed_by_who_read_another_version_of_it(address, method, view, theirs):
+    caller, where = Caller(make.person("root", is_superuser=True)), address_of(address, theirs)
+    events = Event.objects.count()
+
+    stale = getattr(caller, method)(where, BODIES[address], If_Match='"another"')
+
+    assert stale.status_code == 412
+    assert untouched(theirs)
+    assert Event.objects.count() == events
+    row = caller.get(where if method == "patch" else where.rstrip("/").rpartition("/")[0] + "/")
+    fresh = getattr(caller, method)(where, BODIES[address], If_Match=row.headers.get("ETag", "*"))
+    assert fresh.status_code != 412
+
+
+ANYTHING = {"public_id": "0000000000a", "attempt_key": "0000000000a.1", "incident_number": "1", "int": "1"}
+
+
+@pytest.mark.parametrize(("address", "method", "view"), POSTS, ids=[f"{one[1]} {one[0]}" for one in POSTS])
+def test_a_change_takes_no_parameters_in_its_address(address, method, view):
+    """Whoever asks for ?dry_run=true must not get the deed. It is said before any row is looked for."""
+    caller = Caller(make.person("root", is_superuser=True))
+    where = re.sub(r"<(\w+):\w+>", lambda kind: ANYTHING.get(kind[1], "x"), address)
+
+    answer = getattr(caller, method)(f"{where}?dry_run=true", BODIES[address])
+
+    assert answer.status_code == 400
+    assert answer.json() == {"dry_run": ["is no parameter of this address"]}
+
+
+@pytest.mark.parametrize(("address", "view"), [(one[0], one[2]) for one in METHODS if one[1] == "post"])
+def test_every_post_is_done_once_for_each_key(address, view, theirs):
+    caller, where = Caller(make.person("root", is_superuser=True)), address_of(address, theirs)
+
+    first, again = (caller.post(where, BODIES[address], Idempotency_Key="k1") for _ in range(2))
+
+    assert again.status_code == first.status_code
+    if first.status_code < 300:  # what was refused changed nothing, and is worked out anew
+        assert again.json() == first.json()
+        assert again.headers["Idempotency-Replayed"] == "true"
+        other = make.Form(TRACE * 2, {"team": "speech"}) if isinstance(BODIES[address], make.Form) else b'{"other": 1}'
+        assert caller.post(where, other, Idempotency_Key="k1").status_code == 409
+
+
+@pytest.mark.parametrize("verb", ["cancel", "hold", "release", "priority"])
+@pytest.mark.parametrize(
+    ("role", "scope", "status"),
+    [
+        (TeamRole.RESEARCHER, TokenScope.ADMIN, 403),
+        (TeamRole.OPERATOR, TokenScope.SUBMIT, 403),
+        (TeamRole.OPERATOR, TokenScope.OPERATE, 200),
+        (TeamRole.ADMIN, TokenScope.OPERATE, 200),
+    ],
+)
+def test_a_colleagues_job_is_for_operators_with_a_token_that_says_so(verb, role, scope, status, theirs):
+    colleague = Caller(make.person("carl", in_team="speech", role=role), scope)
+
+    answer = colleague.post(f"jobs/{theirs}/{verb}/", {"priority": 3} if verb == "priority" else {})
+
+    assert answer.status_code == status
+
+
+@pytest.mark.parametrize("verb", ["drain", "resume"])
+def test_nodes_need_the_permission_whatever_the_role(verb, theirs):
+    admin = Caller(make.person("anna", in_team="speech", role=TeamRole.ADMIN))
+
+    answer = admin.post(f"nodes/seren/gpu001/{verb}/", {"reason": "x"})
+
+    assert answer.status_code == 403
+    assert not Node.objects.filter(drain_asked=True).exists()
+
+
+def test_who_leaves_the_team_loses_its_jobs(theirs):
+    grace = Caller(theirs.user)
+    assert grace.get(f"jobs/{theirs}/").status_code == 200
+
+    Membership.objects.filter(user=theirs.user).delete()
+
+    assert grace.get(f"jobs/{theirs}/").status_code == 404
+    assert grace.post(f"jobs/{theirs}/cancel/").status_code == 404

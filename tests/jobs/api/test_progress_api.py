@@ -1,0 +1,247 @@
+"""Reading back what jobs said of themselves, labels and quotas; grace is in another team than ada."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from jobs.actions import progress
+from jobs.models import Attempt, Checkpoint, Minute, Quota, TokenScope, clock
+from jobs.rest import query_params
+from tests.jobs.api import api_make as make
+from tests.jobs.api.api_make import Caller
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def ada():
+    make.cluster()
+    return Caller(make.person(), TokenScope.SUBMIT)
+
+
+@pytest.fixture
+def grace(ada):
+    return Caller(make.person("grace", in_team="speech"))
+
+
+def running(**asked):
+    job = make.running(make.job(gpus_per_node=1, **asked))
+    return job, Attempt.objects.get(job=job)
+
+
+def said(attempt, count, **more):
+    began = clock.now() - timedelta(seconds=count)
+    beats = [{"step": n, "loss": 10.0 - n / count, "at": began + timedelta(seconds=n), **more} for n in range(count)]
+    progress.record_attempt_heartbeats(attempt.key, beats)
+
+
+def test_a_series_has_the_points_in_order_and_the_newest_beside_them(ada):
+    job, attempt = running()
+    said(attempt, 20)
+
+    found = ada.get(f"jobs/{job}/progress/").json()
+
+    assert [point["step"] for point in found["points"]] == list(range(20))
+    assert found["newest"]["step"] == 19 and found["heard_at"] and found["attempt"] == 1
+
+
+def test_a_long_series_is_thinned_evenly_and_keeps_its_end(ada):
+    job, attempt = running()
+    said(attempt, 1000)
+
+    points = ada.get(f"jobs/{job}/progress/", {"points": 50}).json()["points"]
+
+    steps = [point["step"] for point in points]
+    assert len(points) == 50 and steps == sorted(steps)
+    assert steps[-1] == 999 and max(b - a for a, b in itertools.pairwise(steps)) <= 25
+
+
+def test_a_loss_that_is_no_number_is_told_as_text(ada):
+    job, attempt = running()
+    progress.record_attempt_heartbeats(
+        attempt.key, [{"step": 1, "loss": math.nan, "grad_norm": math.inf, "step_time_s": -math.inf}]
+    )
+
+    newest = ada.get(f"jobs/{job}/progress/").json()["newest"]
+
+    assert (newest["loss"], newest["grad_norm"], newest["step_time_s"]) == ("NaN", "Infinity", "-Infinity")
+
+
+def test_a_job_that_never_ran_and_one_that_is_silent_have_empty_series(ada):
+    waits, (silent, _) = make.job(), running()
+
+    unknown = dict.fromkeys(("heard_at", "newest", "steps_total", "saved_step", "saved_at"))
+    nothing = {"attempt": 0, "source": "", "points": [], **unknown}
+    assert ada.get(f"jobs/{waits}/progress/").json() == nothing
+    assert ada.get(f"jobs/{silent}/progress/").json()["points"] == []
+
+
+def test_a_number_that_no_attempt_can_have_is_said_to_be_that(ada):
+    job, _ = running()
+    far, odd, twice = (
+        ada.get(f"jobs/{job}/progress/?{asked}").content.decode()
+        for asked in ("attempt=99999999999999", "attempt=x", "attempt=1&attempt=2")
+    )
+
+    assert "99999999999999" in far and "is not between 1 and 32000" in far
+    assert "is no whole number" in odd and "is given more than once" in twice
+
+
+@pytest.mark.parametrize(
+    "wrong", ["points=1", "points=5001", "points=x", "attempt=0", "attempt=1&attempt=2", "since=1"]
+)
+def test_what_a_series_cannot_be_asked_for_is_named(ada, wrong):
+    job, _ = running()
+
+    answer = ada.get(f"jobs/{job}/progress/?{wrong}")
+
+    assert answer.status_code == 400 and list(answer.json()) == [wrong.partition("=")[0]]
+
+
+def test_checkpoints_are_listed_for_a_job_and_for_a_team(ada, grace):
+    job, attempt = running()
+    for step in (100, 200):
+        Checkpoint.objects.create(job=job, attempt=attempt, step=step, path=f"/ckpt/{step}")
+    Checkpoint.objects.filter(step=100).update(durable_at=clock.now())
+
+    of_job = ada.get(f"jobs/{job}/checkpoints/").json()["results"]
+    durable = ada.get("checkpoints/", {"durable_at__isnull": "false", "job": str(job)}).json()["results"]
+
+    assert [(one["step"], one["attempt"], one["job"]) for one in of_job] == [(200, 1, str(job)), (100, 1, str(job))]
+    assert [one["step"] for one in durable] == [100]
+    assert grace.get("checkpoints/").json()["results"] == []
+    assert grace.get(f"jobs/{job}/checkpoints/").status_code == 404
+
+
+def test_jobs_are_found_by_their_labels(ada):
+    big, small = make.job(labels={"run": "7b", "a.b/c": "x"}), make.job(labels={"run": "1b"})
+    make.job()
+
+    def ids(**asked):
+        return {one["id"] for one in ada.get("jobs/", asked).json()["results"]}
+
+    assert ids(labels__run="7b") == {str(big)}
+    assert ids(labels__run=["7b", "1b"]) == {str(big), str(small)}
+    assert ids(**{"labels__run": "7b", "labels__a.b/c": "x"}) == {str(big)}
+    assert ids(labels__run="7") == set()
+    assert ids(**{"labels__run'); DROP TABLE jobs_job; --": "x"}) == set()
+
+
+def test_labels_without_a_name_are_refused(ada):
+    answer = ada.get("jobs/", {"labels": "7b"})
+
+    assert answer.status_code == 400 and "labels__NAME" in answer.json()["labels"][0]
+
+
+def test_a_verb_takes_labels_as_a_filter(ada):
+    job = make.job(labels={"run": "7b"})
+    make.job()
+
+    done = ada.post("jobs/verbs/", {"verb": "hold", "filter": {"labels__run": "7b"}}).json()
+
+    assert [one["id"] for one in done["outcomes"]] == [str(job)]
+
+
+def test_a_quota_says_what_is_held_and_what_is_left(ada, grace, django_assert_max_num_queries):
+    for kind, gpus in (("", 16), ("pretrain", 4)):
+        Quota.objects.create(team=make.team(), cluster=make.cluster(), kind=kind, gpus=gpus)
+    make.running(make.job(gpus_per_node=2, kind="pretrain"), gpus=(0, 1))
+    make.running(make.job(gpus_per_node=1, kind="debug"), gpus=(2,))
+    make.running(make.job(gpus_per_node=1, kind="pretrain", preemptible=True), gpus=(3,))
+
+    with django_assert_max_num_queries(6):
+        found = ada.get("quotas/", {"ordering": "-gpus"}).json()["results"]
+
+    assert [(one["kind"], one["gpus"], one["held"], one["left"]) for one in found] == [
+        ("", 16, 3, 13),
+        ("pretrain", 4, 2, 2),
+    ]
+    assert grace.get("quotas/").json()["results"] == []
+
+
+def test_a_comma_too_many_is_said_as_such_and_nothing_is_a_value_where_it_is_one(ada):
+    answer = ada.get("jobs/", {"state__in": "RUNNING,"})
+
+    assert answer.status_code == 400
+    assert answer.json() == {"state__in": ["has nothing before, after or between its commas; write one,two"]}
+    assert ada.get("jobs/", {"hold__in": ",user"}).status_code == 200
+
+
+# --- the course of a cluster
+
+
+def test_the_course_of_a_cluster_is_a_series_for_everybody(ada, grace):
+    now = clock.now()
+    Minute.objects.create(
+        cluster=make.cluster(), at=now - timedelta(minutes=2), gpus=32, held=8, closed=0, running=1, waiting=3, wanted=9
+    )
+
+    told = ada.get("clusters/seren/course/", {"hours": 1}).json()
+
+    assert told["step_s"] == 60 and len({len(told[name]) for name in ("gpus", "held", "busy", "wanted")}) == 1
+    assert [one for one in told["wanted"] if one is not None] == [9.0]
+    assert grace.get("clusters/seren/course/", {"hours": 1}).status_code == 200
+
+
+@pytest.mark.parametrize("wrong", ["hours=0", "hours=745", "hours=x", "hours=1&hours=2", "days=1"])
+def test_a_course_of_no_such_length_is_refused_by_name(ada, wrong):
+    answer = ada.get(f"clusters/seren/course/?{wrong}")
+
+    assert answer.status_code == 400 and wrong.partition("=")[0] in answer.json()
+
+
+def test_a_cluster_that_is_none_has_no_course(ada):
+    assert ada.get("clusters/nowhere/course/").status_code == 404
+
+
+# --- a part of a name, which no index knows
+
+NAMES = ["llm-7b", "LLM-104b", "eval_100%", "eval_1000", "back\\slash"]
+
+
+def named(caller, part):
+    answer = caller.get("jobs/", {"name__contains": part, "fields": "name"})
+    return sorted(row["name"] for row in answer.json()["results"])
+
+
+@pytest.mark.parametrize("most", [query_params.MAX_DISTINCT_VALUES, 2])
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        ("llm", ["LLM-104b", "llm-7b"]),
+        ("0%", ["eval_100%"]),
+        ("l_", ["eval_100%", "eval_1000"]),
+        ("K\\S", ["back\\slash"]),
+    ],
+)
+def test_a_part_of_a_name_finds_the_same_by_names_and_by_rows(part, found, most, ada, monkeypatch):
+    monkeypatch.setattr(query_params, "MAX_DISTINCT_VALUES", most)
+    for name in NAMES:
+        make.job(name=name)
+
+    assert named(ada, part) == found
+    assert named(ada, f"{part} not") == []
+
+
+def test_a_part_that_no_name_has_looks_at_no_row(ada):
+    for name in NAMES:
+        make.job(name=name)
+
+    with CaptureQueriesContext(connection) as asked:
+        assert named(ada, "nosuch") == []
+
+    (walk,) = (one["sql"] for one in asked if "jobs_job" in one["sql"])
+    assert "WITH RECURSIVE seen" in walk
+
+
+def test_names_of_others_are_walked_and_not_shown(ada, grace):
+    make.job(make.person("grace"), in_team="speech", name="llm-secret")
+
+    assert named(ada, "llm") == []
+    assert named(grace, "llm") == ["llm-secret"]

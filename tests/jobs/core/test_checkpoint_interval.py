@@ -1,0 +1,74 @@
+"""Young's and Daly's interval."""
+
+import math
+
+import pytest
+
+from jobs.core.checkpoint_interval import advise_checkpoint_interval, optimal_interval_s
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("mttf_h", "stall_s", "minutes"),
+    [(7.9, 60, 31), (7.9, 5, 8.9), (3.09, 60, 19), (3.09, 1, 2.5), (1.8, 300, 30), (0.23, 60, 5)],
+)
+def test_it_agrees_with_the_usual_tables(mttf_h, stall_s, minutes):
+    assert optimal_interval_s(mttf_s=mttf_h * HOUR, stall_s=stall_s) / 60 == pytest.approx(minutes, rel=0.08)
+
+
+def test_a_save_that_takes_longer_than_twice_the_time_between_failures_is_made_once_in_that_time():
+    assert optimal_interval_s(mttf_s=10, stall_s=20) == 10
+
+
+@pytest.mark.parametrize("mttf_h", [0.5, 3, 24])
+@pytest.mark.parametrize("stall_s", [1, 10, 60])
+def test_no_other_interval_wastes_noticeably_less(mttf_h, stall_s):
+    mttf_s = mttf_h * HOUR
+
+    def waste(interval):  # Daly's model: saves, and work done again at exponential failures
+        whole = interval + stall_s
+        return mttf_s * math.expm1(whole / mttf_s) / interval
+
+    best = min(waste(interval) for interval in range(1, int(2 * mttf_s), max(1, int(mttf_s / 2000))))
+    assert waste(optimal_interval_s(mttf_s=mttf_s, stall_s=stall_s)) <= best * 1.005
+
+
+@pytest.mark.parametrize(("mttf_s", "stall_s"), [(0, 1), (10, 0), (-1, 1)])
+def test_without_both_figures_there_is_no_advice(mttf_s, stall_s):
+    with pytest.raises(ValueError, match="above 0"):
+        optimal_interval_s(mttf_s=mttf_s, stall_s=stall_s)
+
+
+def told(**more):
+    usual = {"failures": 2, "ran_s": 27 * HOUR, "stalls_s": (2.0, 2.0, 40.0), "saved_s": (0.0, 1800.0, 3600.0)}
+    return advise_checkpoint_interval(**(usual | more))
+
+
+def test_advice_takes_the_median_stall_and_the_jobs_own_failures():
+    one = told()
+
+    assert (one.stall_s, one.mttf_s, one.usual_s) == (2.0, 10 * HOUR, 1800.0)
+    assert one.every_s == pytest.approx(optimal_interval_s(mttf_s=10 * HOUR, stall_s=2.0))
+    assert one.saved_fraction > 0 and one.waste < one.usual_waste
+
+
+def test_a_job_that_never_failed_is_advised_to_save_more_seldom_the_longer_it_ran():
+    every = [told(failures=0, ran_s=hours * HOUR).every_s for hours in (1, 10, 100)]
+
+    assert every == sorted(every)
+
+
+@pytest.mark.parametrize("lack", [{"stalls_s": ()}, {"stalls_s": (0.0,)}, {"ran_s": 0.0}])
+def test_where_nobody_knows_what_a_save_costs_nothing_is_advised(lack):
+    assert told(**lack) is None
+
+
+def test_a_job_that_saves_as_advised_is_not_told_that_it_loses_anything():
+    every = told().every_s
+
+    assert "costs" not in told(saved_s=(0.0, every, 2 * every)).why
+
+
+def test_one_failure_is_written_in_the_singular():
+    assert told(failures=1).why.startswith("1 failure in 27.0 h")

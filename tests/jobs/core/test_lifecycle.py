@@ -1,0 +1,107 @@
+"""The tables of states: who may follow whom, and how it is shown."""
+
+import re
+from itertools import product
+
+import pytest
+
+from jobs.core import lifecycle
+from jobs.core.lifecycle import (
+    FINAL_STATES,
+    JOB_STATES,
+    LIVE_STATES,
+    STATE_CODES,
+    STATE_STYLES,
+    TRANSITIONS,
+    Flag,
+    ForbiddenTransition,
+    NodeFlag,
+    NodeState,
+    State,
+)
+
+
+@pytest.mark.parametrize("state", sorted(FINAL_STATES))
+def test_a_final_state_never_changes(state):
+    for target in State:
+        with pytest.raises(ForbiddenTransition, match=f"a job that is {state} cannot become {target}"):
+            lifecycle.check_transition(state, target)
+
+
+def test_every_state_can_be_reached_from_the_queue():
+    reached = {State.PENDING}
+    while more := {target for source, target in TRANSITIONS if source in reached} - reached:
+        reached |= more
+
+    assert reached == set(JOB_STATES)
+
+
+def test_what_is_live_or_waiting_is_not_final():
+    assert set(State) == FINAL_STATES | LIVE_STATES | {State.PENDING}
+    assert not FINAL_STATES & LIVE_STATES
+
+
+def test_every_arrow_has_a_sentence():
+    assert all(re.fullmatch(r"[A-Z].+\.", sentence) for sentence in TRANSITIONS.values())
+
+
+def test_no_move_stays_where_it_is():
+    assert all(source != target for source, target in TRANSITIONS)
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "shown"),
+    [
+        (State.RUNNING, [], "RUNNING"),
+        (State.RUNNING, [Flag.CONFIGURING], "CONFIGURING"),
+        (State.RUNNING, [Flag.SIGNALING], "SIGNALING"),
+        (State.RUNNING, [Flag.SIGNALING, Flag.CONFIGURING], "SIGNALING"),
+        (State.PENDING, [Flag.REQUEUED], "REQUEUED"),
+        (State.PENDING, [Flag.REQUEUE_HOLD, Flag.LAUNCH_FAILED], "REQUEUE_HOLD"),
+        (State.COMPLETED, [Flag.COMPLETING], "COMPLETED"),
+    ],
+)
+def test_a_job_is_called_by_its_most_telling_flag(state, flags, shown):
+    assert lifecycle.badge(state, flags).label == shown
+
+
+def test_every_state_can_be_shown_without_colour():
+    for state, flags in product(State, [[], [Flag.CONFIGURING], [Flag.SIGNALING]]):
+        badge = lifecycle.badge(state, flags)
+        assert badge.icon and badge.label and badge.code
+
+
+def test_every_look_has_slurms_short_code():
+    assert set(STATE_STYLES) <= set(STATE_CODES)
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "short", "works"),
+    [
+        (NodeState.IDLE, [], "idle", True),
+        (NodeState.MIXED, [], "mix", True),
+        (NodeState.ALLOCATED, [NodeFlag.DRAIN], "drng", False),
+        (NodeState.IDLE, [NodeFlag.DRAIN], "drain", False),
+        (NodeState.DOWN, [NodeFlag.NOT_RESPONDING], "down*", False),
+        (NodeState.IDLE, [NodeFlag.NOT_RESPONDING], "idle*", False),
+        (NodeState.IDLE, [NodeFlag.MAINTENANCE], "maint", False),
+        (NodeState.UNKNOWN, [], "unk", False),
+    ],
+)
+def test_nodes_are_shown_as_sinfo_does(state, flags, short, works):
+    assert lifecycle.node_badge(state, flags).code == short
+    assert lifecycle.takes_work(state, flags) is works
+
+
+@pytest.mark.parametrize(
+    ("gpus", "used", "busy", "expected"),
+    [
+        (8, 0, False, NodeState.IDLE),
+        (8, 3, True, NodeState.MIXED),
+        (8, 8, True, NodeState.ALLOCATED),
+        (0, 0, True, NodeState.MIXED),
+        (8, 0, True, NodeState.MIXED),
+    ],
+)
+def test_a_healthy_node_is_what_it_carries(gpus, used, busy, expected):
+    assert lifecycle.node_state_for_usage(gpus, used, busy) == expected

@@ -1,0 +1,190 @@
+"""What a person may ask for, and the sentence for what cannot be."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.core import spec
+from jobs.core.lifecycle import JobKind
+from jobs.core.spec import ClusterShape, DependencySpec, InvalidField, NodeShape
+
+SEREN = ClusterShape(
+    name="seren",
+    nodes=(
+        NodeShape(count=4, gpus=8, cpus=128, memory_mb=1024 * 1024, gpu_model="a100", nic_type="hdr200"),
+        NodeShape(count=2, gpus=0, cpus=64, memory_mb=512 * 1024),
+    ),
+)
+
+
+def parse(**asked):
+    return spec.parse({"command": "python train.py", **asked}, SEREN)
+
+
+def test_a_command_is_all_that_is_needed():
+    job = parse()
+
+    assert (job.name, job.kind, job.nodes, job.gpus_per_node, job.cpus_per_node) == ("python", JobKind.OTHER, 1, 0, 1)
+
+
+def test_every_field_is_taken_over():
+    job = parse(
+        name="llm-7b",
+        kind="pretrain",
+        workdir="/home/ada",
+        environment={"WORLD": "1"},
+        nodes=4,
+        gpus_per_node=8,
+        cpus_per_node=64,
+        memory_per_node="512G",
+        gpu_model="a100",
+        nic_type="hdr200",
+        time_limit="2-00:00:00",
+        priority=10,
+        preemptible=True,
+        requeue_limit=5,
+        begin_at="2026-12-01T08:00:00+01:00",
+        hold=True,
+        checkpoint_dir="/ckpt",
+        checkpoint_interval=1800,
+        labels={"run": "a"},
+        comment="first\nsecond",
+    )
+
+    assert job.memory_per_node_mb == 512 * 1024
+    assert job.time_limit == timedelta(days=2)
+    assert job.begin_at == datetime(2026, 12, 1, 7, tzinfo=UTC)
+    assert job.checkpoint_interval == timedelta(minutes=30)
+    assert job.hold and job.preemptible
+
+
+def test_without_a_wish_a_job_gets_its_share_of_the_cpus():
+    assert parse(gpus_per_node=4).cpus_per_node == 64
+
+
+def test_the_name_is_the_programs():
+    assert parse(command="HF_TOKEN=hf_abc WORLD=2 python train.py").name == "python"
+    assert parse(command="#!/bin/bash\n#SBATCH -N 1\n\n/opt/bin/train.sh --x").name == "train.sh"
+
+
+def test_null_is_as_good_as_leaving_it_out():
+    assert parse(time_limit=None, gpu_model=None).time_limit is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "why"),
+    [
+        ({"nodes": -1}, "nodes", "-1 is not between 1 and 100000"),
+        ({"gpus_per_node": 12}, "gpus_per_node", "12 do not fit a node of 8 GPUs; ask for 2 nodes"),
+        ({"nodes": 2, "gpus_per_node": 12}, "gpus_per_node", "more than the 8 GPUs of the largest node of seren"),
+        ({"nodes": 7}, "nodes", "7 are more than the 6 such nodes that seren has"),
+        ({"nodes": 5, "gpus_per_node": 1}, "nodes", "5 are more than the 4 such nodes"),
+        ({"gpu_model": "h100"}, "gpu_model", "no node of seren has h100 GPUs"),
+        ({"nic_type": "roce"}, "nic_type", "no node of seren has roce NICs"),
+        ({"cpus_per_node": 200}, "cpus_per_node", "no such node of seren has 200 CPUs"),
+        ({"memory_per_node": "2T"}, "memory_per_node", "no such node of seren has 2T of memory"),
+        ({"command": "x" * 200_000}, "command", "has 200000 bytes, more than the 65536 allowed"),
+        ({"command": "  "}, "command", "is empty"),
+        ({"command": "a\x00b"}, "command", "contains a NUL byte"),
+        ({"command": "a\ud800"}, "command", "lone surrogate"),
+        ({"command": 7}, "command", "is a number, not text"),
+        ({"name": "a\nb"}, "name", "control character"),
+        ({"name": "a\u202eb"}, "name", "control character"),
+        ({"name": "a\x9bb"}, "name", "control character"),
+        ({"kind": "nonsense"}, "kind", "'nonsense' is none of pretrain"),
+        ({"nodes": True}, "nodes", "is true or false, not a whole number"),
+        ({"nodes": 1.5}, "nodes", "is a number, not a whole number"),
+        ({"nodes": 10**400}, "nodes", "a number of more than 20 digits"),
+        ({"time_limit": "soon"}, "time_limit", "is no duration"),
+        ({"time_limit": 0}, "time_limit", "is zero"),
+        ({"time_limit": -1}, "time_limit", "not between 0 and 10 years"),
+        ({"time_limit": float("nan")}, "time_limit", "neither seconds"),
+        ({"begin_at": "2026-12-01T08:00:00"}, "begin_at", "has no time zone"),
+        ({"begin_at": "0001-01-01T00:00:00+14:00"}, "begin_at", "out of range"),
+        ({"workdir": "home"}, "workdir", "no absolute path"),
+        ({"checkpoint_dir": "/a/../b"}, "checkpoint_dir", "no absolute path"),
+        ({"environment": {"A B": "x"}}, "environment", "'A B' is no name of a variable"),
+        ({"environment": {"A": 1}}, "environment.A", "is a number, not text"),
+        ({"environment": ["A=1"]}, "environment", "is a list"),
+        ({"labels": {str(i): "" for i in range(65)}}, "labels", "has 65 entries"),
+        ({"array": "0-9999"}, "array", "has 10000 tasks, more than the 5000 allowed"),
+        ({"dependencies": "afterok"}, "dependencies", "names no job"),
+        ({"dependencies": "after:1"}, "dependencies", "'after' is none of afterok"),
+        ({"dependencies": "afterok:1:1"}, "dependencies", "names the same job twice"),
+        ({"colour": "red"}, "colour", "is no field of a job"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_field_and_a_sentence(asked, field, why):
+    with pytest.raises(InvalidField) as refused:
+        parse(**asked)
+
+    assert refused.value.field == field
+    assert why in refused.value.why
+
+
+def test_the_command_is_missing():
+    with pytest.raises(InvalidField, match="command: is missing"):
+        spec.parse({"name": "x"}, SEREN)
+
+
+def test_a_cluster_without_nodes_says_so():
+    with pytest.raises(InvalidField, match="cluster: kalos has reported no nodes yet"):
+        spec.parse({"command": "x"}, ClusterShape(name="kalos"))
+
+
+def test_dependencies_are_written_as_for_sbatch():
+    job = parse(dependencies="afterok:01a:01b,afterany:01c")
+
+    assert job.dependencies == (
+        DependencySpec(after="afterok", on="01a"),
+        DependencySpec(after="afterok", on="01b"),
+        DependencySpec(after="afterany", on="01c"),
+    )
+
+
+def test_jobs_of_one_request_may_wait_for_each_other_by_key():
+    first, second = spec.parse_many(
+        [{"command": "a", "key": "prep"}, {"command": "b", "dependencies": "afterok:@prep"}], SEREN
+    )
+
+    assert second.dependencies[0].on == f"@{first.key}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ([("a", "b"), ("b", "a")], "a → b → a is a circle|b → a → b is a circle"),
+        ([("a", "a")], "a → a is a circle"),
+        ([("a", "nobody")], "no job of this request has the key 'nobody'"),
+    ],
+)
+def test_a_circle_of_dependencies_is_refused(asked, why):
+    jobs = [{"command": "x", "key": key, "dependencies": [f"afterok:@{on}"]} for key, on in asked]
+
+    with pytest.raises(InvalidField, match=why):
+        spec.parse_many(jobs, SEREN)
+
+
+def test_a_key_names_one_job():
+    with pytest.raises(InvalidField, match="'a' is given to 2 jobs"):
+        spec.parse_many([{"command": "x", "key": "a"}, {"command": "y", "key": "a"}], SEREN)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(spec.JOB_FIELD_READERS)), json_values, max_size=5))
+def test_whatever_is_asked_the_answer_is_a_job_or_one_sentence(asked):
+    try:
+        job = spec.parse({"command": "x", **asked}, SEREN)
+    except InvalidField as refused:
+        assert "\n" not in str(refused)
+        assert len(str(refused)) < 400
+    else:
+        assert job.nodes >= 1

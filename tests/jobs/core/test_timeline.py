@@ -1,0 +1,34 @@
+from datetime import UTC, datetime, timedelta
+
+from jobs.core.timeline import MIN_WIDTH_PERCENT, TimelineEntry, timeline_bars
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def piece(begin, end):
+    after = (NOON + timedelta(minutes=m) if m is not None else None for m in (begin, end))
+    return TimelineEntry(name="RUNNING", tone="running", begin=next(after), end=next(after))
+
+
+def drawn(*pieces, minutes=100):
+    return [(span.start, span.share) for span in timeline_bars(pieces, NOON, NOON + timedelta(minutes=minutes))]
+
+
+def test_a_piece_is_drawn_at_its_share_of_the_time():
+    assert drawn(piece(25, 75)) == [(25, 50)]
+
+
+def test_a_piece_without_an_end_goes_on_until_the_end():
+    assert drawn(piece(60, None)) == [(60, 40)]
+
+
+def test_a_moment_is_still_seen_and_stays_inside():
+    assert drawn(piece(100, 100)) == [(100 - MIN_WIDTH_PERCENT, MIN_WIDTH_PERCENT)]
+
+
+def test_clocks_that_disagree_do_not_draw_outside():
+    assert drawn(piece(-10, 200)) == [(0, 100)]
+
+
+def test_no_time_at_all_is_no_division_by_zero():
+    assert drawn(piece(0, None), minutes=0) == [(0, MIN_WIDTH_PERCENT)]

@@ -1,0 +1,153 @@
+"""The reader of logs against files that a hostile program may have left."""
+
+import os
+
+import pytest
+
+from jobs.logs import job_log
+from jobs.logs.job_log import LogReadError, LogStream, decode_log_text, tail
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "logs").mkdir()
+    return tmp_path / "logs"
+
+
+def write(path, content=b"one\ntwo\n"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return str(path)
+
+
+def test_a_short_log_is_shown_whole(root):
+    found = tail(str(root), write(root / "a.log"))
+
+    assert found.text == "one\ntwo\n"
+    assert not found.is_cut
+
+
+def test_a_path_may_be_relative_to_the_root(root):
+    write(root / "job" / "a.log")
+
+    assert tail(str(root), "job/a.log").text == "one\ntwo\n"
+
+
+def test_of_a_long_log_the_end_is_shown_and_it_begins_with_a_whole_line(root):
+    found = tail(str(root), write(root / "a.log", b"".join(b"line %d\n" % i for i in range(100))), most=20)
+
+    assert found.text == "line 98\nline 99\n"
+    assert found.is_cut
+    assert found.size == 790
+
+
+def test_one_endless_line_is_shown_from_its_middle(root):
+    assert tail(str(root), write(root / "a.log", b"x" * 100), most=10).text == "x" * 10
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../secret", "a/../../secret", "", "/", "a\x00b"])
+def test_a_path_outside_the_root_is_refused(root, path):
+    write(root.parent / "secret")
+
+    with pytest.raises(LogReadError):
+        tail(str(root), path)
+
+
+def test_a_link_in_place_of_the_log_is_not_followed(root):
+    (root / "a.log").symlink_to(write(root.parent / "secret"))
+
+    with pytest.raises(LogReadError, match="symbolic link"):
+        tail(str(root), "a.log")
+
+
+def test_a_directory_that_is_a_link_is_not_followed(root):
+    write(root.parent / "elsewhere" / "a.log")
+    (root / "job").symlink_to(root.parent / "elsewhere")
+
+    with pytest.raises(LogReadError, match="symbolic link"):
+        tail(str(root), "job/a.log")
+
+
+def test_a_fifo_does_not_make_us_wait(root):
+    os.mkfifo(root / "a.log")
+
+    with pytest.raises(LogReadError, match="not a regular file"):
+        tail(str(root), "a.log")
+
+
+def test_a_log_that_is_not_there_yet_says_so(root):
+    with pytest.raises(LogReadError, match="Nothing was printed yet"):
+        tail(str(root), "a.log")
+
+
+def test_a_cluster_without_logs_says_so():
+    with pytest.raises(LogReadError, match="keeps no logs"):
+        tail("", "a.log")
+
+
+def test_no_descriptor_is_left_open(root):
+    write(root / "job" / "a.log")
+    (root / "b.log").symlink_to("nowhere")
+    before = len(os.listdir("/proc/self/fd"))
+
+    tail(str(root), "job/a.log")
+    for path in ("b.log", "job", "missing/a.log", "job/a.log/x"):
+        with pytest.raises(LogReadError):
+            tail(str(root), path)
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b"\x1b[31mred\x1b[0m", "red"),
+        (b"\x1b]0;title\x07text", "text"),
+        (b"\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\", "link"),
+        (b"\x1bcreset", "reset"),
+        (b"10%\r50%\r100%\ndone\r\n", "100%\ndone\n"),
+        (b"a\x00b\x07c", "a\ufffdb\ufffdc"),
+        (b"tab\tstays", "tab\tstays"),
+        (b"bad \xff utf-8 \xc3", "bad \ufffd utf-8 \ufffd"),
+        ("mirror \u202e txt".encode(), "mirror \ufffd txt"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_taken_out(raw, shown):
+    assert decode_log_text(raw) == shown
+
+
+async def test_a_stream_gives_the_file_as_it_is_up_to_the_size_it_had(root, monkeypatch):
+    path = write(root / "a.log", b"\x1b[31m" + b"x" * 50)
+    monkeypatch.setattr(job_log, "CHUNK_BYTES", 16)
+    stream = LogStream(str(root), path)
+    with open(path, "ab") as log:
+        log.write(b"later")
+
+    content = b"".join([chunk async for chunk in stream])
+
+    assert content == b"\x1b[31m" + b"x" * 50
+
+
+LINES = b"".join(b"line %d\n" % n for n in range(1, 100_001))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "first", "last"), [(1, 1, 120), (50_000, 49_960, 50_079), (100_000, 99_960, 100_000)]
+)
+def test_a_line_is_shown_with_those_around_it_under_their_own_numbers(root, wanted, first, last):
+    found = job_log.read_window(str(root), write(root / "a.log", LINES), wanted)
+
+    assert (found.lines[0], found.lines[-1]) == ((first, f"line {first}"), (last, f"line {last}"))
+
+
+def test_of_a_line_beyond_the_end_the_last_one_is_shown(root):
+    found = job_log.read_window(str(root), write(root / "a.log", b"one\ntwo"), 10**15)
+
+    assert found.lines[-1] == (2, "two")
+
+
+def test_a_line_without_end_is_cut_short(root):
+    found = job_log.read_window(str(root), write(root / "a.log", b"one\n" + b"x" * 3_000_000 + b"\nthree\n"), 2)
+
+    assert [number for number, _ in found.lines] == [1, 2]
+    assert len(found.lines[1][1]) < job_log.TAIL_BYTES

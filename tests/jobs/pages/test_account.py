@@ -1,0 +1,181 @@
+"""A person's own page: nobody gives a token more than they have, and nobody sees or revokes another's."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from jobs.actions import tokens as token_actions
+from jobs.models import Event, TeamRole, Token, TokenScope, clock
+from tests import make
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def people():
+    make.team("pretraining", ada=TeamRole.RESEARCHER, olga=TeamRole.ADMIN)
+    make.team("evaluation", ben=TeamRole.RESEARCHER)
+
+
+def browser(name="ada"):
+    client = Client()
+    client.force_login(make.user(name))
+    return client
+
+
+def asked(**fields):
+    return {"name": "nightly", "scope": "read", "team": "", "networks": "", "lives": "90", **fields}
+
+
+def token(name, team=None):
+    home = make.team(team) if team else None
+    expires_at = clock.now() + timedelta(days=30)
+    return token_actions.create_token(
+        user=make.user(name), name="x", scope="read", team=home, author=make.author(name), expires_at=expires_at
+    )
+
+
+def test_the_secret_is_shown_once_and_opens_the_api(client):
+    page = browser().post("/account/", asked(scope="submit", networks="127.0.0.0/8"))
+
+    made = Token.objects.get()
+    secret = next(word for word in page.content.decode().replace("<", " ").replace(">", " ").split() if "acme_" in word)
+    assert Token.secret_digest(secret) == made.digest
+    assert page["Cache-Control"] == "no-store"
+    assert made.expires_at - clock.now() > timedelta(days=89)
+    assert client.get("/api/v1/me/", headers={"Authorization": f"Bearer {secret}"}).json()["scope"] == "submit"
+    assert secret not in browser().get("/account/").content.decode()
+
+
+def test_making_and_revoking_leave_an_event_of_who_and_from_where():
+    ada = browser()
+    ada.post("/account/", asked(), REMOTE_ADDR="10.1.2.3")
+    ada.post(f"/account/tokens/{Token.objects.get().pk}/revoke/")
+
+    told = Event.objects.filter(what__startswith="token.").order_by("id")
+    assert [one.what for one in told] == ["token.made", "token.revoked"]
+    assert (told[0].by, told[0].source) == ("ada", "10.1.2.3")
+    assert "acme_" in told[0].detail["token"] and len(told[0].detail["token"]) == 12
+
+
+REFUSED = {
+    "a scope beyond the role": {"scope": "operate"},
+    "no such scope": {"scope": "root"},
+    "another's team": {"team": "evaluation"},
+    "no network": {"networks": "10.0.0.0/99"},
+    "too many networks": {"networks": ",".join(f"10.0.{n}.0/24" for n in range(30))},
+    "no name": {"name": ""},
+    "control characters": {"name": "a\x1b[2J"},
+    "an endless life": {"lives": "100000"},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_may_not_be_is_refused_beside_the_field(name):
+    changed = dict(REFUSED[name])
+    if "team" in changed:
+        changed["team"] = str(make.team(changed["team"]).pk)
+
+    page = browser().post("/account/", asked(**changed))
+
+    assert page.status_code == 422 and 'class="error"' in page.content.decode()
+    assert not Token.objects.exists()
+
+
+def test_who_is_in_no_team_may_have_a_token_that_reads():
+    make.user("nobody")
+
+    assert browser("nobody").post("/account/", asked(scope="read")).status_code == 200
+    assert browser("nobody").post("/account/", asked(scope="submit")).status_code == 422
+
+
+def test_one_sees_and_revokes_ones_own_and_nobody_elses():
+    mine, theirs = token("ada")[0], token("ben")[0]
+    ada = browser()
+
+    page = ada.get("/account/").content.decode()
+    refused = ada.post(f"/account/tokens/{theirs.pk}/revoke/")
+
+    assert mine.prefix in page and theirs.prefix not in page
+    assert refused.status_code == 404
+    theirs.refresh_from_db()
+    assert theirs.revoked_at is None
+
+
+def test_an_admin_of_a_team_sees_and_revokes_the_tokens_bound_to_it():
+    bound, free = token("ada", "pretraining")[0], token("ada")[0]
+    olga = browser("olga")
+
+    page = olga.get("/account/").content.decode()
+    olga.post(f"/account/tokens/{bound.pk}/revoke/")
+
+    assert bound.prefix in page and free.prefix not in page
+    bound.refresh_from_db()
+    assert bound.revoked_at
+
+
+def test_to_revoke_twice_is_refused_in_a_sentence():
+    made = token("ada")[0]
+    token_actions.revoke(made, author=make.author())
+
+    with pytest.raises(token_actions.TokenError, match="revoked already"):
+        token_actions.revoke(made, author=make.author())
+
+
+def test_no_role_can_grant_what_it_lacks():
+    for role in TeamRole:
+        make.team("pretraining", ada=role)
+        widest = token_actions.max_token_scope(make.user("ada"), None)
+        for scope in TokenScope:
+            made = browser().post("/account/", asked(scope=scope)).status_code == 200
+            assert made == widest.covers(scope), (role, scope)
+
+
+def test_the_page_is_behind_the_login(client):
+    assert client.get("/account/")["Location"].startswith("/login/")
+
+
+def test_a_token_of_the_page_lives_no_longer_than_the_site_allows(settings):
+    settings.ACME_TOKEN_MAX_DAYS = 30
+
+    page = browser().get("/account/").content.decode()
+
+    assert 'value="30"' in page and 'value="90"' not in page and "until it is revoked" not in page
+    assert browser().post("/account/", asked(lives="90")).status_code == 422
+    assert browser().post("/account/", asked(lives="")).status_code == 200
+    assert Token.objects.get().expires_at - clock.now() <= timedelta(days=30)
+
+
+def test_a_limit_that_is_no_usual_choice_becomes_one(settings):
+    settings.ACME_TOKEN_MAX_DAYS = 45
+
+    assert browser().post("/account/", asked(lives="45")).status_code == 200
+    assert timedelta(days=44) < Token.objects.get().expires_at - clock.now() <= timedelta(days=45)
+
+
+def test_without_a_limit_a_token_may_live_until_it_is_revoked(settings):
+    settings.ACME_TOKEN_MAX_DAYS = 0
+
+    assert browser().post("/account/", asked(lives="")).status_code == 200
+    assert Token.objects.get().expires_at is None
+
+
+def test_an_older_token_without_expiry_is_shown_with_a_hint(settings):
+    settings.ACME_TOKEN_MAX_DAYS = 0
+    browser().post("/account/", asked(lives=""))
+    assert "replace it" not in browser().get("/account/").content.decode()
+
+    settings.ACME_TOKEN_MAX_DAYS = 365
+
+    assert "replace it" in browser().get("/account/").content.decode()
+
+
+def test_no_code_makes_a_token_that_lives_longer_than_allowed():
+    for expires_at in (None, clock.now() + timedelta(days=366)):
+        with pytest.raises(token_actions.TokenError, match=r"at most 365 days here \(ACME_TOKEN_MAX_DAYS\)"):
+            token_actions.create_token(
+                user=make.user("ada"), name="x", scope="read", author=make.author(), expires_at=expires_at
+            )

@@ -1,0 +1,135 @@
+"""Draining many nodes at once: what it would cost, said first; then each node for itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.test import Client
+
+from jobs.actions import nodes as node_actions
+from jobs.models import Attempt, Cluster, ClusterMode, Event, Node, TeamRole, clock
+from tests import make
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def seren():
+    make.team("pretraining", ada=TeamRole.RESEARCHER, olga=TeamRole.OPERATOR)
+    make.team("evaluation", ben=TeamRole.RESEARCHER)
+    return make.cluster()
+
+
+@pytest.fixture
+def olga():
+    make.user("olga").user_permissions.add(Permission.objects.get(codename="operate_cluster"))
+    return browser("olga")
+
+
+def browser(name):
+    client = Client()
+    client.force_login(make.user(name))
+    return client
+
+
+def ids(*numbers):
+    return list(Node.objects.filter(name__in=[f"seren-00{n}" for n in numbers]).values_list("pk", flat=True))
+
+
+def drained():
+    return list(Node.objects.filter(drain_asked=True).order_by("name").values_list("name", flat=True))
+
+
+def test_before_anything_is_done_it_says_who_runs_there_and_what_they_would_lose(olga):
+    make.running(make.job(by="ada", name="pretrain-7b", nodes=2, gpus_per_node=8), on=["seren-001", "seren-002"])
+    Attempt.objects.update(confirmed_at=clock.now() - timedelta(hours=2))
+
+    answer = olga.post("/nodes/many/", {"verb": "drain", "id": ids(1, 2, 3)})
+
+    text = answer.content.decode()
+    assert "would be done to 3 of 3 nodes" in text and "3 nodes with 24 GPUs" in text
+    assert answer.context["running"].count == 1  # it is one job, though it is on two of them
+    assert "pretrain-7b" in text and "up to 32.0 GPU-hours since the last checkpoints are lost" in text
+    assert drained() == [] and not Event.objects.filter(what="node.drained").exists()
+
+
+def test_confirmed_each_node_is_drained_with_the_reason_and_one_that_is_already_stops_no_other(olga):
+    first = Node.objects.get(name="seren-001")
+    node_actions.drain(first, author=make.author(), why="fan 3", now=clock.now())
+
+    answer = olga.post("/nodes/many/", {"verb": "drain", "id": ids(1, 2, 3), "confirm": "1", "why": "row 7 warms up"})
+
+    text = answer.content.decode()
+    assert "asked of 2 of 3 nodes" in text and "seren-001 is drained already, by ada: fan 3" in text
+    assert drained() == ["seren-001", "seren-002", "seren-003"]
+    assert set(Node.objects.filter(pk__in=ids(2, 3)).values_list("reason", "reason_by")) == {("row 7 warms up", "olga")}
+
+
+def test_without_a_reason_nothing_is_done_and_the_choice_is_kept(olga):
+    wish = {"verb": "drain", "id": ids(1, 2), "confirm": "1", "why": "  ", "mode": "now"}
+    make.running(make.job(by="ada", nodes=1, gpus_per_node=8), on=["seren-001"])
+
+    answer = olga.post("/nodes/many/", wish)
+
+    text = answer.content.decode()
+    assert answer.status_code == 422
+    assert "Nothing was done." in text and "Reason: say why" in text
+    assert all(f'name="id" value="{one}"' in text for one in ids(1, 2))
+    assert 'value="now" checked' in text
+    assert drained() == []
+
+
+@pytest.mark.parametrize("mode", ["checkpoint", "now"])
+def test_the_way_that_was_chosen_is_the_way_they_are_drained(olga, mode):
+    olga.post("/nodes/many/", {"verb": "drain", "id": ids(1), "confirm": "1", "why": "x", "mode": mode})
+
+    assert Node.objects.get(drain_asked=True).drain_mode == mode
+
+
+def test_they_take_work_again_together(olga):
+    for node in Node.objects.filter(pk__in=ids(1, 2)).select_related("cluster"):
+        node_actions.drain(node, author=make.author(), why="fan 3", now=clock.now())
+
+    text = olga.post("/nodes/many/", {"verb": "resume", "id": ids(1, 2, 3), "confirm": "1"}).content.decode()
+
+    assert drained() == [] and "seren-003 takes work already" in text
+
+
+def test_names_of_other_teams_jobs_are_not_told_and_their_number_is(olga):
+    make.running(make.job(by="ben", name="secret-run", gpus_per_node=8), on=["seren-001"])
+
+    text = olga.post("/nodes/many/", {"verb": "drain", "id": ids(1)}).content.decode()
+
+    assert "secret-run" not in text and "1 of teams that you are not in" in text
+
+
+def test_where_acme_only_watches_jobs_can_but_finish(olga):
+    make.running(make.job(by="ada", gpus_per_node=8), on=["seren-001"])
+    Cluster.objects.update(mode=ClusterMode.OBSERVE)
+
+    answer = olga.post("/nodes/many/", {"verb": "drain", "id": ids(1)})
+
+    assert [mode for mode, *_ in answer.context["ways"]] == ["finish"]
+
+
+def test_it_is_for_operators(olga):
+    asked = {"verb": "drain", "id": ids(1), "confirm": "1", "why": "x"}
+
+    assert browser("ada").post("/nodes/many/", asked).status_code == 403
+    assert drained() == []
+    pages = [client.get("/nodes/").content.decode() for client in (olga, browser("ada"))]
+    assert ['form="many"' in page for page in pages] == [True, False]
+
+
+@pytest.mark.parametrize(("asked", "status"), [({"verb": "burn"}, 404), ({"verb": "drain", "mode": "soon"}, 404)])
+def test_what_is_no_verb_is_not_found(olga, asked, status):
+    assert olga.post("/nodes/many/", {"id": ids(1), **asked}).status_code == status
+
+
+@pytest.mark.parametrize("chosen", [[], ["x"], ["9" * 30], ["999999"], ["\x00"]])
+def test_no_node_is_said_so(olga, chosen):
+    answer = olga.post("/nodes/many/", {"verb": "drain", "id": chosen}, follow=True)
+
+    assert "No node was chosen" in answer.content.decode()

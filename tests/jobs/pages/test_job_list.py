@@ -1,0 +1,250 @@
+"""The list of jobs: arrays as one row, a table for spreadsheets, one verb on many with a preview."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from jobs.actions import bulk_jobs
+from jobs.core.lifecycle import State
+from jobs.models import Event, HoldKind, Job, TeamRole
+from jobs.pages import job_list
+from tests import make
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def people():
+    make.team("pretraining", ada=TeamRole.RESEARCHER, vera=TeamRole.VIEWER, olga=TeamRole.OPERATOR)
+    make.team("speech", ben=TeamRole.RESEARCHER)
+    make.cluster()
+
+
+def browser(name="ada"):
+    client = Client()
+    client.force_login(make.user(name))
+    return client
+
+
+def listed(query="", name="ada"):
+    answer = browser(name).get(f"/jobs/?{query}")
+    return [job.array_id or job.public_id for job in answer.context["rows"]], answer
+
+
+def single(name="single", **fields):
+    return make.job(by="ada", name=name, gpus_per_node=8, **fields)
+
+
+def array(tasks, name="sweep"):
+    return make.jobs({"name": name, "array": f"1-{tasks}"}, by="ada", gpus_per_node=8)
+
+
+# --- arrays
+
+
+def test_an_array_is_one_row_among_the_others():
+    first, tasks, last = single("first"), array(60), single("last")
+
+    rows, answer = listed()
+
+    assert rows == [last.public_id, tasks[0].array_id, first.public_id]
+    assert answer.context["rows"][1].tasks.count == 60
+    assert not answer.context["older"]
+
+
+def test_an_array_shows_how_many_of_its_tasks_are_in_which_state():
+    tasks = array(3)
+    make.running(tasks[0])
+
+    _, answer = listed()
+
+    states = [(badge.label, count) for badge, count in answer.context["rows"][0].tasks.states]
+    assert states == [("PENDING", 2), ("RUNNING", 1)]
+
+
+def test_an_array_counts_the_tasks_that_fit_the_filter():
+    tasks = array(3)
+    make.running(tasks[2])
+
+    rows, answer = listed("state=waiting")
+
+    assert rows == [tasks[0].array_id]
+    assert answer.context["rows"][0].tasks.count == 2
+
+
+def test_pages_tell_each_row_once_however_arrays_lie(monkeypatch):
+    monkeypatch.setattr(job_list, "PAGE_SIZE", 3)
+    wanted = []
+    for number in range(4):
+        wanted += [single(f"a{number}").public_id, array(5)[0].array_id]
+    # Tasks of an array that came while others were submitted lie between them
+    Job.objects.filter(public_id=wanted[0]).update(array_id=wanted[-1])
+
+    told, query = [], ""
+    while True:
+        rows, answer = listed(query)
+        told += rows
+        query = answer.context["older"]
+        if not query:
+            break
+
+    assert told == wanted[:0:-1]
+
+
+def test_one_array_can_be_unfolded_and_all_of_them():
+    tasks = array(3)
+    single()
+
+    assert len(listed(f"array={tasks[0].array_id}")[0]) == 3
+    assert len(listed("fold=0")[0]) == 4
+
+
+def test_folding_costs_statements_by_arrays_and_never_by_tasks():
+    array(2)
+    with CaptureQueriesContext(connection) as few:
+        listed()
+    array(40)
+
+    with CaptureQueriesContext(connection) as more:
+        listed()
+
+    assert len(more) <= len(few) + 2
+
+
+# --- for spreadsheets
+
+
+def table(query="", name="ada"):
+    answer = browser(name).get(f"/jobs/export.csv?{query}")
+    return list(csv.DictReader(io.StringIO(answer.getvalue().decode())))
+
+
+def test_the_table_has_all_that_the_filters_find_over_many_chunks(monkeypatch):
+    monkeypatch.setattr(job_list, "CSV_CHUNK_ROWS", 3)
+    tasks = array(8)
+    single()
+
+    rows = table("q=sweep")
+
+    assert [row["JobID"] for row in rows] == [job.public_id for job in reversed(tasks)]
+    assert rows[0]["State"] == "PENDING" and rows[0]["GPUs"] == "8"
+
+
+def test_the_table_holds_jobs_of_ones_teams_only():
+    single()
+
+    assert table(name="ben") == []
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@sum"])
+def test_a_name_is_no_formula(name):
+    job = single()
+    Job.objects.filter(pk=job.pk).update(name=name)
+
+    assert table()[0]["Name"] == f"'{name}"
+
+
+async def test_a_server_with_an_event_loop_gets_the_pieces_one_by_one():
+    assert [piece async for piece in job_list._read_in_threads(iter(["JobID\r\n", "1\r\n"]))] == ["JobID\r\n", "1\r\n"]
+
+
+# --- one verb on many
+
+
+def post(name="ada", **fields):
+    return browser(name).post("/jobs/many/", fields, follow=True)
+
+
+def outcomes(answer):
+    return {one.job.public_id: one.error for one in answer.context["outcomes"]}
+
+
+def test_a_preview_tells_each_outcome_and_changes_nothing():
+    waits, over = single(), make.ended(single()).job
+
+    answer = post(verb="cancel", id=[waits.public_id, over.public_id])
+
+    told = outcomes(answer)
+    assert told[waits.public_id] == "" and told[over.public_id]
+    waits.refresh_from_db()
+    assert waits.state == State.PENDING
+    assert not Event.objects.filter(job=waits, what="job.moved").exists()
+
+
+def test_confirmed_it_is_done_to_those_it_can_be_done_to():
+    jobs = [single(), single()]
+
+    answer = post(verb="hold", ids=" ".join(job.public_id for job in jobs), confirm="1", why="budget")
+
+    assert set(outcomes(answer).values()) == {""}
+    assert set(Job.objects.values_list("hold", flat=True)) == {HoldKind.USER}
+    assert Event.objects.filter(why="budget").count() == 2
+
+
+def test_an_array_is_taken_as_a_whole():
+    tasks = array(3)
+
+    post(verb="cancel", id=tasks[0].array_id, confirm="1")
+
+    assert set(Job.objects.values_list("state", flat=True)) == {State.CANCELLED}
+
+
+def test_all_that_the_filters_find_are_taken_and_no_other():
+    single("a-1"), single("b-1")
+
+    post(verb="cancel", all="1", q="a-", confirm="1")
+
+    assert dict(Job.objects.values_list("name", "state")) == {"a-1": State.CANCELLED, "b-1": State.PENDING}
+
+
+@pytest.mark.parametrize("name, seen", [("ben", False), ("vera", True)])
+def test_who_may_not_change_a_job_changes_none(name, seen):
+    job = single()
+
+    answer = post(name, verb="cancel", id=job.public_id, confirm="1")
+
+    job.refresh_from_db()
+    assert job.state == State.PENDING
+    if seen:
+        assert "viewer" in outcomes(answer)[job.public_id] or "somebody else" in outcomes(answer)[job.public_id]
+    else:
+        assert "No job was chosen" in answer.content.decode()
+
+
+def test_a_priority_needs_a_number_and_gets_it():
+    job = single()
+
+    assert "Nothing was changed" in post(verb="priority", id=job.public_id, priority="high").content.decode()
+    post(verb="priority", id=job.public_id, priority="-5", confirm="1")
+
+    job.refresh_from_db()
+    assert job.priority == -5
+
+
+def test_more_than_a_thousand_are_said_to_be_more(monkeypatch):
+    monkeypatch.setattr(bulk_jobs, "MAX_BULK_JOBS", 2)
+    monkeypatch.setattr(job_list, "MAX_BULK_JOBS", 2)
+    array(3)
+
+    answer = post(verb="cancel", all="1", confirm="1")
+
+    assert answer.context["more"] and len(answer.context["outcomes"]) == 2
+    assert Job.objects.filter(state=State.PENDING).count() == 1
+
+
+def test_an_unknown_verb_and_a_get_are_refused():
+    assert browser().post("/jobs/many/", {"verb": "delete"}).status_code == 404
+    assert browser().get("/jobs/many/").status_code == 405
+
+
+def test_names_on_the_preview_are_text():
+    job = single()
+    Job.objects.filter(pk=job.pk).update(name="<script>alert(1)</script>")
+
+    assert "<script>alert" not in post(verb="cancel", id=job.public_id).content.decode()

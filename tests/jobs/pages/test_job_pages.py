@@ -1,0 +1,709 @@
+"""What people see and may do in a browser. ada and ben are in different teams: neither may see the other's jobs."""
+
+from datetime import timedelta
+from html.parser import HTMLParser
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import Permission
+from django.test import Client
+from django.urls import reverse
+
+from jobs.actions import jobs as job_actions
+from jobs.actions import nodes as node_actions
+from jobs.actions import submit as submit_actions
+from jobs.core.lifecycle import Flag, State
+from jobs.models import Cluster, Deed, Event, Job, Node, Sample, TeamRole, clock
+from jobs.models.event import MAX_STOP_TRIES
+from tests import make
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def people(request, db):
+    make.team("pretraining", ada=TeamRole.RESEARCHER, grace=TeamRole.RESEARCHER)
+    make.team("evaluation", ben=TeamRole.RESEARCHER)
+
+
+def submitted(**asked):
+    """A job of one whole node, unless asked otherwise."""
+    return make.job(**{"name": "train", "gpus_per_node": 8, **asked})
+
+
+def member(name, role):
+    make.team("pretraining", **{name: role})
+    return make.user(name)
+
+
+@pytest.fixture
+def ada(client):
+    client.force_login(make.user("ada"))
+    return client
+
+
+@pytest.fixture
+def ben():
+    client = Client()
+    client.force_login(make.user("ben"))
+    return client
+
+
+def operator():
+    client = Client()
+    client.force_login(member("olga", TeamRole.OPERATOR))
+    return client
+
+
+def text(response):
+    return response.content.decode()
+
+
+def htmx(client, url, target):
+    return client.get(url, headers={"HX-Request": "true", "HX-Target": f"section#{target}"})
+
+
+class Roots(HTMLParser):
+    """The elements at the top of a fragment."""
+
+    VOID = {"input", "meta", "link", "br", "img", "rect", "path"}
+
+    def __init__(self, html):
+        super().__init__()
+        self.depth, self.roots = 0, []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        if not self.depth:
+            self.roots.append((tag, dict(attrs).get("id")))
+        self.depth += tag not in self.VOID
+
+    def handle_endtag(self, tag):
+        self.depth -= tag not in self.VOID
+
+
+# --- who gets in
+
+
+def test_somebody_who_is_not_signed_in_is_sent_to_the_login(client):
+    assert client.get("/jobs/").headers["Location"] == "/login/?next=/jobs/"
+
+
+def test_the_login_page_signs_in(client):
+    answer = client.post("/login/", {"username": "ada", "password": make.PASSWORD})
+
+    assert answer.headers["Location"] == "/"
+
+
+# --- pages and fragments
+
+
+def fragments():
+    job = submitted(by="ada")
+    node = Node.objects.first()
+    return [
+        ("/", "exceptions"),
+        ("/", "capacity"),
+        ("/", "queue"),
+        ("/jobs/", "jobs"),
+        (f"/jobs/{job}/", "job"),
+        (f"/jobs/{job}/", "events"),
+        (f"/jobs/{job}/log/", "log"),
+        ("/nodes/", "nodes"),
+        (f"/nodes/{node.cluster}/{node}/", "node"),
+    ]
+
+
+def test_each_fragment_is_one_element_with_its_id_and_the_page_includes_it(ada):
+    for url, name in fragments():
+        alone, page = text(htmx(ada, url, name)), text(ada.get(url))
+
+        assert [found_id for _, found_id in Roots(alone).roots] == [name]
+        assert f'id="{name}"' in page
+        assert "<html" in page
+
+
+def test_the_two_answers_of_an_address_are_kept_apart_by_caches(ada):
+    answer = ada.get("/")
+
+    assert {"HX-Request", "HX-Target"} <= {name.strip() for name in answer.headers["Vary"].split(",")}
+
+
+def test_a_fragment_asks_for_its_own_queries_only(ada, django_assert_num_queries):
+    submitted(by="ada")
+
+    # session, user, clock, rights; clusters; whether there are nodes, held and hanging jobs, unknown outcomes,
+    # incidents, proposals
+    with django_assert_num_queries(4 + 1 + 6):
+        htmx(ada, "/", "exceptions")
+
+
+# --- now
+
+
+def test_when_all_is_well_nothing_needs_a_person(ada):
+    make.cluster()
+
+    assert "Nothing needs a person" in text(ada.get("/"))
+
+
+def test_now_names_a_cluster_that_does_not_answer(ada):
+    make.cluster(heard_at=clock.now() - timedelta(minutes=7), trouble="connection refused")
+
+    assert "what is shown of it is from" in text(ada.get("/"))
+    assert "connection refused" in text(ada.get("/"))
+
+
+def test_now_names_a_node_that_takes_no_work_and_why(ada):
+    node_actions.drain(make.node(), author=make.LOOP, why="ECC errors", now=clock.now())
+
+    assert "ECC errors" in text(ada.get("/"))
+
+
+def test_now_names_a_job_whose_stop_hangs(ada, ben):
+    job = make.running(submitted(by="ada", name="stuck-job")).job
+    job_actions.cancel(job, author=make.author())
+    assert "again and again" not in text(ada.get("/"))
+
+    Deed.objects.filter(kind="cancel").update(tries=MAX_STOP_TRIES)
+
+    assert "asked to stop it again and again" in text(htmx(ada, "/", "exceptions"))
+    assert "stuck-job" not in text(ben.get("/"))
+
+
+def test_now_names_a_job_that_the_cluster_refused_to_its_team_only(ada, ben):
+    attempt = make.attempt(submitted(by="ada", name="refused-job"))
+    job_actions.record_submit_refusal(attempt, "Invalid account", now=clock.now(), author=make.LOOP)
+
+    assert text(htmx(ada, "/", "exceptions")).count("Invalid account") == 1
+    assert "refused-job" not in text(ben.get("/"))
+
+
+def test_capacity_is_for_everyone_and_names_are_not(ada, ben):
+    make.running(submitted(by="ada", name="secret-run"))
+
+    page = text(ben.get("/"))
+
+    assert "secret-run" not in page
+    assert "8 GPUs allocated, 24 GPUs free" in page
+
+
+def test_gpus_of_jobs_from_outside_are_in_use_too(ada):
+    make.node(foreign_gpus=[0, 1])
+
+    assert "2 GPUs allocated" in text(ada.get("/"))
+
+
+def test_the_queue_shows_why_a_job_waits(ada):
+    job = submitted(by="ada")
+    job_actions.store_wait_reasons([(job.pk, "Resources", "Waits for a free node.")])
+
+    page = text(ada.get("/"))
+
+    assert "(Resources)" in page
+    assert "Waits for a free node." in page
+
+
+def test_now_asks_as_often_with_many_jobs_as_with_one(ada, django_assert_num_queries):
+    for number in range(6):
+        submitted(by="ada", name=f"job-{number}")
+    make.running(Job.objects.first())
+
+    with django_assert_num_queries(21):
+        ada.get("/")
+
+
+# --- the list of jobs
+
+
+def ids(response):
+    return [row.public_id for row in response.context["rows"]]
+
+
+def test_the_list_holds_the_jobs_of_ones_teams_only(ada, ben):
+    mine, other = submitted(by="ada"), submitted(by="ben")
+
+    assert ids(ada.get("/jobs/")) == [mine.public_id]
+    assert ids(ben.get("/jobs/")) == [other.public_id]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("state=PENDING", True),
+        ("state=waiting", True),
+        ("state=running", False),
+        ("state=nonsense", True),
+        ("kind=debug", True),
+        ("kind=sft", False),
+        ("team=pretraining", True),
+        ("user=ada", True),
+        ("user=ben", False),
+        ("cluster=seren", True),
+        ("cluster=kalos", False),
+        ("q=TRAIN", True),
+        ("q=nothing", False),
+        ("q=%00", True),
+        ("mine=1", True),
+        ("before=99999999999999999999999", True),
+        ("before=1", False),
+        ("before=%C2%B2", True),
+    ],
+)
+def test_the_list_can_be_filtered(ada, query, found):
+    job = submitted(by="ada", name="train-7b", kind="debug")
+
+    assert ids(ada.get(f"/jobs/?{query}")) == ([job.public_id] if found else [])
+
+
+def test_the_list_finds_the_beginning_of_an_id(ada):
+    job = submitted(by="ada")
+
+    assert ids(ada.get(f"/jobs/?q={job.public_id[:6].upper()}")) == [job.public_id]
+
+
+def test_the_list_goes_on_where_the_page_before_it_ended(ada):
+    array = submitted(by="ada", array="0-59").array_id
+
+    first = ada.get("/jobs/?fold=0")
+    second = ada.get("/jobs/?" + first.context["older"])
+
+    assert len(ids(first)) == 50
+    assert len(ids(second)) == 10
+    assert {*ids(first), *ids(second)} == {f"{array}_{index}" for index in range(60)}
+    assert not second.context["older"]
+
+
+def test_the_list_asks_as_often_for_fifty_rows_as_for_one_and_never_counts(ada, django_assert_num_queries):
+    submitted(by="ada", array="0-59")
+
+    with django_assert_num_queries(9) as asked:  # session, user, clock; rights, rows, teams, clusters, saved views
+        ada.get("/jobs/?fold=0")
+
+    assert not [query for query in asked.captured_queries if "COUNT(" in query["sql"]]
+
+
+# --- one job
+
+
+def job_urls(job):
+    return [reverse(name, args=[job.public_id]) for name in ("job", "log", "log-raw")]
+
+
+def test_a_job_of_another_team_is_not_there(ben):
+    job = submitted(by="ada")
+    make.running(job)
+
+    assert [ben.get(url).status_code for url in job_urls(job)] == [404, 404, 404]
+    assert ben.post(f"/jobs/{job}/cancel/").status_code == 404
+    assert ben.get(f"/jobs/new/?from={job}").status_code == 404
+    assert Job.objects.get().state == State.RUNNING
+
+
+def test_a_job_page_says_why_it_waits_and_who_did_what(ada):
+    job = submitted(by="ada")
+    job_actions.hold(job, author=make.author("ada"), why="wait for the tokenizer")
+
+    page = text(ada.get(f"/jobs/{job}/"))
+
+    assert "Why it waits" in page
+    assert "Its owner holds it: wait for the tokenizer" in page
+    assert "job.held" in page
+
+
+def test_a_job_page_shows_attempts_nodes_gpus_and_slurms_id(ada):
+    job = submitted(by="ada", nodes=2, gpus_per_node=4)
+    attempt = make.running(job)
+
+    page = text(ada.get(f"/jobs/{job}/"))
+
+    assert attempt.backend_id in page
+    assert "seren-[001-002]" in page
+    assert 'href="/nodes/seren/seren-001/"' in page
+    assert ">0-3<" in page
+
+
+def test_secrets_of_a_job_are_masked(ada):
+    job = submitted(by="ada", environment={"HF_TOKEN": "hf_abc"}, command="WANDB_KEY=w_123 run")
+
+    page = text(ada.get(f"/jobs/{job}/"))
+
+    assert "hf_abc" not in page
+    assert "w_123" not in page
+
+
+def test_what_a_job_is_called_cannot_become_markup(ada):
+    job = submitted(by="ada", name="<script>alert(1)</script>", comment="<b>x</b>")
+
+    for url in ("/", "/jobs/", f"/jobs/{job}/"):
+        assert "<script>alert" not in text(ada.get(url))
+
+
+def test_a_job_page_asks_as_often_after_many_attempts(ada, django_assert_num_queries):
+    job = submitted(by="ada", nodes=2, requeue_limit=9)
+    for _ in range(3):
+        make.ended(job, State.NODE_FAIL)
+
+    with django_assert_num_queries(13):
+        ada.get(f"/jobs/{job}/")
+
+
+# --- its log
+
+
+@pytest.fixture
+def logged(tmp_path):
+    make.cluster(log_root=str(tmp_path))
+    job = submitted(by="ada")
+    (tmp_path / "a.log").write_bytes(b"\x1b[32mstep 1\x1b[0m <b>\n")
+    return make.running(job, log_path=str(tmp_path / "a.log"))
+
+
+def test_the_log_is_shown_cleaned_and_escaped(ada, logged):
+    assert "step 1 &lt;b&gt;" in text(ada.get(f"/jobs/{logged.job}/"))
+
+
+def test_a_log_is_asked_again_while_it_grows_and_no_longer(ada, logged):
+    url = f"/jobs/{logged.job}/log/"
+
+    assert "data-grows" in text(htmx(ada, url, "log"))
+
+    job_actions.finish(
+        logged, job_actions.AttemptEnd(state=State.COMPLETED, at=clock.now(), exit_code=0), author=make.LOOP
+    )
+    assert "data-grows" not in text(htmx(ada, url, "log"))
+
+
+def test_a_log_that_has_not_begun_is_asked_for_again(ada, tmp_path):
+    make.cluster(log_root=str(tmp_path))
+    one = make.running(submitted(by="ada"), log_path="later.log")
+
+    assert "every 2s" in text(htmx(ada, f"/jobs/{one.job}/log/", "log"))
+
+
+def test_a_job_without_an_attempt_has_no_log_yet(ada):
+    job = submitted(by="ada")
+
+    assert "It has not started yet." in text(ada.get(f"/jobs/{job}/log/"))
+    assert ada.get(f"/jobs/{job}/log/raw/").status_code == 404
+
+
+@pytest.mark.parametrize("number", ["2", "x", "99999999"])
+def test_an_attempt_that_never_was_is_not_there(ada, logged, number):
+    assert ada.get(f"/jobs/{logged.job}/log/?attempt={number}").status_code == 404
+
+
+async def whole(chunks):
+    return b"".join([chunk async for chunk in chunks])
+
+
+def test_the_raw_log_is_a_download_that_no_browser_takes_for_a_page(ada, logged):
+    answer = ada.get(f"/jobs/{logged.job}/log/raw/")
+
+    assert async_to_sync(whole)(answer.streaming_content) == b"\x1b[32mstep 1\x1b[0m <b>\n"
+    assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert answer.headers["Content-Disposition"].startswith("attachment")
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+# --- verbs
+
+
+def test_the_owner_holds_releases_and_cancels_with_a_reason(ada):
+    job = submitted(by="ada")
+
+    for verb in ("hold", "release", "cancel"):
+        assert ada.post(f"/jobs/{job}/{verb}/", {"why": "because"}).headers["Location"] == f"/jobs/{job}/"
+
+    job.refresh_from_db()
+    assert job.state == State.CANCELLED
+    assert [e.why for e in Event.objects.filter(job=job).order_by("id")] == ["", "because", "because", "because"]
+    assert Event.objects.filter(job=job, user__username="ada").count() == 4
+
+
+def test_a_job_that_runs_is_asked_to_stop(ada):
+    job = submitted(by="ada")
+    make.running(job)
+
+    ada.post(f"/jobs/{job}/requeue/")
+
+    job.refresh_from_db()
+    assert Flag.SIGNALING in job.flags
+
+
+def test_a_change_asks_for_a_turn_of_the_loop(ada):
+    job = submitted(by="ada")
+
+    ada.post(f"/jobs/{job}/cancel/")
+
+    assert Cluster.objects.get().wanted_at
+
+
+def test_a_verb_that_comes_too_late_changes_nothing_and_says_so(ada):
+    job = submitted(by="ada")
+    make.ended(job)
+
+    page = text(ada.post(f"/jobs/{job}/cancel/", follow=True))
+
+    assert "Conflict, nothing was changed" in page
+    assert "is COMPLETED" in page
+
+
+def test_only_the_owner_or_an_operator_may_change_a_job(ada):
+    job = submitted(by="grace")
+
+    page = text(ada.post(f"/jobs/{job}/cancel/", follow=True))
+
+    assert "Not allowed" in page
+    assert "ask-cancel" not in page
+    job.refresh_from_db()
+    assert job.state == State.PENDING
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "becomes"),
+    [("-7", "Change priority: done.", -7), ("7", "Not allowed: Only operators", 0), ("high", "priority: is text", 0)],
+)
+def test_the_page_changes_a_priority_as_far_as_the_role_goes(ada, asked, said, becomes):
+    job = submitted(by="ada")
+
+    page = text(ada.post(f"/jobs/{job}/priority/", {"priority": asked}, follow=True))
+
+    job.refresh_from_db()
+    assert said in page
+    assert job.priority == becomes
+
+
+def test_an_operators_hold_is_not_the_owners_to_release(ada):
+    job = submitted(by="ada")
+    operator().post(f"/jobs/{job}/hold/", {"why": "floods the file system"})
+
+    page = text(ada.post(f"/jobs/{job}/release/", follow=True))
+
+    assert "only an operator can release it" in page
+    operator().post(f"/jobs/{job}/release/")
+    job.refresh_from_db()
+    assert not job.hold
+
+
+def test_a_verb_needs_a_post_and_must_exist(ada):
+    job = submitted(by="ada")
+
+    assert ada.get(f"/jobs/{job}/cancel/").status_code == 405
+    assert ada.post(f"/jobs/{job}/explode/").status_code == 404
+
+
+def test_a_page_offers_the_verbs_that_fit(ada):
+    job = submitted(by="ada")
+    waiting = text(ada.get(f"/jobs/{job}/"))
+    make.running(job)
+    running = text(ada.get(f"/jobs/{job}/"))
+
+    assert "ask-hold" in waiting
+    assert "ask-requeue" not in waiting
+    assert "ask-requeue" in running
+    assert "ask-hold" not in running
+
+
+# --- submit
+
+
+def asked(**fields):
+    team, cluster = make.team(), make.cluster()
+    return {"team": team.pk, "cluster": cluster.pk, "command": "train", "kind": "sft", "nodes": "1", **fields}
+
+
+def test_submitting_leads_to_the_page_of_the_job(ada):
+    request = asked(gpus_per_node="8", time_limit="2-00:00:00", environment="A=1\r\nB=x=y\r\n", preemptible="on")
+
+    answer = ada.post("/jobs/new/", request)
+
+    job = Job.objects.get()
+    assert answer.headers["Location"] == f"/jobs/{job}/"
+    assert (job.user.username, job.team.name, job.kind, job.gpus) == ("ada", "pretraining", "sft", 8)
+    assert job.time_limit == timedelta(days=2)
+    assert job.environment == {"A": "1", "B": "x=y"}
+    assert job.preemptible
+    assert Cluster.objects.get().wanted_at
+
+
+def test_the_command_reaches_the_shell_with_unix_line_ends(ada):
+    ada.post("/jobs/new/", asked(command="#!/bin/bash\r\ntrain\r\n"))
+
+    assert Job.objects.get().command == "#!/bin/bash\ntrain\n"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("gpus_per_node", "12", "12 do not fit a node of 8 GPUs"),
+        ("nodes", "many", "is text, not a whole number"),
+        ("nodes", "9", "9 are more than the 4 such nodes that seren has"),
+        ("time_limit", "soon", "is no duration such as"),
+        ("command", "", "is empty"),
+        ("environment", "nonsense", "is no NAME=value"),
+        ("environment", "1A=x", "is no name of a variable"),
+        ("environment", "A=1\nA=2", "is given twice"),
+        ("dependencies", "afterok:01k3v9q2m7t", "the team has no job"),
+        ("begin_at", "tomorrow", "is no ISO 8601 time"),
+        ("array", "9-1", "counts down; write 1-9"),
+        ("cluster", "999", "Select a valid choice"),
+    ],
+)
+def test_what_cannot_be_is_said_beside_its_field(ada, field, value, sentence):
+    answer = ada.post("/jobs/new/", asked(**{field: value}))
+
+    assert answer.status_code == 422
+    assert sentence in " ".join(answer.context["form"].errors[field])
+    assert not Job.objects.exists()
+
+
+def test_one_may_submit_only_for_teams_where_one_is_a_researcher(ada):
+    make.team("evaluation", ada=TeamRole.VIEWER)
+
+    answer = ada.post("/jobs/new/", asked(team=make.team("evaluation").pk))
+
+    assert answer.status_code == 422
+    assert "team" in answer.context["form"].errors
+
+
+def test_somebody_without_a_team_is_told_so(client):
+    client.force_login(make.user("carl"))
+
+    assert "You are no researcher of any team" in text(client.get("/jobs/new/"))
+
+
+def test_edit_and_resubmit_brings_the_same_job_again(ada):
+    job = submitted(
+        by="ada",
+        nodes=2,
+        cpus_per_node=64,
+        memory_per_node="512G",
+        time_limit="1-06:30:00",
+        environment={"HF_TOKEN": "hf_abc"},
+        labels={"run": "a"},
+        checkpoint_interval="30:00",
+    )
+
+    form = ada.get(f"/jobs/new/?from={job}").context["form"]
+    ada.post("/jobs/new/", {name: value for name, value in form.initial.items() if value not in ("", False)})
+
+    again = Job.objects.exclude(pk=job.pk).get()
+    for field in submit_actions.COPIED_SPEC_FIELDS:
+        assert getattr(again, field) == getattr(job, field)
+
+
+def test_only_the_owner_gets_secrets_back_into_the_form(ada):
+    job = submitted(by="grace", environment={"HF_TOKEN": "hf_abc", "A": "1"}, command="KEY=k1 run")
+
+    page = text(ada.get(f"/jobs/new/?from={job}"))
+
+    assert "hf_abc" not in page
+    assert "k1" not in page
+    assert "A=1" in page
+    assert "Secret values were left out" in page
+
+
+# --- nodes
+
+
+def node_names(response):
+    return [node.name for node, _ in response.context["rows"]]
+
+
+def test_the_nodes_show_how_many_gpus_are_held(ada):
+    make.running(submitted(by="ben", gpus_per_node=4))
+
+    assert [held for _, held in ada.get("/nodes/").context["rows"]] == [4, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [("state=closed", ["seren-001"]), ("state=drain", ["seren-001"]), ("state=down", []), ("cluster=kalos", [])],
+)
+def test_the_nodes_can_be_filtered(ada, query, found):
+    make.cluster("kalos", nodes=0)
+    node_actions.drain(make.node("seren-001"), author=make.LOOP, why="ECC", now=clock.now())
+
+    assert node_names(ada.get(f"/nodes/?{query}")) == found
+
+
+def test_the_nodes_are_asked_for_at_once(ada, django_assert_num_queries):
+    make.cluster()
+
+    with django_assert_num_queries(8):  # two of them ask whether she may drain
+        ada.get("/nodes/")
+
+
+def test_a_node_page_names_the_holder_to_its_team_only(ada, ben):
+    make.running(submitted(by="ada", name="secret-run", gpus_per_node=4))
+
+    assert text(ada.get("/nodes/seren/seren-001/")).count("secret-run</a>") == 4
+    assert "secret-run" not in text(ben.get("/nodes/seren/seren-001/"))
+    assert text(ben.get("/nodes/seren/seren-001/")).count("a job of another team") == 4
+
+
+def test_a_node_page_shows_its_last_telemetry(ada):
+    Sample.objects.create(node=make.node(), at=clock.now(), gpu_util=[97.0], gpu_temperature_c=[61], xid=[79])
+
+    page = text(ada.get("/nodes/seren/seren-001/"))
+
+    assert "97 %" in page
+    assert "61 °C" in page
+    assert "Xid 79" in page
+
+
+def node_operator():
+    user = member("olga", TeamRole.OPERATOR)
+    user.user_permissions.add(Permission.objects.get(codename="operate_cluster"))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_draining_shows_what_it_means_before_it_is_done(db):
+    make.running(submitted(by="ada", name="long-run"))
+    make.running(submitted(by="ben", gpus_per_node=0), on=["seren-001"])
+
+    page = text(node_operator().get("/nodes/seren/seren-001/"))
+
+    assert "2 running jobs; 0.7 GPU-hours since the last checkpoints" in page
+    assert "1 of teams that you are not in" in page
+
+
+def test_an_operator_drains_with_a_reason_and_resumes(db):
+    client = node_operator()
+    node = make.node()
+
+    client.post("/nodes/seren/seren-001/drain/", {"why": "swap the board"})
+    node.refresh_from_db()
+    assert (node.is_drained, node.reason, node.reason_by) == (True, "swap the board", "olga")
+
+    client.post("/nodes/seren/seren-001/resume/")
+    node.refresh_from_db()
+    assert not node.is_drained
+
+
+def test_a_drain_without_a_reason_is_refused(db):
+    make.node()
+
+    page = text(node_operator().post("/nodes/seren/seren-001/drain/", {"why": " "}, follow=True))
+
+    assert "a reason is needed" in page
+
+
+def test_a_node_is_not_everybodys_to_drain(ada):
+    make.node()
+
+    assert ada.post("/nodes/seren/seren-001/drain/", {"why": "x"}).status_code == 403
+    assert "ask-drain" not in text(ada.get("/nodes/seren/seren-001/"))
+
+
+def test_a_node_that_is_not_there(ada):
+    make.cluster()
+
+    assert ada.get("/nodes/seren/nothing/").status_code == 404
+
+
+def test_a_name_that_no_database_takes_is_no_node(ada):
+    assert ada.get("/nodes/%00/x/").status_code == 404

@@ -1,0 +1,197 @@
+"""Suites and campaigns through the programs' door: rights, refusals, what is told of one under way."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jobs.models import Cluster, Job, TeamRole, clock
+from scheduling.loops.campaigns import coordinate_campaigns_once
+from scheduling.models import Campaign, Evaluation, Shard
+from tests.jobs.api import api_make as make
+from tests.jobs.api.api_make import Caller
+
+pytestmark = pytest.mark.django_db
+
+SUITE = {
+    "name": "core",
+    "output_root": "/shared/out",
+    "infer": "answer",
+    "metric": "score",
+    "datasets": [{"name": "alpha", "samples": 100}, {"name": "beta", "samples": 50, "parts": 1}],
+}
+WISH = {"checkpoints": ["/checkpoints/a", "/checkpoints/b"], "suite": "core", "nodes": 1}
+
+
+@pytest.fixture
+def ada():
+    make.cluster()
+    Cluster.objects.update(log_root="/nonexistent")
+    return Caller(make.person("ada"))
+
+
+@pytest.fixture
+def asked(ada):
+    assert ada.post("suites/", SUITE).status_code == 201
+    return ada.post("campaigns/", WISH)
+
+
+def test_a_suite_is_defined_and_read_again_with_its_datasets(ada):
+    made = ada.post("suites/", SUITE)
+
+    assert made.status_code == 201
+    told = ada.get(f"suites/{made.json()['id']}/").json()
+    assert [one["name"] for one in told["datasets"]] == ["alpha", "beta"]
+    assert (told["name"], told["version"], told["framework"]) == ("core", 1, "plain")
+    assert "datasets" not in ada.get("suites/").json()["results"][0]
+
+
+def test_a_changed_suite_is_the_next_version_and_the_same_again_is_no_new_one(ada):
+    first = ada.post("suites/", SUITE).json()
+    same = ada.post("suites/", SUITE).json()
+    other = ada.post("suites/", SUITE | {"metric": "score --strict"}).json()
+
+    assert (first["version"], same["id"], other["version"]) == (1, first["id"], 2)
+
+
+def test_a_campaign_is_asked_for_and_says_how_far_it_is(asked, ada):
+    assert asked.status_code == 201
+    told = asked.json()
+    assert (told["state"], told["suite"], told["plan"]) == ("PENDING", "core@1", None)
+    assert told["standing"] == {"evaluations": 4, "done": 0, "failed": 0, "cancelled": 0, "percent": 0}
+
+    coordinate_campaigns_once(clock.now())
+
+    told = ada.get(f"campaigns/{told['id']}/").json()
+    assert told["state"] == "RUNNING"
+    assert told["plan"]["makespan_s"] >= told["plan"]["lower_bound_s"] > 0
+    assert Job.objects.filter(kind="evaluation", user=ada.user).exists()
+
+
+def test_progress_is_counted_half_for_answers_and_half_for_scores(asked, ada):
+    name = asked.json()["id"]
+    coordinate_campaigns_once(clock.now())
+    Evaluation.objects.filter(checkpoint="/checkpoints/b").update(state="COMPLETED", scores={"accuracy": 0.5})
+    Shard.objects.filter(evaluation__checkpoint="/checkpoints/a").update(state="INFERRED")
+    whole = sum(Shard.objects.filter(evaluation__checkpoint="/checkpoints/a").values_list("samples", flat=True))
+
+    told = ada.get(f"campaigns/{name}/").json()
+
+    assert told["standing"]["percent"] == pytest.approx(100 * (150 + whole / 2) / 300)
+
+
+def test_results_are_read_as_they_arrive(asked, ada):
+    name = asked.json()["id"]
+    Evaluation.objects.filter(checkpoint="/checkpoints/b", dataset__name="alpha").update(
+        state="COMPLETED", scores={"accuracy": 0.25}
+    )
+
+    rows = ada.get(f"campaigns/{name}/evaluations/", {"state": "COMPLETED"}).json()["results"]
+
+    assert [(row["checkpoint"], row["dataset"], row["scores"]) for row in rows] == [
+        ("/checkpoints/b", "alpha", {"accuracy": 0.25})
+    ]
+
+
+def test_within_is_a_deadline_counted_from_now(ada):
+    ada.post("suites/", SUITE)
+    before = clock.now()
+
+    made = ada.post("campaigns/", {"checkpoints": ["/a"], "suite": "core", "within": "2:00:00"})
+
+    deadline = Campaign.objects.get(public_id=made.json()["id"]).deadline_at
+    assert before + timedelta(hours=2) <= deadline <= clock.now() + timedelta(hours=2)
+
+
+@pytest.mark.parametrize(
+    ("wish", "field", "sentence"),
+    [
+        ({"suite": "nope"}, "suite", "vision has no suite 'nope'; it has core"),
+        ({"suite": "core@9"}, "suite", "vision has no suite 'core@9'; it has core"),
+        ({"suite": "core@x"}, "suite", "'x' is no version; write NAME or NAME@2"),
+        ({"suite": 7}, "suite", "is missing"),
+        ({"checkpoints": []}, "checkpoints", "has 0 entries; between 1 and 1000 are allowed"),
+        ({"checkpoints": ["a"]}, "checkpoints", "'a' is no absolute path without .."),
+        ({"colour": 1}, "colour", "is no field of a campaign"),
+        ({"within": "1:00"}, "nodes", "and deadline_at are two ways to say the same; give one of them"),
+        ({"nodes": None, "deadline_at": "2001-01-01T00:00:00Z"}, "deadline_at", "is in the past"),
+        ({"within": 0}, "within", "is zero"),
+        ({"cluster": "nope"}, "cluster", "there is no cluster 'nope'"),
+    ],
+)
+def test_a_campaign_that_cannot_be_is_refused_by_the_field(ada, wish, field, sentence):
+    ada.post("suites/", SUITE)
+
+    refused = ada.post("campaigns/", WISH | wish)
+
+    assert refused.status_code == 400
+    assert refused.json() == {field: [sentence]}
+    assert not Campaign.objects.exists()
+
+
+def test_a_cluster_whose_logs_cannot_be_read_is_refused(ada):
+    ada.post("suites/", SUITE)
+    Cluster.objects.update(log_root="")
+
+    refused = ada.post("campaigns/", WISH)
+
+    assert refused.json() == {"cluster": ["seren keeps no logs that Acme can read, and results come through them"]}
+
+
+def test_a_trial_that_fits_no_node_is_refused(ada):
+    ada.post("suites/", SUITE | {"gpus": 16})
+
+    refused = ada.post("campaigns/", WISH)
+
+    assert refused.status_code == 400
+    assert "gpus_per_node" in refused.json()
+
+
+def test_others_see_neither_suite_nor_campaign(asked, ada):
+    grace = Caller(make.person("grace", in_team="speech"))
+    name = asked.json()["id"]
+
+    assert grace.get(f"campaigns/{name}/").status_code == 404
+    assert grace.get(f"campaigns/{name}/evaluations/").status_code == 404
+    assert grace.post(f"campaigns/{name}/cancel/").status_code == 404
+    assert grace.get("campaigns/").json()["results"] == []
+    assert grace.get("suites/").json()["results"] == []
+    assert grace.post("campaigns/", WISH).json() == {"suite": ["speech has no suite 'core'"]}
+
+
+def test_a_viewer_asks_for_nothing_and_a_colleague_cancels_nothing(asked, ada):
+    viewer = Caller(make.person("vera", role=TeamRole.VIEWER))
+    colleague = Caller(make.person("carl"))
+    name = asked.json()["id"]
+
+    assert viewer.post("campaigns/", WISH).status_code in (400, 403)
+    assert colleague.post(f"campaigns/{name}/cancel/").status_code == 403
+    assert Campaign.objects.get().state == "PENDING"
+
+
+def test_whoever_asked_cancels_once(asked, ada):
+    name = asked.json()["id"]
+
+    assert ada.post(f"campaigns/{name}/cancel/").json()["state"] == "CANCELLED"
+    again = ada.post(f"campaigns/{name}/cancel/")
+
+    assert again.status_code == 409
+    assert ada.post(f"campaigns/{name}/retry/").status_code == 409
+
+
+def test_the_same_key_asks_once(ada):
+    ada.post("suites/", SUITE)
+    first = ada.post("campaigns/", WISH, Idempotency_Key="k1")
+    second = ada.post("campaigns/", WISH, Idempotency_Key="k1")
+
+    assert first.json() == second.json()
+    assert Campaign.objects.count() == 1
+
+
+def test_a_page_of_campaigns_costs_the_same_whatever_their_number(ada, django_assert_max_num_queries):
+    for _ in range(5):
+        make.campaign(ada.user)
+
+    with django_assert_max_num_queries(8):
+        assert len(ada.get("campaigns/").json()["results"]) == 5

@@ -1,0 +1,163 @@
+"""The pages of evaluations: asked for by form, shown while they run, seen by those who may."""
+
+from __future__ import annotations
+
+import pytest
+from django.urls import reverse
+
+from jobs.models import Cluster
+from scheduling.models import Campaign
+from tests import make as people
+from tests.scheduling.campaigns.campaign_make import A, B, Played, campaign, suite
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def played(tmp_path):
+    return Played(tmp_path)
+
+
+@pytest.fixture
+def ada(client, played):
+    client.force_login(people.user("ada"))
+    return client
+
+
+def page(client, name, *args, **more):
+    answer = client.get(reverse(name, args=args), **more)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def test_without_a_suite_the_page_says_how_to_define_one(ada):
+    people.team(ada="researcher")
+
+    assert "acme suite FILE.json" in page(ada, "campaigns")
+
+
+def test_a_campaign_is_asked_for_by_form_one_checkpoint_a_line(ada, played):
+    of = suite()
+
+    answer = ada.post(
+        reverse("campaigns"),
+        {"checkpoints": f"{A}\n\n {B} \n", "suite": of.name, "team": of.team.name, "cluster": "seren", "nodes": "2"},
+    )
+
+    made = Campaign.objects.get()
+    assert answer.url == reverse("campaign", args=[made.public_id])
+    assert made.checkpoints == [A, B]
+    assert made.nodes == 2
+
+
+def test_what_cannot_be_is_said_beside_its_field(ada, played):
+    of = suite()
+
+    answer = ada.post(
+        reverse("campaigns"), {"checkpoints": "relative", "suite": of.name, "team": of.team.name, "cluster": "seren"}
+    )
+
+    assert answer.status_code == 400
+    assert "&#x27;relative&#x27; is no absolute path without .." in answer.content.decode()
+
+
+def test_a_campaign_shows_its_plan_its_results_and_where_the_time_went(ada, played):
+    asked = campaign(played.cluster, A, B, of=suite(stage_root="/dev/shm/models"))
+    played.run_all()
+
+    shown = page(ada, "campaign", asked.public_id)
+
+    assert "0.5000" in shown and "accuracy" in shown
+    assert "run/step-1000" in shown and "run/step-2000" in shown
+    assert "GPU 0" in shown and "metrics" in shown and "copies" in shown
+    assert "planned" in shown and "GPU-hours" in shown
+
+
+def test_a_result_says_how_far_it_is_from_that_of_the_checkpoint_before(ada, played):
+    asked = campaign(played.cluster, A, B, of=suite(datasets=[{"name": "alpha", "samples": 10, "parts": 1}]))
+    for _ in range(8):
+        played.turn()
+        for job in played.waiting():
+            played.run(job, scores={"accuracy": 0.5 if played.told(job)["model"] == A else 0.375})
+
+    shown = page(ada, "campaign", asked.public_id)
+
+    assert shown.index("0.5000") < shown.index("0.3750") < shown.index("-0.1250")
+    assert shown.count("-0.1250") == 1
+
+
+def test_what_failed_is_said_in_words_beneath_the_table(ada, played):
+    asked = campaign(played.cluster, of=suite(metric="", datasets=[{"name": "alpha", "samples": 10, "parts": 1}]))
+    for _ in range(4):
+        played.turn()
+        for job in played.waiting():
+            played.run(job, scores={}, code=1, why="the judge does not answer")
+
+    listed = page(ada, "campaign", asked.public_id).partition('<ul class="failed">')[2].partition("</ul>")[0]
+
+    assert "alpha" in listed and "run/step-1000" in listed and "the judge does not answer" in listed
+
+
+def test_while_it_runs_the_page_asks_again_and_afterwards_no_more(ada, played):
+    asked = campaign(played.cluster)
+
+    assert f"campaign:{asked.public_id}" in page(ada, "campaign", asked.public_id)
+    played.run_all()
+
+    assert "hx-get" not in page(ada, "campaign", asked.public_id).partition('<div id="campaign"')[2].partition(">")[0]
+
+
+def test_the_fragment_alone_answers_htmx(ada, played):
+    asked = campaign(played.cluster)
+    shown = page(ada, "campaign", asked.public_id, headers={"HX-Request": "true", "HX-Target": "div#campaign"})
+
+    assert shown.startswith('<div id="campaign"')
+    assert "<html" not in shown
+
+
+def test_others_neither_see_nor_cancel_it(client, played):
+    asked = campaign(played.cluster)
+    people.team("speech", ben="admin")
+    client.force_login(people.user("ben"))
+
+    assert client.get(reverse("campaign", args=[asked.public_id])).status_code == 404
+    assert client.post(reverse("campaign-cancel", args=[asked.public_id])).status_code == 404
+    assert asked.public_id not in page(client, "campaigns")
+
+
+def test_whoever_asked_cancels_and_a_second_time_is_told_why_not(ada, played):
+    asked = campaign(played.cluster)
+
+    first = ada.post(reverse("campaign-cancel", args=[asked.public_id]), follow=True)
+    second = ada.post(reverse("campaign-cancel", args=[asked.public_id]), follow=True)
+
+    assert "is cancelled; its results stay." in first.content.decode()
+    assert "has ended: it is CANCELLED." in second.content.decode()
+
+
+def test_names_of_checkpoints_and_sentences_of_jobs_are_shown_and_not_obeyed(ada, played):
+    asked = campaign(played.cluster, "/checkpoints/<script>alert(1)</script>")
+    asked.evaluations.update(state="FAILED", why='"><script>alert(2)</script>')
+
+    shown = page(ada, "campaign", asked.public_id)
+
+    assert "<script>alert" not in shown
+
+
+def test_a_campaign_costs_as_many_queries_with_many_datasets_as_with_few(ada, played, django_assert_max_num_queries):
+    of = suite(datasets=[{"name": f"d{n}", "samples": 10} for n in range(60)])
+    asked = campaign(played.cluster, *(f"/c/{n}" for n in range(8)), of=of)
+    played.turn()
+
+    with django_assert_max_num_queries(16):
+        page(ada, "campaign", asked.public_id)
+
+
+def test_the_list_costs_as_many_queries_with_many_as_with_one(ada, played, django_assert_max_num_queries):
+    of = suite()
+    for _ in range(6):
+        campaign(played.cluster, of=of)
+
+    with django_assert_max_num_queries(12):
+        assert page(ada, "campaigns").count("campaign-") >= 6
+    assert Cluster.objects.count() == 1

@@ -1,0 +1,191 @@
+"""What runs on a node: the program itself, as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduling.evaluation.job_output import JobOutput, parse_job_output
+from scheduling.evaluation.orders import PROGRAM_PATH
+
+WITHIN_S = 600
+
+
+def ran(what: dict[str, Any], expect: int = 0) -> JobOutput:
+    environment = {**os.environ, "ACME_EVALUATION": json.dumps({"nonce": "word", **what})}
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM_PATH)], env=environment, capture_output=True, text=True, timeout=WITHIN_S
+    )
+    assert done.returncode == expect, done.stdout + done.stderr
+    return parse_job_output(done.stdout.splitlines(), "word")
+
+
+def part(output: Path, number: int = 1, command: int = 0, scores: bool = False, **more: Any) -> dict[str, Any]:
+    plain = {"dataset": "alpha", "start": 10, "samples": 5, "whole": False, "output": str(output / str(number))}
+    plain["expected_s"] = 1.0
+    return {"id": number, "command": command, "scores": scores, **plain, **more}
+
+
+def run(tmp_path: Path, *commands: str, expect: int = 0, serve: str = "", scores: bool = False) -> JobOutput:
+    parts = [part(tmp_path, number + 1, number, scores) for number in range(len(commands))]
+    what = {"do": "run", "model": str(tmp_path), "serve": serve, "commands": list(commands), "parts": parts}
+    return ran(what, expect)
+
+
+def test_a_part_is_told_what_to_do_by_variables(tmp_path):
+    run(
+        tmp_path,
+        'echo "$ACME_MODEL $ACME_DATASET $ACME_START $ACME_END $ACME_SAMPLES $ACME_WHOLE" > "$ACME_OUTPUT/said"',
+    )
+
+    assert (tmp_path / "1" / "said").read_text() == f"{tmp_path} alpha 10 15 5 \n"
+
+
+def test_a_part_that_fails_leaves_the_others_alone(tmp_path):
+    said = run(tmp_path, "exit 3", "true", expect=1)
+
+    assert [(one.part, one.code) for one in said.parts] == [(1, 3), (2, 0)]
+
+
+def test_the_result_is_what_the_command_wrote(tmp_path):
+    said = run(tmp_path, """echo '{"accuracy": 0.25}' > "$ACME_RESULT" """, scores=True)
+
+    assert said.parts[0].scores == {"accuracy": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("true", "its command wrote no $ACME_RESULT"),
+        ("head -c 70000 /dev/zero > $ACME_RESULT", "its $ACME_RESULT is larger than 65536 bytes"),
+        ("echo '[1]' > $ACME_RESULT", "its $ACME_RESULT is no JSON object"),
+        ("mkdir $ACME_RESULT", "its command wrote no $ACME_RESULT"),
+    ],
+)
+def test_a_result_that_is_none_is_said(tmp_path, command, why):
+    (one,) = run(tmp_path, command, expect=1, scores=True).parts
+
+    assert one.code
+    assert one.why == why
+
+
+def test_a_result_of_an_earlier_try_is_none(tmp_path):
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "result.json").write_text('{"accuracy": 1}')
+
+    (one,) = run(tmp_path, "true", expect=1, scores=True).parts
+
+    assert one.scores is None
+
+
+def test_what_a_command_prints_is_no_word_of_the_program(tmp_path):
+    said = run(tmp_path, """echo 'acme:other {"part": 1, "code": 0, "took": 1, "at": 1}'; exit 1""", expect=1)
+
+    assert [one.code for one in said.parts] == [1]
+
+
+def test_a_model_that_is_served_is_served_before_the_first_part_and_ends_with_the_last(tmp_path):
+    serve = f"echo $$ > {tmp_path}/pid; exec {sys.executable} -m http.server --bind 127.0.0.1 $ACME_PORT"
+    program = "import os, socket; socket.create_connection(('127.0.0.1', int(os.environ['ACME_PORT']))).close()"
+    ask = f'{sys.executable} -c "{program}"'
+
+    said = run(tmp_path, ask, ask, serve=serve)
+
+    assert [one.code for one in said.parts] == [0, 0]
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_a_server_that_does_not_start_is_said(tmp_path):
+    said = run(tmp_path, "true", serve="exit 7", expect=1)
+
+    assert said.failed == "what serves the model ended with exit code 7"
+    assert not said.parts
+
+
+def told_to_give_way(tmp_path: Path, after: str = "true", serve: str = "", expected_s: float = 1.0) -> JobOutput:
+    """The command of its first part sends it the signal, and goes on with `after`."""
+    tell = f"kill -USR1 $(cat {tmp_path}/pid)"
+    parts = [part(tmp_path, 1, 0, expected_s=expected_s), part(tmp_path, 2, 1)]
+    commands = [f"{tell}; {after}", "true"]
+    what = {"do": "run", "nonce": "word", "model": str(tmp_path), "commands": commands, "parts": parts, "serve": serve}
+    program = ["/bin/sh", "-c", f'echo $$ > {tmp_path}/pid; exec "$@"', "sh", sys.executable, str(PROGRAM_PATH)]
+    environment = {**os.environ, "ACME_EVALUATION": json.dumps(what | {"grace_s": 100})}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=WITHIN_S)
+    assert done.returncode == 0
+    return parse_job_output(done.stdout.splitlines(), "word")
+
+
+def test_at_usr1_it_ends_after_the_part_that_it_is_at(tmp_path):
+    assert [one.part for one in told_to_give_way(tmp_path).parts] == [1]
+
+
+def test_a_part_that_would_not_end_within_the_grace_is_left_at_once(tmp_path):
+    """Its command would go on for ever: the program ends without it."""
+    assert not told_to_give_way(tmp_path, f"exec sleep {2 * WITHIN_S} >&- 2>&-", expected_s=1000.0).parts
+
+
+def test_whoever_still_waits_for_its_model_gives_way_at_once(tmp_path):
+    serve = f"kill -USR1 $(cat {tmp_path}/pid); exec sleep {2 * WITHIN_S} >&- 2>&-"
+    said = told_to_give_way(tmp_path, serve=serve)
+
+    assert not said.parts
+    assert not said.ready
+
+
+# --- copies
+
+
+def test_a_copy_has_its_name_only_when_it_is_whole(tmp_path):
+    source = tmp_path / "model"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "weights").write_bytes(b"x" * 1000)
+    target = tmp_path / "node" / "copy"
+    (tmp_path / "node" / "copy.part").mkdir(parents=True)  # somebody was killed at it
+
+    said = ran({"do": "stage", "from": str(source), "to": str(target)})
+
+    assert (target / "deep" / "weights").read_bytes() == b"x" * 1000
+    assert not (tmp_path / "node" / "copy.part").exists()
+    assert said.gb == 0.0
+
+
+def test_a_copy_that_is_there_is_not_made_again(tmp_path):
+    target = tmp_path / "copy"
+    target.mkdir()
+
+    assert ran({"do": "stage", "from": str(tmp_path / "gone"), "to": str(target)}).gb is not None
+
+
+def test_a_model_that_is_not_there_is_said(tmp_path):
+    said = ran({"do": "stage", "from": "/nowhere/model", "to": str(tmp_path / "copy")}, expect=1)
+
+    assert said.failed == "there is no /nowhere/model"
+
+
+def test_what_does_not_fit_is_not_begun(tmp_path):
+    large = tmp_path / "large"
+    large.mkdir()
+    for number in range(64):
+        with (large / str(number)).open("wb") as file:
+            file.truncate(1 << 40)  # a hole: it takes no room here, and would there
+
+    said = ran({"do": "stage", "from": str(large), "to": str(tmp_path / "copy")}, expect=1)
+
+    assert said.failed.startswith("it takes 70368.7 GB, and ")
+    assert not (tmp_path / "copy.part").exists()
+
+
+def test_a_removal_takes_the_copy_and_what_is_left_of_one(tmp_path):
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy.part").write_text("half")
+
+    said = ran({"do": "remove", "to": str(tmp_path / "copy")})
+
+    assert said.removed
+    assert not list(tmp_path.iterdir())

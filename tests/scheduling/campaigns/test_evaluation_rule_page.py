@@ -1,0 +1,219 @@
+"""The page of evaluation rules, and the same through the door and on the command line's side."""
+
+from __future__ import annotations
+
+import pytest
+from django.urls import reverse
+
+from jobs.models import clock, permissions
+from scheduling.models import EvaluationRule
+from tests import make as people
+from tests.jobs.api import api_make as make
+from tests.jobs.api.api_make import Caller
+from tests.scheduling.campaigns.campaign_make import suite
+
+pytestmark = pytest.mark.django_db
+
+WISH = {"directory": "/ckpt/run", "suite": "core", "which": "newest"}
+
+
+@pytest.fixture
+def of():
+    people.cluster(checkpoint_root="/ckpt")
+    return suite(team=people.team(ada="researcher"))
+
+
+@pytest.fixture
+def ada(client, of):
+    client.force_login(people.user("ada"))
+    return client
+
+
+def page(client):
+    answer = client.get(reverse("evaluation-rules"))
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def wish(of, **more):
+    return WISH | {"team": of.team.name, "cluster": "seren"} | more
+
+
+def rule(of, name: str = "ada", **fields) -> EvaluationRule:
+    first = {"team": of.team, "user": people.user(name), "cluster": people.cluster(), "suite": of.name}
+    return EvaluationRule.objects.create(**first | {"directory": "/ckpt/run"} | fields)
+
+
+def test_a_rule_is_made_by_form_and_shown(ada, of):
+    answer = ada.post(reverse("evaluation-rules"), wish(of, interval="1:00:00", pattern="step-*", per_day="3"))
+
+    assert answer.url == reverse("evaluation-rules")
+    made = EvaluationRule.objects.get()
+    assert (made.directory, made.interval.total_seconds(), made.per_day, made.user.username) == (
+        *("/ckpt/run", 3600, 3),
+        "ada",
+    )
+    shown = page(ada)
+    assert "/ckpt/run" in shown and "step-*" in shown and "≤ 3 a day" in shown and "not yet" in shown
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"directory": "relative"}, "&#x27;relative&#x27; is no absolute path without .."),
+        ({"directory": "/elsewhere"}, "is not beneath /ckpt, where seren keeps checkpoints"),
+        ({"interval": "soon"}, "soon"),
+    ],
+)
+def test_what_cannot_be_is_said_beside_its_field(ada, of, wrong, sentence):
+    answer = ada.post(reverse("evaluation-rules"), wish(of, **wrong))
+
+    assert answer.status_code == 400
+    assert sentence in answer.content.decode()
+    assert not EvaluationRule.objects.exists()
+
+
+def test_it_is_switched_off_and_on_and_removed(ada, of):
+    row = rule(of)
+    for verb, is_on in (("off", False), ("on", True)):
+        ada.post(reverse("evaluation-rule-verb", args=[row.pk, verb]))
+        assert EvaluationRule.objects.get().is_on is is_on
+
+    answer = ada.post(reverse("evaluation-rule-verb", args=[row.pk, "remove"]), follow=True)
+
+    assert "is removed; its campaigns stay." in answer.content.decode()
+    assert not EvaluationRule.objects.exists()
+
+
+def test_others_neither_see_nor_change_it_and_a_colleague_sees_it(client, of):
+    row = rule(of)
+    people.team("speech", ben="admin")
+    people.team(carl="researcher")
+
+    client.force_login(people.user("ben"))
+    assert "/ckpt/run" not in page(client)
+    assert client.post(reverse("evaluation-rule-verb", args=[row.pk, "off"])).status_code == 404
+    client.force_login(people.user("carl"))
+    assert "/ckpt/run" in page(client) and "Switch off" not in page(client)
+    client.post(reverse("evaluation-rule-verb", args=[row.pk, "off"]))
+
+    assert EvaluationRule.objects.get().is_on
+
+
+def test_what_people_named_is_shown_and_not_obeyed(ada, of):
+    rule(of, directory="/ckpt/<script>alert(1)</script>", why='"><script>alert(2)</script>')
+
+    assert "<script>alert" not in page(ada)
+
+
+def test_the_fragment_alone_answers_htmx(ada, of):
+    rule(of)
+    headers = {"HX-Request": "true", "HX-Target": "section#evaluation-rules"}
+
+    shown = ada.get(reverse("evaluation-rules"), headers=headers).content.decode()
+
+    assert shown.startswith('<section id="evaluation-rules"')
+
+
+def test_many_rules_cost_as_many_queries_as_one(ada, of, django_assert_max_num_queries):
+    for number in range(8):
+        rule(of, directory=f"/ckpt/{number}")
+
+    with django_assert_max_num_queries(10):
+        assert page(ada).count("evaluation-rule-") >= 8
+
+
+# --- the door
+
+
+@pytest.fixture
+def caller():
+    make.cluster()
+    person = Caller(make.person("ada"))
+    asked = {"name": "core", "output_root": "/out", "infer": "answer", "datasets": [{"name": "a", "samples": 9}]}
+    assert person.post("suites/", asked).status_code == 201
+    return person
+
+
+def test_a_rule_is_made_read_changed_and_removed(caller):
+    made = caller.post("evaluation-rules/", {"directory": "/ckpt/run", "suite": "core", "interval": 600})
+    assert made.status_code == 201
+    told = made.json()
+    assert (told["which"], told["interval_s"], told["per_day"], told["is_on"]) == ("newest", 600, 24, True)
+    address = f"evaluation-rules/{told['id']}/"
+
+    changed = caller.patch(address, {"which": "every", "is_on": False}).json()
+    assert (changed["which"], changed["is_on"]) == ("every", False)
+    assert caller.get(address).json() == changed
+    assert caller.post(f"{address}remove/", {}).status_code == 200
+
+    assert caller.get(address).status_code == 404
+
+
+def tagged(caller):
+    """The address of a rule, and the version that was read there."""
+    made = caller.post("evaluation-rules/", {"directory": "/ckpt/run", "suite": "core"}).json()
+    address = f"evaluation-rules/{made['id']}/"
+    return address, caller.get(address)["ETag"]
+
+
+def test_that_the_loop_has_looked_is_no_reason_to_refuse_a_change(caller):
+    address, tag = tagged(caller)
+    EvaluationRule.objects.update(looked_at=clock.now(), why="It waits.", started=1)
+
+    assert caller.get(address, If_None_Match=tag).status_code == 200
+    assert caller.patch(address, {"per_day": 3}, If_Match=tag).status_code == 200
+    assert caller.patch(address, {"per_day": 4}, If_Match=tag).status_code == 412
+    assert caller.post(f"{address}remove/", {}, If_Match=tag).status_code == 412
+    assert caller.post(f"{address}remove/", {}, If_Match=f'"x", {caller.get(address)["ETag"]}').status_code == 200
+
+
+@pytest.mark.parametrize("deed", ["patch", "remove"])
+def test_what_somebody_changes_while_one_waits_for_the_row_is_not_overwritten(caller, monkeypatch, deed):
+    address, tag = tagged(caller)
+    may_change = permissions.Caller.may_change
+
+    def meanwhile(*asked):
+        EvaluationRule.objects.update(per_day=9)
+        return may_change(*asked)
+
+    monkeypatch.setattr(permissions.Caller, "may_change", meanwhile)
+    if deed == "patch":
+        answer = caller.patch(address, {"per_day": 3}, If_Match=tag)
+    else:
+        answer = caller.post(f"{address}remove/", {}, If_Match=tag)
+
+    assert answer.status_code == 412
+    assert EvaluationRule.objects.get().per_day != 3
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"directory": "/elsewhere"}, "directory"),
+        ({"which": "all"}, "which"),
+        ({"colour": 1}, "colour"),
+        ({}, "is_on"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_by_the_field(caller, body, field):
+    made = caller.post("evaluation-rules/", {"directory": "/ckpt/run", "suite": "core"}).json()
+
+    refused = caller.patch(f"evaluation-rules/{made['id']}/", body)
+
+    assert refused.status_code == 400
+    assert field in refused.json()
+
+
+def test_a_suite_that_the_team_does_not_have_is_refused(caller):
+    refused = caller.post("evaluation-rules/", {"directory": "/ckpt/run", "suite": "nope"})
+
+    assert refused.json() == {"suite": ["vision has no suite 'nope'; it has core"]}
+
+
+def test_a_colleague_reads_a_rule_and_changes_nothing_of_it(caller):
+    made = caller.post("evaluation-rules/", {"directory": "/ckpt/run", "suite": "core"}).json()
+    colleague = Caller(make.person("carl"))
+
+    assert colleague.get(f"evaluation-rules/{made['id']}/").status_code == 200
+    assert colleague.patch(f"evaluation-rules/{made['id']}/", {"is_on": False}).status_code == 403

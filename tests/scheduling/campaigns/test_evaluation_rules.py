@@ -1,0 +1,450 @@
+"""Rules of evaluation: what is due (pure), and the loop that finds new checkpoints and asks for campaigns."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from celery.exceptions import SoftTimeLimitExceeded
+
+from jobs.core.parsing import InvalidField
+from jobs.models import Checkpoint, CheckpointVerdict, Cluster, Event, Membership, clock
+from scheduling.actions import evaluation_rules as verbs
+from scheduling.actions.campaigns import CampaignStateConflict
+from scheduling.evaluation import rules
+from scheduling.evaluation.rules import DueCheckpoints, FoundCheckpoint, RuleHistory, due_checkpoints
+from scheduling.loops import evaluation_rules as loop
+from scheduling.loops.evaluation_rules import check_rules_once
+from scheduling.models import Campaign, EvaluationRule
+from tests import make
+from tests.scheduling.campaigns.campaign_make import suite
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def rule(**wishes):
+    return rules.parse_rule({"directory": "/ckpt/run", "suite": "core"} | wishes)
+
+
+def saved(step: int, root: str = "/ckpt/run") -> FoundCheckpoint:
+    return FoundCheckpoint(path=f"{root}/step-{step}", step=step, at=NOON + timedelta(seconds=step))
+
+
+NOTHING_YET = RuleHistory(seen=())
+
+
+# --- what is due
+
+
+def test_nothing_new_is_nothing_due():
+    assert due_checkpoints(rule(), [], NOTHING_YET, NOON) == DueCheckpoints()
+    assert due_checkpoints(rule(), [saved(1)], RuleHistory(seen=["/ckpt/run/step-1"]), NOON) == DueCheckpoints()
+
+
+def test_the_newest_is_evaluated_and_older_ones_are_passed_over():
+    found = due_checkpoints(rule(), [saved(2), saved(3), saved(1)], NOTHING_YET, NOON)
+
+    assert found.start == ("/ckpt/run/step-3",)
+    assert found.skip == ("/ckpt/run/step-1", "/ckpt/run/step-2")
+
+
+def test_every_one_is_evaluated_in_the_order_of_saving_and_none_is_passed_over():
+    found = due_checkpoints(rule(which="every"), [saved(2), saved(3), saved(1)], NOTHING_YET, NOON)
+
+    assert found == DueCheckpoints(start=("/ckpt/run/step-1", "/ckpt/run/step-2", "/ckpt/run/step-3"))
+
+
+def test_more_than_a_campaign_takes_wait_for_the_next():
+    found = due_checkpoints(rule(which="every"), [saved(n) for n in range(80)], NOTHING_YET, NOON)
+
+    assert len(found.start) == rules.MAX_CHECKPOINTS_PER_CAMPAIGN
+    assert found.skip == ()
+
+
+def test_only_names_of_the_pattern_beneath_the_directory_count():
+    there = [saved(1), saved(2, "/ckpt/running"), saved(3, "/ckpt/run/ema")]
+
+    found = due_checkpoints(rule(which="every", pattern="ema/*"), there, NOTHING_YET, NOON)
+
+    assert found.start == ("/ckpt/run/ema/step-3",)
+    assert due_checkpoints(rule(which="every"), there, NOTHING_YET, NOON).start == (
+        "/ckpt/run/step-1",
+        "/ckpt/run/ema/step-3",
+    )
+
+
+def test_the_interval_holds_back_and_says_until_when():
+    asked = RuleHistory(seen=(), last_at=NOON - timedelta(minutes=10))
+
+    held = due_checkpoints(rule(interval="1:00:00"), [saved(1)], asked, NOON)
+    later = due_checkpoints(rule(interval="1:00:00"), [saved(1)], asked, NOON + timedelta(minutes=50))
+
+    assert held == DueCheckpoints(why="1 new checkpoint waits until 12:50 UTC: it evaluates at most every 1:00:00.")
+    assert later.start == ("/ckpt/run/step-1",)
+
+
+def test_the_limit_of_a_day_holds_back():
+    held = due_checkpoints(rule(per_day=2), [saved(1), saved(2)], RuleHistory(seen=(), today=2), NOON)
+
+    assert held == DueCheckpoints(why="2 new checkpoints wait: 2 campaigns of the last 24 hours are its limit.")
+
+
+@pytest.mark.parametrize(
+    ("wish", "sentence"),
+    [
+        ({"directory": "relative"}, "directory: 'relative' is no absolute path without .."),
+        ({"directory": "/"}, "directory: is the root of the file system"),
+        ({"directory": "/a/../b"}, "directory: '/a/../b' is no absolute path without .."),
+        ({"directory": None}, "directory: is missing"),
+        ({"suite": " "}, "suite: is empty"),
+        ({"which": "all"}, "which: 'all' is none of newest, every"),
+        ({"interval": "60-00:00:00"}, "interval: is no time up to 30 days"),
+        ({"per_day": 0}, "per_day: 0 is not between 1 and 1000"),
+        ({"colour": 1}, "colour: is no field of a rule of evaluation"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_by_the_field(wish, sentence):
+    with pytest.raises(InvalidField) as refused:
+        rule(**wish)
+
+    assert str(refused.value) == sentence
+
+
+def test_the_directory_of_a_rule_stays():
+    with pytest.raises(InvalidField, match="make another rule"):
+        rules.parse_rule_changes({"directory": "/other"})
+
+
+# --- the loop
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    """Where a cluster keeps checkpoints, with a team and its suite."""
+    home = make.cluster(log_root=str(tmp_path), checkpoint_root=str(tmp_path))
+    suite(team=make.team(ada="researcher"))
+    (tmp_path / "run").mkdir()
+    return home
+
+
+def lay(cluster, step: int, *, whole: bool = True, at=None) -> str:
+    """A checkpoint as torch DCP writes it, the metadata last."""
+    place = f"{cluster.checkpoint_root}/run/step-{step}"
+    os.makedirs(place)
+    for name in ("__0_0.distcp", *([".metadata"] if whole else [])):
+        with open(f"{place}/{name}", "w") as file:
+            file.write("bytes")
+        stamp = (at or clock.now() + timedelta(seconds=step)).timestamp()
+        os.utime(f"{place}/{name}", (stamp, stamp))
+    return place
+
+
+def made(cluster, **wishes) -> EvaluationRule:
+    spec = rules.parse_rule({"directory": f"{cluster.checkpoint_root}/run", "suite": "core"} | wishes)
+    row = verbs.create_rule(spec, cluster=cluster, team=make.team(), author=make.author())
+    row.refresh_from_db()
+    return row
+
+
+def asked_for() -> list[list[str]]:
+    return list(Campaign.objects.order_by("id").values_list("checkpoints", flat=True))
+
+
+def look(after: int = 1) -> int:
+    """A turn, so many half minutes later."""
+    return check_rules_once(clock.now() + after * loop.CHECK_INTERVAL)
+
+
+def why() -> str:
+    return EvaluationRule.objects.get().why
+
+
+@pytest.mark.django_db
+def test_a_new_checkpoint_is_evaluated_once_however_often_one_looks(shelf):
+    made(shelf)
+    look(1)
+    place = lay(shelf, 100)
+
+    assert [look(n) for n in range(2, 6)] == [1, 0, 0, 0]
+    campaign = Campaign.objects.get()
+    assert campaign.checkpoints == [place]
+    assert campaign.rule_id == EvaluationRule.objects.get().pk
+    assert campaign.user == make.user("ada")
+    assert Event.objects.filter(what="evaluation_rule.started").count() == 1
+
+
+@pytest.mark.django_db
+def test_what_was_there_before_the_rule_is_left_alone(shelf):
+    lay(shelf, 100, at=clock.now() - timedelta(hours=1))
+    made(shelf, which="every")
+
+    look(1)
+    new = lay(shelf, 200)
+    look(2)
+
+    assert asked_for() == [[new]]
+
+
+@pytest.mark.django_db
+def test_one_that_is_not_whole_waits_until_it_is(shelf):
+    made(shelf)
+    place = lay(shelf, 100, whole=False)
+
+    assert look(1) == 0
+    with open(f"{place}/.metadata", "w") as file:
+        file.write("bytes")
+
+    assert look(2) == 1
+
+
+@pytest.mark.django_db
+def test_what_a_job_reported_as_durable_counts_and_what_it_did_not_or_what_is_bad_does_not(shelf):
+    rule = made(shelf, which="every")
+    job = make.running(make.job(cluster=shelf, gpus_per_node=1)).job
+    after = clock.now() + timedelta(seconds=5)
+    for step, durable, verdict in ((1, after, ""), (2, None, ""), (3, after, CheckpointVerdict.BAD)):
+        Checkpoint.objects.create(
+            job=job, step=step, path=f"{rule.directory}/step-{step}", durable_at=durable, verdict=verdict
+        )
+
+    look(1)
+
+    assert asked_for() == [[f"{rule.directory}/step-1"]]
+
+
+@pytest.mark.django_db
+def test_checkpoints_of_another_team_or_another_directory_are_not_reported_to_it(shelf):
+    rule = made(shelf)
+    make.team("speech", ben="researcher")
+    theirs = make.running(make.job(cluster=shelf, by="ben", gpus_per_node=1)).job
+    ours = make.running(make.job(cluster=shelf, gpus_per_node=1), gpus=(3,)).job
+    after = clock.now() + timedelta(seconds=5)
+    Checkpoint.objects.create(job=theirs, step=1, path=f"{rule.directory}/step-1", durable_at=after)
+    Checkpoint.objects.create(job=ours, step=1, path=f"{rule.directory}-2/step-1", durable_at=after)
+
+    assert look(1) == 0
+
+
+@pytest.mark.django_db
+def test_a_report_of_one_that_lies_there_broken_is_not_believed(shelf):
+    rule = made(shelf)
+    place = lay(shelf, 7, whole=False)
+    job = make.running(make.job(cluster=shelf, gpus_per_node=1)).job
+    Checkpoint.objects.create(job=job, step=7, path=place, durable_at=clock.now() + timedelta(seconds=5))
+
+    assert look(1) == 0
+    assert EvaluationRule.objects.get(pk=rule.pk).why == ""
+
+
+@pytest.mark.django_db
+def test_a_link_out_of_the_directory_leads_nowhere(shelf, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "step-9").mkdir()
+    for name in ("__0_0.distcp", ".metadata"):
+        (elsewhere / "step-9" / name).write_text("bytes")
+    made(shelf)
+    look(1)
+    os.symlink(elsewhere, f"{shelf.checkpoint_root}/run/aside")
+
+    assert look(2) == 0
+    assert why() == ""
+
+
+@pytest.mark.django_db
+def test_a_directory_that_is_not_there_yet_is_said_and_reports_count_meanwhile(shelf):
+    rule = made(shelf, directory=f"{shelf.checkpoint_root}/later")
+    job = make.running(make.job(cluster=shelf, gpus_per_node=1)).job
+
+    look(1)
+    assert "cannot be listed (No such file or directory)" in why()
+    Checkpoint.objects.create(
+        job=job, step=1, path=f"{rule.directory}/step-1", durable_at=clock.now() + timedelta(seconds=5)
+    )
+
+    assert look(2) == 1
+
+
+@pytest.mark.django_db
+def test_a_listing_that_had_to_stop_is_trusted_in_nothing(shelf, monkeypatch):
+    made(shelf)
+    look(1)
+    lay(shelf, 100)
+    monkeypatch.setattr(loop, "MAX_LISTED_FILES", 1)
+
+    assert look(2) == 0
+    assert "there are more than 1 files" in why()
+
+
+@pytest.mark.django_db
+def test_a_rule_that_is_off_looks_at_nothing_and_forgets_nothing(shelf):
+    rule = made(shelf)
+    look(1)
+    verbs.change(rule, {"is_on": False}, author=make.author())
+    lay(shelf, 100)
+    assert look(2) == 0
+
+    verbs.change(rule, {"is_on": True}, author=make.author())
+
+    assert look(3) == 1
+
+
+@pytest.mark.django_db
+def test_what_keeps_a_campaign_from_being_asked_for_uses_up_no_checkpoint(shelf):
+    made(shelf, suite="later")
+    look(1)
+    place = lay(shelf, 100)
+
+    assert look(2) == 0
+    assert why() == "No campaign can be asked for: suite: pretraining has no suite 'later'; it has core."
+    suite("later", team=make.team())
+
+    assert look(3) == 1
+    assert asked_for() == [[place]]
+    assert why() == ""
+
+
+@pytest.mark.django_db
+def test_an_observed_cluster_starts_nothing_and_the_rule_says_so(shelf):
+    made(shelf)
+    look(1)
+    lay(shelf, 100)
+    Cluster.objects.update(mode="observe")
+
+    assert look(2) == 0
+    assert "seren is only observed" in why()
+
+
+@pytest.mark.django_db
+def test_whoever_left_the_team_evaluates_nothing_for_it(shelf):
+    made(shelf)
+    look(1)
+    lay(shelf, 100)
+    Membership.objects.all().delete()
+
+    assert look(2) == 0
+    assert why() == "ada, who made it, may not evaluate for pretraining any more."
+
+
+@pytest.mark.django_db
+def test_one_that_cannot_be_looked_at_says_so_once_and_keeps_nobody_waiting(shelf, monkeypatch, caplog):
+    sick, well = made(shelf), made(shelf)
+    there = loop._complete_checkpoints
+
+    def broken(rule, now):
+        if rule.pk == sick.pk:
+            raise ValueError("of \x00\nand more")
+        return there(rule, now)
+
+    monkeypatch.setattr(loop, "_complete_checkpoints", broken)
+    monkeypatch.setattr(loop, "MAX_RULES_PER_TURN", 1)
+
+    look(1), look(1), look(3)
+
+    sick.refresh_from_db()
+    well.refresh_from_db()
+    assert sick.why == "It could not be looked at: ValueError: of ?"
+    assert sick.looked_at > well.looked_at > well.created_at
+    assert caplog.text.count("could not be looked at") == 1
+
+
+@pytest.mark.django_db
+def test_a_turn_that_is_over_is_no_fault_of_the_rule(shelf, monkeypatch):
+    made(shelf)
+
+    def over(*_):
+        raise SoftTimeLimitExceeded
+
+    monkeypatch.setattr(loop, "_complete_checkpoints", over)
+
+    with pytest.raises(SoftTimeLimitExceeded):
+        look(1)
+    assert why() == ""
+
+
+@pytest.mark.django_db
+def test_a_directory_whose_name_is_no_text_hides_no_other(shelf):
+    made(shelf)
+    look(1)
+    place = lay(shelf, 7)
+    bad = os.fsencode(shelf.checkpoint_root) + b"/run/bad\xff/step_5"
+    os.makedirs(bad)
+    for name in (b"/__0_0.distcp", b"/.metadata"):
+        with open(bad + name, "w") as file:
+            file.write("bytes")
+
+    assert look(2) == 1
+    assert asked_for() == [[place]]
+
+
+@pytest.mark.django_db
+def test_a_path_that_is_too_long_to_remember_is_said_and_hides_no_other(shelf):
+    made(shelf, which="every")
+    look(1)
+    place = lay(shelf, 7)
+    os.renames(lay(shelf, 8), f"{shelf.checkpoint_root}/run/{'a' * 250}/{'b' * 250}/step-8")
+
+    assert look(2) == 1
+    assert asked_for() == [[place]]
+    assert why() == "1 of its checkpoints have a path of more than 500 characters."
+
+
+@pytest.mark.django_db
+def test_of_two_loops_that_saw_the_same_one_asks(shelf):
+    rule = made(shelf)
+    suite_row = rule.team.suites.get()
+    found = DueCheckpoints(start=("/ckpt/a",))
+    again = EvaluationRule.objects.select_related("cluster", "team").get(pk=rule.pk)
+
+    verbs.start_rule_campaign(rule, found, suite_row, clock.now())
+    with pytest.raises(CampaignStateConflict):
+        verbs.start_rule_campaign(again, found, suite_row, clock.now())
+
+    assert asked_for() == [["/ckpt/a"]]
+
+
+@pytest.mark.django_db
+def test_a_rule_in_trouble_stops_no_other(shelf, monkeypatch):
+    bad, good = made(shelf), made(shelf, pattern="*")
+    look(1)
+    lay(shelf, 100)
+    EvaluationRule.objects.filter(pk=bad.pk).update(suite="nope")
+
+    assert look(2) == 1
+    assert Campaign.objects.get().rule_id == good.pk
+
+
+@pytest.mark.django_db
+def test_no_rule_is_looked_at_twice_in_half_a_minute(shelf):
+    now = clock.now()
+    first, second = made(shelf), made(shelf, pattern="*")
+    assert loop.has_due_rules(now)
+    check_rules_once(now)
+    assert not loop.has_due_rules(now + loop.CHECK_INTERVAL / 2)
+    EvaluationRule.objects.filter(pk=first.pk).update(looked_at=now - timedelta(hours=1))
+    due_now = now + loop.CHECK_INTERVAL
+
+    loop.check_rules_once(due_now)
+
+    assert set(EvaluationRule.objects.values_list("looked_at", flat=True)) == {due_now}
+    assert second.pk > first.pk
+
+
+@pytest.mark.django_db
+def test_a_directory_outside_of_the_clusters_checkpoints_is_refused(shelf):
+    with pytest.raises(InvalidField, match=f"directory: is not beneath {shelf.checkpoint_root}, where seren keeps"):
+        made(shelf, directory=f"{shelf.checkpoint_root}-2/run")
+
+
+@pytest.mark.django_db
+def test_a_removed_rule_leaves_its_campaigns(shelf):
+    rule = made(shelf)
+    look(1)
+    lay(shelf, 100)
+    look(2)
+
+    verbs.remove(rule, author=make.author())
+
+    assert Campaign.objects.get().rule_id is None
+    with pytest.raises(CampaignStateConflict):
+        verbs.change(rule, {"is_on": False}, author=make.author())

@@ -1,0 +1,202 @@
+"""Clusters through the API: the same rights, checks and Events as the pages."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+
+import pytest
+
+from jobs.models import Cluster, Event, TokenScope
+from scheduling.actions import clusters as cluster_actions
+from scheduling.actions.clusters import InvalidClusterFields
+from scheduling.clusters import circuit_breaker
+from scheduling.models import ClusterEndpoint, OpenCircuit
+from tests import make as rows
+from tests.jobs.api import api_make as make
+from tests.jobs.api.api_make import Caller
+from tests.scheduling.clusters.test_cluster_secrets import Listener
+
+pytestmark = pytest.mark.django_db
+NEW = {"name": "kalos", "address": "http://127.0.0.1:1"}
+
+
+@pytest.fixture
+def rita():
+    rows.cluster(mode="observe")
+    return Caller(make.configurer("rita"))
+
+
+@pytest.fixture
+def tokens(settings, tmp_path):
+    settings.ACME_TOKEN_DIRS = [str(tmp_path)]
+    return tmp_path
+
+
+def test_a_cluster_is_added_in_observe_with_its_event(rita):
+    answer = rita.post("clusters/", {**NEW, "reason": "new room"})
+
+    assert (answer.status_code, answer.headers["Location"]) == (201, "http://testserver/api/v1/clusters/kalos/")
+    assert (answer.json()["mode"], answer.json()["address"]) == ("observe", "http://127.0.0.1:1")
+    event = Event.objects.get(what="cluster.added")
+    assert (event.by, event.why, event.cluster.name) == ("rita", "new room", "kalos")
+
+
+def test_a_repeated_request_adds_one_cluster(rita):
+    first, again = (rita.post("clusters/", NEW, Idempotency_Key="k1") for _ in range(2))
+
+    assert first.json() == again.json()
+    assert Cluster.objects.filter(name="kalos").count() == 1
+
+
+def test_a_name_that_is_taken_is_a_conflict(rita):
+    answer = rita.post("clusters/", NEW | {"name": "seren"})
+
+    assert (answer.status_code, answer.json()) == (409, {"detail": "there is a cluster seren already."})
+
+
+@pytest.mark.parametrize(
+    "fields, wrong, said",
+    [
+        ({"name": "Big One"}, "name", "Small letters"),
+        ({"name": "test"}, "name", "reserved"),
+        ({"name": None}, "name", "is needed"),
+        ({"address": ""}, "address", "is empty"),
+        ({"address": None}, "address", "is needed"),
+        ({"address": "http://a\nb"}, "address", "control character"),
+        ({"address": "ftp://x"}, "address", "address must begin with http://, https:// or unix:///"),
+        ({"address": "slurm:6820"}, "address", "address must begin with"),
+        ({"address": "unix://run/slurm.sock"}, "address", "address must begin with"),
+        ({"address": "http://:6820"}, "address", "address must begin with"),
+        ({"address": "http://slurm:port"}, "address", "address must begin with"),
+        (
+            {"metrics_address": "unix:///run/x"},
+            "metrics_address",
+            "metrics_address must begin with http:// or https://",
+        ),
+        ({"mode": "fly"}, "mode", "none of observe, advise, drive"),
+        ({"token_file": "/etc/shadow"}, "token_file", "ACME_TOKEN_DIRS"),
+        ({"log_root": "/"}, "log_root", "root directory"),
+        ({"checkpoint_root": "/usr"}, "checkpoint_root", "a system directory"),
+        ({"checkpoint_signal": "NOPE"}, "checkpoint_signal", "NOPE"),
+        ({"burn_in_minutes": -1}, "burn_in_minutes", "not between"),
+        ({"gpu_hour_price": "2"}, "gpu_hour_price", "not a number"),
+        ({"gpu_hour_price": 10**9}, "gpu_hour_price", "not between"),
+        ({"is_bundled": True}, "is_bundled", "is no field"),
+    ],
+)
+def test_what_cannot_be_is_explained_field_by_field(rita, fields, wrong, said):
+    answer = rita.post("clusters/", NEW | fields)
+
+    assert answer.status_code == 400
+    assert said in answer.json()[wrong][0]
+    assert Cluster.objects.count() == 1
+
+
+def test_a_change_needs_the_version_that_was_read(rita):
+    tag = rita.get("clusters/seren/").headers["ETag"]
+
+    changed = rita.patch("clusters/seren/", {"mode": "drive", "reason": "go"}, If_Match=tag)
+    late = rita.patch("clusters/seren/", {"mode": "advise"}, If_Match=tag)
+
+    assert (changed.status_code, changed.json()["mode"], late.status_code) == (200, "drive", 412)
+    assert changed.headers["ETag"] == rita.get("clusters/seren/").headers["ETag"]
+    event = Event.objects.get(what="cluster.changed")
+    assert (event.detail["changes"], event.why) == ([["mode", "observe", "drive"]], "go")
+
+
+def test_a_price_is_taken_away_with_null(rita):
+    assert rita.patch("clusters/seren/", {"gpu_hour_price": 2}).json()["gpu_hour_price"] == 2.0
+    assert rita.patch("clusters/seren/", {"gpu_hour_price": None}).json()["gpu_hour_price"] is None
+
+
+def test_a_new_address_needs_its_token_named_again(rita, tokens):
+    rows.cluster(token_file=f"{tokens}/seren")
+
+    alone = rita.patch("clusters/seren/", {"address": "http://127.0.0.1:2"})
+    both = rita.patch("clusters/seren/", {"address": "http://127.0.0.1:2", "token_file": f"{tokens}/seren"})
+
+    assert (alone.status_code, both.status_code) == (400, 200)
+    assert "is needed with a new address" in alone.json()["token_file"][0]
+
+
+def test_the_bundled_cluster_is_not_redirected(rita):
+    rows.cluster(is_bundled=True, token_file="/run/secrets/cluster")
+
+    answer = rita.patch("clusters/seren/", {"address": "http://127.0.0.1:2"})
+
+    assert (answer.status_code, list(answer.json())) == (400, ["address"])
+
+
+def test_the_connection_is_shown_to_those_who_run_clusters(rita):
+    told = Caller(make.person("ada")).get("clusters/seren/").json()
+
+    assert (told["address"], told["log_root"], told["mode"]) == (None, None, "observe")
+    assert rita.get("clusters/seren/").json()["address"] == "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    "method, path, body, needs",
+    [
+        ("post", "clusters/", NEW, "add_cluster"),
+        ("patch", "clusters/seren/", {"mode": "drive"}, "change_cluster"),
+        ("post", "clusters/test/", {"address": "http://127.0.0.1:1"}, "add_cluster or change_cluster"),
+    ],
+)
+def test_operators_configure_nothing(rita, method, path, body, needs):
+    answer = getattr(Caller(make.operator("olga")), method)(path, body)
+
+    assert (answer.status_code, answer.json()) == (403, {"detail": f"This needs the permission {needs}."})
+
+
+def test_a_token_of_one_team_configures_nothing(rita):
+    bound = Caller(rita.user, TokenScope.ADMIN, team=make.team("vision"))
+
+    assert bound.post("clusters/", NEW).status_code == 403
+    assert bound.post("clusters/seren/test/").status_code == 403
+
+
+def test_operators_test_what_is_saved(rita):
+    answer = Caller(make.operator("olga")).post("clusters/seren/test/")
+
+    told = answer.json()
+    assert (answer.status_code, told["works"]) == (200, False)
+    assert told["steps"][0]["name"] == "Address" and told["steps"][0]["good"] is False
+    assert not Event.objects.filter(what__startswith="cluster.").exists()
+
+
+def test_a_connection_that_is_not_saved_is_tested(rita):
+    with closing(Listener()) as listener:
+        told = rita.post("clusters/test/", {"address": listener.address}).json()
+
+    assert told["steps"][0]["good"] is True
+    assert Cluster.objects.count() == 1
+
+
+def test_a_test_sends_no_token_of_another_cluster(rita, tokens):
+    (tokens / "seren").write_text("t0ken")
+    rows.cluster(token_file=f"{tokens}/seren")
+
+    with closing(Listener()) as listener:
+        answer = rita.post("clusters/test/", {"address": listener.address, "token_file": f"{tokens}/seren"})
+
+    assert answer.status_code == 400 and "saved for cluster seren" in answer.json()["token_file"][0]
+    assert listener.received == b""
+
+
+def test_a_test_of_a_saved_cluster_lets_its_turns_ask_it_again():
+    circuit_breaker.record_timeout(rows.cluster(), ClusterEndpoint.CONTROL, "no answer within 10 s")
+
+    Caller(make.operator("olga")).post("clusters/seren/test/")
+
+    assert not OpenCircuit.objects.exists()
+
+
+def test_several_refusals_are_joined_without_doubled_punctuation():
+    columns = {"address": "http://127.0.0.1:1", "token_file": "/etc/shadow", "log_root": "/"}
+
+    with pytest.raises(InvalidClusterFields) as refused:
+        cluster_actions.add("kalos", columns, author=rows.author())
+
+    assert "; log_root: " in str(refused.value)
+    assert not re.search(r"[.;:][.;:]|\.$", str(refused.value))

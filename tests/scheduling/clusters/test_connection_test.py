@@ -1,0 +1,288 @@
+"""A test of a connection: each step against the real thing, and for each way to fail the sentence that helps."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import tempfile
+from contextlib import closing
+from datetime import UTC, datetime
+
+import pytest
+
+from acmeweb.common import outbound_http
+from jobs.core.lifecycle import NodeState
+from jobs.logs.allowed_paths import AllowedPaths
+from scheduling.backends.base import BackendNode, ClusterUnreachable, PingReply
+from scheduling.backends.telemetry import ExporterPage, GpuReading
+from scheduling.clusters import connection_test
+from scheduling.clusters.connection_test import ConnectionSettings
+from tests.cluster.running import ClusterProcess
+from tests.patience import PATIENCE_S
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+ALLOWED = AllowedPaths(var="/no-installation", token_dirs=(tempfile.gettempdir(),))
+
+
+@pytest.fixture
+def port():
+    """Somebody listens there and says nothing."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        yield server.getsockname()[1]
+
+
+class Slurm:
+    """A backend that says what the test wants."""
+
+    def __init__(self, *, hello=None, nodes=()):
+        self.hello, self.seen, self.closed = hello or PingReply(product="slurm 23.02", api="v0.0.39"), nodes, False
+
+    def ping(self):
+        if isinstance(self.hello, Exception):
+            raise self.hello
+        return self.hello
+
+    def nodes(self):
+        return self.seen
+
+    def close(self):
+        self.closed = True
+
+
+def node(name="n-1", gpus=8):
+    return BackendNode(name=name, state=NodeState.IDLE, gpus=gpus)
+
+
+def steps(port, *, slurm=None, reading=None, **asked):
+    found = connection_test.run_test_steps(
+        ConnectionSettings(**{"address": f"http://127.0.0.1:{port}", **asked}),
+        NOW,
+        open_=lambda *_, **__: slurm or Slurm(nodes=[node()]),
+        resolve=lambda host, port: [] if host == "exporter" else outbound_http.resolve(host, port),
+        allowed=ALLOWED,
+        timeout_s=PATIENCE_S,
+        read_=lambda _: reading or ExporterPage(gpus=()),
+    )
+    return {step.name: step for step in found}
+
+
+def jwt(ends):
+    part = base64.urlsafe_b64encode(json.dumps({"exp": ends}).encode()).rstrip(b"=").decode()
+    return f"e30.{part}.c2ln"
+
+
+def test_a_cluster_that_runs_passes_every_step(tmp_path):
+    with ClusterProcess(tmp_path, "--nodes", "2") as cluster:
+        cluster.log_root.mkdir(exist_ok=True)
+        (tmp_path / "tokens").mkdir()
+        (tmp_path / "tokens/seren").write_text((tmp_path / "token").read_text())
+        found = connection_test.run_test_steps(
+            ConnectionSettings(
+                address=cluster.address,
+                api_user="acme",
+                submit_as="user_header",
+                token_file=str(tmp_path / "tokens/seren"),
+                metrics_address=f"{cluster.address}/metrics",
+                log_root=str(cluster.log_root),
+            ),
+            NOW,
+            allowed=AllowedPaths(var="/no-installation", token_dirs=(str(tmp_path / "tokens"),)),
+            timeout_s=PATIENCE_S,
+        )
+
+    assert [(step.name, step.good) for step in found] == [
+        (name, True) for name in ("Address", "Token", "Slurm", "Nodes", "Users", "Telemetry", "Job logs")
+    ]
+    assert "2 nodes with 16 GPUs" in found[3].says
+
+
+def test_a_wrong_token_is_told_from_a_wrong_address(tmp_path):
+    with ClusterProcess(tmp_path, "--nodes", "1") as cluster:
+        (tmp_path / "other").write_text("wrong")
+        found = connection_test.run_test_steps(
+            ConnectionSettings(address=cluster.address, token_file=str(tmp_path / "other")),
+            NOW,
+            allowed=ALLOWED,
+            timeout_s=PATIENCE_S,
+        )
+
+    by_name = {step.name: step for step in found}
+    assert by_name["Address"].good and by_name["Slurm"].good is False
+    assert "auth/jwt" in by_name["Slurm"].advice
+    assert by_name["Nodes"].good is None
+
+
+@pytest.mark.parametrize(
+    "address, said",
+    [
+        ("slurm.example:6820", "begins with none of"),
+        ("http://", "begins with none of"),
+        ("http://host:99999", "no address"),
+        ("http://[::1", "no address"),
+        ("unix:///nonexistent/slurmrestd.sock", "There is no /nonexistent/slurmrestd.sock"),
+        ("http://no..body:6820", "No name server knows no..body"),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_explained(address, said):
+    found = steps(0, address=address)
+
+    assert found["Address"].good is False and said in found["Address"].says and found["Address"].advice
+    assert found["Slurm"].good is None and found["Nodes"].good is None
+
+
+def test_a_port_on_which_nobody_listens_is_explained():
+    with closing(socket.socket()) as bound:  # bound and never listened on, so nobody else can take it
+        bound.bind(("127.0.0.1", 0))
+        found = steps(bound.getsockname()[1])
+
+    assert "nobody listens on port" in found["Address"].says
+
+
+def test_a_socket_that_nobody_listens_on_is_explained(tmp_path):
+    path = tmp_path / "s"
+    with closing(socket.socket(socket.AF_UNIX)) as left:
+        left.bind(str(path))
+
+    assert "Nobody listens on" in steps(0, address=f"unix://{path}")["Address"].says
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("", "is empty"),
+        ("SLURM_JWT= abc", "more than one word"),
+        ("one\ntwo", "more than one word"),
+        (jwt(NOW.timestamp() - 60), "ended 2026-11-21 11:59"),
+    ],
+)
+def test_a_token_file_that_cannot_work_is_explained(tmp_path, port, text, said):
+    (tmp_path / "token").write_text(text)
+
+    found = steps(port, token_file=str(tmp_path / "token"))
+
+    assert said in found["Token"].says and found["Slurm"].good is None
+
+
+def test_a_token_file_that_is_not_there_is_explained(port, tmp_path):
+    assert "cannot be read (No such file" in steps(port, token_file=str(tmp_path / "token"))["Token"].says
+
+
+def test_a_metadata_service_is_neither_cluster_nor_telemetry(port):
+    for address in ("http://169.254.169.254", "http://[fd00:ec2::254]:80", "http://[::ffff:169.254.169.254]"):
+        assert "metadata" in steps(port, address=address)["Address"].says
+        assert "metadata" in steps(port, metrics_address=address)["Telemetry"].says
+
+
+@pytest.mark.parametrize("text", ["opaque", jwt(NOW.timestamp() + 60), "a.!!!.c", jwt(10**30)])
+def test_a_token_that_may_be_good_is_left_to_the_cluster(tmp_path, port, text):
+    (tmp_path / "token").write_text(text + "\n")
+
+    assert steps(port, token_file=str(tmp_path / "token"))["Token"].good
+
+
+@pytest.mark.parametrize(
+    "words, advice",
+    [
+        ("HTTP 401: Authentication failure", "auth/jwt"),
+        ("speaks none of v0.0.44", "data_parser"),
+        ("its controller does not (or not to this cluster)", "slurmctld does not"),
+        ("HTTP 404: <html>", "Something else listens there"),
+        ("ReadTimeout", "log of slurmrestd"),
+    ],
+)
+def test_what_slurm_says_is_explained(port, words, advice):
+    slurm = Slurm(hello=ClusterUnreachable(words))
+
+    found = steps(port, slurm=slurm)
+
+    assert found["Slurm"].says == words and advice in found["Slurm"].advice
+    assert slurm.closed
+
+
+@pytest.mark.parametrize("nodes, said", [([], "It has no node"), ([node(gpus=0)], "none with a GPU")])
+def test_a_cluster_with_nothing_to_run_on_is_explained(port, nodes, said):
+    assert said in steps(port, slurm=Slurm(nodes=nodes))["Nodes"].says
+
+
+def test_telemetry_of_strange_hosts_is_explained(port):
+    good = ExporterPage(gpus=(GpuReading(node="n-1", gpu=0),))
+    strange = ExporterPage(gpus=(GpuReading(node="n-1.local", gpu=0),))
+    where = {"metrics_address": "http://exporter:9400/metrics"}
+
+    assert steps(port, reading=good, **where)["Telemetry"].good
+    assert "n-1.local" in steps(port, reading=strange, **where)["Telemetry"].says
+    assert "names no GPU" in steps(port, **where)["Telemetry"].says
+
+
+@pytest.mark.parametrize("path, said", [("logs", "begin with /"), ("/nonexistent/logs", "no directory")])
+def test_a_directory_of_logs_that_is_none_is_explained(port, path, said):
+    assert said in steps(port, log_root=path)["Job logs"].says
+
+
+def test_what_is_left_out_is_no_failure(port):
+    found = steps(port)
+
+    assert connection_test.all_steps_passed(list(found.values()))
+    assert [found[name].good for name in ("Token", "Telemetry", "Job logs")] == [None, None, None]
+
+
+def test_service_is_said_to_isolate_nobody(port):
+    users = steps(port, api_user="acme")["Users"]
+
+    assert users.good is None and "Choose user_header or user_tokens" in users.advice
+    assert users.says.startswith("Every job runs as the user acme, whoever submitted it. People and teams are not")
+
+
+def test_token_that_may_not_act_for_others_is_explained(port, tmp_path):
+    (tmp_path / "token").write_text(jwt(NOW.timestamp() + 60))
+    asked = []
+
+    def open_(address, *, user, token, timeout_s):
+        asked.append(user)
+        refuses = user == "nobody"
+        return Slurm(hello=ClusterUnreachable("Zero Bytes were transmitted") if refuses else None, nodes=[node()])
+
+    found = connection_test.run_test_steps(
+        ConnectionSettings(
+            address=f"http://127.0.0.1:{port}",
+            api_user="acme",
+            token_file=str(tmp_path / "token"),
+            submit_as="user_header",
+        ),
+        NOW,
+        open_=open_,
+        allowed=ALLOWED,
+    )
+
+    users = {step.name: step for step in found}["Users"]
+    assert asked == ["acme", "nobody"]
+    assert users.good is False and "The token of user acme may not act for other users" in users.says
+
+
+def test_user_header_without_a_token_is_explained(port):
+    assert "no token file is given" in steps(port, submit_as="user_header")["Users"].says
+
+
+@pytest.mark.parametrize(
+    ("files", "good", "said"),
+    [
+        ({"ada": jwt(NOW.timestamp() + 60), "bob": "opaque"}, True, "2 users have a token"),
+        ({"ada": jwt(NOW.timestamp() - 60), "bob": "opaque"}, False, "1 of 2 token files cannot be used: the Slurm"),
+        ({}, False, "is empty"),
+    ],
+)
+def test_tokens_of_users_are_counted_and_read(port, tmp_path, files, good, said):
+    (tmp_path / "users").mkdir()
+    for name, text in files.items():
+        (tmp_path / "users" / name).write_text(text)
+
+    users = steps(port, submit_as="user_tokens", user_token_directory=str(tmp_path / "users"))["Users"]
+
+    assert users.good is good and said in users.says
+
+
+def test_tokens_of_users_lie_beneath_a_directory_for_tokens(port):
+    asked = {"submit_as": "user_tokens", "user_token_directory": "/etc/ssh"}
+
+    assert "ACME_TOKEN_DIRS" in steps(port, **asked)["Users"].advice

@@ -1,0 +1,202 @@
+"""What would start a waiting job now: what is said is tried, and true."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.core.lifecycle import JobKind
+from scheduling.engine.changes import ChangeActor
+from scheduling.engine.cluster import ClosedNode, ClusterSnapshot, QuotaView, ResourceRequest
+from scheduling.engine.counterfactual import job_starts, smallest_changes
+from scheduling.engine.policies import LIVE_POLICIES, POLICY_RULES
+from tests.make import NOON
+from tests.scheduling.engine.test_engine import held, hours, node, waiting
+from tests.scheduling.replay.replaying import examples
+
+
+def changes(nodes, *jobs, policy="fifo-skip", job=1, sees=lambda team: True, **fields):
+    picture = ClusterSnapshot(now=NOON, nodes=tuple(nodes), waiting=jobs, **fields)
+    return smallest_changes(picture, POLICY_RULES[policy], job, sees=sees)
+
+
+def smallest(*given, **fields):
+    found = changes(*given, **fields)
+    return found[0].phrase if found else None
+
+
+def phrases(*given, **fields):
+    return [change.phrase for change in changes(*given, **fields)]
+
+
+def test_who_starts_anyway_needs_no_change():
+    assert changes([node(1)], waiting(1)) == ()
+
+
+def test_fewer_gpus_a_node():
+    said = smallest([node(1, free=6), node(2, free=4)], waiting(1, nodes=2, gpus=6))
+
+    assert said == "it asked for 4 GPUs a node instead of 6"
+
+
+def test_fewer_nodes_where_that_is_less():
+    assert smallest([node(1), node(2), node(3)], waiting(1, nodes=4, gpus=8)) == "it asked for 3 nodes instead of 4"
+
+
+def test_less_memory_where_only_that_is_short():
+    job = waiting(1, need=ResourceRequest(gpus=2, cpus=1, memory_mb=1500))
+
+    assert smallest([node(1)], job) == "it asked for 1000M a node instead of 1.5G"
+
+
+def test_another_model_that_is_free():
+    job = waiting(1, need=ResourceRequest(gpus=8, gpu_model="h100"))
+
+    assert smallest([node(1), node(2, free=0, gpu_model="h100")], job) == "it took a100 GPUs instead of h100"
+
+
+def test_the_end_of_one_job_that_is_near():
+    soon = held(8, 1, 4, name="r8", started_at=NOON - hours(2), time_limit=hours(2.1))
+    late = held(9, 2, 4, name="r9", started_at=NOON, time_limit=hours(50))
+
+    found = changes([node(1, free=4), node(2, free=4)], waiting(1, gpus=8), running=(soon, late))
+
+    assert found[0].phrase == "r8 (4 GPUs, at its limit in about 6 min) ended"
+    assert found[0].who == ChangeActor.TIME
+
+
+def test_a_job_of_another_team_is_not_named():
+    soon = held(8, 1, 4, name="secret", team="other", started_at=NOON, time_limit=hours(0.1))
+
+    said = phrases([node(1, free=4)], waiting(1, gpus=8), running=(soon,), sees=lambda team: team == "t")
+
+    assert said[0] == "a job of another team (4 GPUs, at its limit in about 6 min) ended"
+    assert "secret" not in str(said)
+
+
+def test_several_ends_where_one_is_not_enough():
+    running = tuple(held(n, n, 8, started_at=NOON, time_limit=hours(n / 10)) for n in (1, 2, 3))
+
+    said = phrases([node(n, free=0) for n in (1, 2, 3)], waiting(9, nodes=2, gpus=8), job=9, running=running)
+
+    assert said == ["the 2 jobs that end first had ended, the last at its limit in about 12 min"]
+
+
+QUOTA = QuotaView(team="t", kind=None, gpus=8)
+
+
+def test_a_higher_quota_by_exactly_what_is_over():
+    runs = held(9, 2, 6)
+
+    said = phrases([node(1), node(2, free=2)], waiting(1, gpus=8), running=(runs,), quotas=(QUOTA,))
+
+    assert "the quota of team t were 6 GPUs higher (14 instead of 8)" in said
+    assert "it might be preempted" in said
+    assert "it asked for 2 GPUs instead of 8" in said
+
+
+def test_a_drained_node_that_has_the_room():
+    closed = ClosedNode(node=node(3), back="resumed")
+
+    said = phrases([node(1, free=0)], waiting(1, gpus=8), closed=(closed,))
+
+    assert said == ["node n3 were resumed"]
+
+
+def test_two_changes_where_one_is_not_enough():
+    closed = ClosedNode(node=node(3), back="resumed")
+
+    said = phrases([node(1, free=0)], waiting(1, gpus=8), closed=(closed,), quotas=(replace(QUOTA, gpus=0),))
+
+    assert "it might be preempted, and if node n3 were resumed" in said
+
+
+def test_a_shorter_limit_that_passes_the_first_in_the_queue():
+    running = (held(9, 1, 4, started_at=NOON, time_limit=hours(2)),)
+    jobs = waiting(1, gpus=8, time_limit=hours(9)), waiting(2, gpus=4, time_limit=hours(4))
+
+    assert smallest([node(1, free=4)], *jobs, policy="easy", job=2, running=running) == (
+        "its time limit were 02:00:00 instead of 04:00:00"
+    )
+
+
+def test_who_is_behind_in_a_strict_queue_would_need_priority():
+    jobs = waiting(1, nodes=2, gpus=8), waiting(2, gpus=1)
+
+    assert smallest([node(1)], *jobs, policy="fifo", job=2) == "its priority were 1"
+
+
+@pytest.mark.parametrize(
+    ("gate", "said", "who"),
+    [
+        ({"hold": "user"}, "it were released", ChangeActor.OWNER),
+        ({"hold": "admin"}, "it were released", ChangeActor.OPERATOR),
+        ({"begin_at": NOON + hours(1)}, "it might begin at once", ChangeActor.OWNER),
+        ({"waits_for": ("j0",)}, "j0 had ended", ChangeActor.TIME),
+    ],
+)
+def test_what_keeps_it_out_is_lifted_first(gate, said, who):
+    found = changes([node(1)], waiting(1, **gate))
+
+    assert [(one.phrase, one.who) for one in found] == [(said, who)]
+
+
+def test_a_held_job_without_room_needs_both():
+    assert smallest([node(1, free=4)], waiting(1, gpus=8, hold="user")) == (
+        "it were released, and if it asked for 4 GPUs instead of 8"
+    )
+
+
+def test_the_picture_is_left_as_it_is():
+    picture = ClusterSnapshot(
+        now=NOON,
+        nodes=(node(1, free=4),),
+        waiting=(waiting(1, gpus=8),),
+        running=(held(9, 1, 4, started_at=NOON, time_limit=hours(1)),),
+        quotas=(QUOTA,),
+    )
+
+    first = smallest_changes(picture, POLICY_RULES["fifo"], 1)
+
+    assert first == smallest_changes(picture, POLICY_RULES["fifo"], 1) != ()
+
+
+@st.composite
+def busy_pictures(draw):
+    """Small clusters on which little is free; some GPUs are held by jobs that end at different times."""
+    frees = draw(st.lists(st.integers(0, 8), min_size=1, max_size=4))
+    jobs = draw(
+        st.lists(
+            st.tuples(st.integers(1, 3), st.integers(0, 8), st.integers(-1, 1), st.sampled_from(["", "user"])),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    limits = draw(st.lists(st.integers(1, 9), min_size=len(frees), max_size=len(frees)))
+    return ClusterSnapshot(
+        now=NOON,
+        nodes=tuple(node(n, free=free) for n, free in enumerate(frees)),
+        waiting=tuple(
+            waiting(n, nodes=nodes, gpus=gpus, priority=priority, hold=hold, time_limit=hours(n + 1))
+            for n, (nodes, gpus, priority, hold) in enumerate(jobs)
+        ),
+        running=tuple(
+            held(100 + n, n, 8 - free, started_at=NOON - hours(0.5), time_limit=hours(limit), kind=JobKind.OTHER)
+            for n, (free, limit) in enumerate(zip(frees, limits, strict=True))
+            if free < 8
+        ),
+        quotas=(QuotaView(team="t", kind=None, gpus=draw(st.integers(0, 40))),),
+        closed=(ClosedNode(node=node(50), back="resumed"),),
+    )
+
+
+@pytest.mark.parametrize("policy", sorted(LIVE_POLICIES))
+@examples(25)
+@given(picture=busy_pictures())
+def test_every_change_that_is_named_starts_the_job(policy, picture):
+    for wait in LIVE_POLICIES[policy](picture).waits:
+        found = smallest_changes(picture, POLICY_RULES[policy], wait.job_id)
+
+        for change in found:
+            assert job_starts(change.apply(picture), POLICY_RULES[policy](), wait.job_id), change.why

@@ -1,0 +1,81 @@
+"""The plan behind conservative backfilling: sets of nodes promise what whole rooms would."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.engine.cluster import NodeView, ResourceRequest
+from scheduling.engine.engine import Engine, EngineJob
+from scheduling.engine.placement import consolidate
+from scheduling.engine.policies.conservative import ConservativeRules
+from scheduling.engine.room import NodeResources
+from scheduling.engine.turns.ahead import ExactTimeline, GpuOnlyTimeline
+from scheduling.engine.turns.plan import ReservationPlan
+from tests.scheduling.replay.replaying import examples
+
+NODES, GPUS = 9, 4
+
+needs = st.one_of(
+    st.builds(ResourceRequest, gpus=st.integers(0, GPUS), cpus=st.just(0)),
+    st.builds(ResourceRequest, nodes=st.integers(2, 5), gpus=st.integers(1, GPUS), cpus=st.just(0)),
+    st.builds(
+        ResourceRequest, nodes=st.integers(1, 3), gpus=st.just(GPUS), rest=st.integers(1, GPUS - 1), cpus=st.just(0)
+    ),
+)
+takes = st.one_of(st.integers(0, 60).map(float), st.just(math.inf))
+held = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(1, GPUS), takes), max_size=24)
+asked = st.lists(st.tuples(needs, takes), min_size=1, max_size=60)
+
+
+def looks_closer(room, need, among):
+    """The same answers, from a placement of which the plan does not know that sets of nodes are enough for it."""
+    return consolidate(room, need, among)
+
+
+def plan(holders, placement):
+    free = [GPUS] * NODES
+    there = [NodeView(id=n, name=f"n{n}", gpus=GPUS, free_gpus=(), free_cpus=0, free_memory_mb=0) for n in range(NODES)]
+    room = NodeResources(there)
+    engine = Engine(room, ConservativeRules(), placement=placement)
+    running = []
+    for node, gpus, takes_s in holders:
+        if gpus <= free[node]:
+            free[node] -= gpus
+            running.append((node, ResourceRequest(gpus=gpus, cpus=0), takes_s))
+    for node, left in enumerate(free):
+        room.give(((node, left),), ResourceRequest(gpus=left, cpus=0))
+    for number, (node, need, takes_s) in enumerate(running, 1000):
+        engine.adopt([(EngineJob(number, engine.ask(need), 0.0, takes_s, takes_s), ((node, need.gpus),))])
+    return engine, ReservationPlan(engine, 0.0)
+
+
+@given(holders=held, jobs=asked)
+@examples(200)
+def test_sets_of_nodes_promise_what_whole_rooms_do(holders, jobs):
+    told = []
+    for placement, kind in ((consolidate, GpuOnlyTimeline), (looks_closer, ExactTimeline)):
+        engine, made = plan(holders, placement)
+        assert isinstance(made.rooms, kind)
+        waiting = [EngineJob(number, engine.ask(need), 0.0, takes, takes) for number, (need, takes) in enumerate(jobs)]
+        begins = [made.promise(job) for job in waiting]
+        places = [made.starts[job][1].places if job in made.starts else None for job in waiting]
+        told.append((begins, places, made.times, [made.rooms.usable(at) for at in range(len(made.times))]))
+
+    assert told[0] == told[1]
+
+
+@given(holders=held, jobs=asked, until=st.integers(0, 40))
+@examples(100)
+def test_they_do_so_after_time_has_passed_too(holders, jobs, until):
+    told = []
+    for placement in (consolidate, looks_closer):
+        engine, made = plan(holders, placement)
+        waiting = [EngineJob(number, engine.ask(need), 0.0, takes, takes) for number, (need, takes) in enumerate(jobs)]
+        half = len(waiting) // 2
+        begins = [made.promise(job) for job in waiting[:half]]
+        made.advance_to(max(at for at in made.times if at <= until))
+        begins += [made.promise(job) for job in waiting[half:]]
+        told.append((begins, [made.starts[job][1].places for job in waiting if job in made.starts], made.times))
+
+    assert told[0] == told[1]

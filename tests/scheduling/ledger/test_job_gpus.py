@@ -1,0 +1,166 @@
+"""The GPUs of a job: where it holds them, what telemetry says of them and of no others, what it has cost."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from jobs.models import Allocation, Attempt, Cluster, Node, Resolution, Sample, TeamRole, clock
+from scheduling.ledger.buckets import Bucket
+from scheduling.pages import job_gpus
+from scheduling.queries import ledger_facts
+from tests import make
+
+pytestmark = pytest.mark.django_db
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def people():
+    make.team("pretraining", ada=TeamRole.RESEARCHER)
+    make.team("speech", ben=TeamRole.RESEARCHER)
+
+
+def browser(name="ada"):
+    client = Client()
+    client.force_login(make.user(name))
+    return client
+
+
+def running(hours=2, **asked):
+    one = make.running(make.job(by="ada", **{"gpus_per_node": 4} | asked), on=asked.get("on", ()))
+    since = clock.now() - hours * HOUR
+    Attempt.objects.filter(pk=one.pk).update(promised_at=since, confirmed_at=since)
+    Allocation.objects.filter(attempt=one).update(held_at=since)
+    one.refresh_from_db()
+    return one
+
+
+def sampled(one, ago, util, **more):
+    node = one.allocations.first().node
+    at = clock.now() - ago
+    Sample.objects.create(node=node, at=at, resolution=more.pop("resolution", Resolution.RAW), gpu_util=util, **more)
+
+
+def page(one, name="ada"):
+    return browser(name).get(f"/jobs/{one.job}/gpus/")
+
+
+# --- what it has cost
+
+
+def test_every_gpu_hour_of_a_job_is_in_one_bucket():
+    one = running(hours=2)
+
+    held = ledger_facts.held_by_job(one.job_id, clock.now())
+
+    assert sum(held.values()) / ledger_facts.US_PER_HOUR == pytest.approx(8, abs=0.5)
+    assert set(held) <= {Bucket.PRODUCTIVE, Bucket.START_UP}
+    assert "GPU-hours over all its attempts" in page(one).content.decode()
+
+
+def test_where_a_gpu_hour_has_a_price_the_job_says_what_it_cost():
+    one = running(hours=2)
+    assert "USD" not in page(one).content.decode()
+
+    Cluster.objects.update(gpu_hour_price=2.0)
+
+    assert re.search(r"<b>16\.\d\d USD</b> over all its attempts", page(one).content.decode())
+
+
+def test_what_a_failure_threw_away_is_lost_and_stays_in_the_cost():
+    one = make.ended(make.job(by="ada", gpus_per_node=4), state="FAILED", exit_code=1)
+    since = clock.now() - 3 * HOUR
+    Attempt.objects.filter(pk=one.pk).update(promised_at=since, confirmed_at=since)
+    Allocation.objects.filter(attempt=one).update(held_at=since)
+
+    held = ledger_facts.held_by_job(one.job_id, clock.now())
+
+    assert held[Bucket.LOST_WORK] / ledger_facts.US_PER_HOUR == pytest.approx(12, abs=0.5)
+
+
+def test_a_job_that_never_started_has_cost_nothing():
+    job = make.job(by="ada", gpus_per_node=4)
+
+    assert not ledger_facts.held_by_job(job.pk, clock.now())
+    text = browser().get(f"/jobs/{job}/gpus/").content.decode()
+    assert "It has held no GPU." in text and "it has not started yet" in text
+
+
+# --- what they did
+
+
+def test_the_series_is_that_of_its_own_gpus_while_it_held_them():
+    one = running(hours=1)
+    sampled(one, timedelta(minutes=30), [80.0, 80.0, 60.0, 60.0, 0.0, 0.0, 0.0, 0.0], gpu_power_w=[500.0] * 8)
+    sampled(one, timedelta(hours=3), [1.0] * 8)
+
+    (point,) = job_gpus.series(one, clock.now())
+
+    assert (point.util, point.power_w, point.hottest) == (70.0, 2000.0, None)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hours", "step"),
+    [
+        (1, 1, Resolution.RAW),
+        (1, 24, Resolution.RAW),
+        (16, 24, Resolution.FIVE_MINUTES),
+        (1250, 1, Resolution.HOUR),
+        (1250, 24, Resolution.HOUR),
+    ],
+)
+def test_the_more_nodes_the_coarser_the_steps(nodes, hours, step):
+    assert job_gpus._series_resolution(nodes, hours * HOUR) == step
+
+
+def test_without_telemetry_the_page_says_so_and_still_shows_where():
+    one = running()
+
+    text = page(one).content.decode()
+
+    assert "Nobody measured them." in text
+    assert "seren-001" in text and text.count('<i class="quiet"') == 4 and text.count('<i class="none"') == 4
+
+
+def test_cells_say_how_busy_a_gpu_is_and_which_idle():
+    one = running()
+    # Ahead of time, or it would be old on a machine that takes a minute to get there
+    sampled(one, -timedelta(minutes=30), [95.0, 0.0, 50.0, None, 100.0, 100.0, 100.0, 100.0])
+
+    text = page(one).content.decode()
+
+    assert "GPU 0: 95 % busy" in text and '<i class="waiting" title="GPU 1: 0 % busy">' in text
+    assert "GPU 4: not its own" in text and '<i class="quiet" title="GPU 3">' in text
+
+
+def test_of_very_many_nodes_some_are_drawn_and_the_rest_is_counted():
+    home = make.cluster()
+    for number in range(5, 103):
+        make.node(f"seren-{number:03d}", cluster=home)
+    one = running(nodes=100)
+
+    text = page(one).content.decode()
+
+    assert Node.objects.count() == 102
+    assert text.count('class="cells"') == job_gpus.MAX_NODES_SHOWN and "and 4 more nodes" in text
+
+
+# --- who may see it
+
+
+def test_somebody_elses_job_is_as_good_as_not_there():
+    one = running()
+
+    assert page(one, "ben").status_code == 404
+    assert Client().get(f"/jobs/{one.job}/gpus/").status_code == 302
+
+
+def test_the_page_of_a_job_asks_for_its_gpus_after_it_is_shown():
+    one, waits = running(), make.job(by="ada", gpus_per_node=1)
+
+    assert f'hx-get="/jobs/{one.job}/gpus/"' in browser().get(f"/jobs/{one.job}/").content.decode()
+    assert 'id="gpus"' not in browser().get(f"/jobs/{waits}/").content.decode()

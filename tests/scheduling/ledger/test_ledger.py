@@ -1,0 +1,234 @@
+"""Every GPU-second in one bucket: nothing lost, nothing twice, whatever the rows claim."""
+
+from collections import Counter
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduling.ledger.buckets import (
+    Bucket,
+    BucketInterval,
+    GpuAllocation,
+    LedgerInput,
+    NodeHistory,
+    WaitInterval,
+    capacity_us,
+    flatten_layers,
+    ledger_entries,
+    split_entries,
+    sum_by_key,
+)
+from scheduling.ledger.buckets import TimelineLayer as Lay
+
+
+def sums(facts, start=0, end=100):
+    return sum(sum_by_key(ledger_entries(facts, start, end), lambda _: 0).values(), Counter())
+
+
+def node(name="n1", gpus=8, **fields):
+    return NodeHistory(name=name, capacity=((0, gpus),), **fields)
+
+
+def all_of(attempt, start, end, gpus=8):
+    return GpuAllocation(attempt, start, end, tuple(range(gpus)))
+
+
+# --- one bucket each
+
+
+def test_a_free_gpu_is_free_when_nobody_waits():
+    assert sums(LedgerInput(machines=[node()])) == {Bucket.FREE: 800}
+
+
+def test_a_held_gpu_is_productive_unless_something_else_is_said():
+    facts = LedgerInput(machines=[node(holdings=[all_of(1, 20, 70, gpus=2)])])
+
+    assert sums(facts) == {Bucket.PRODUCTIVE: 100, Bucket.FREE: 700}
+
+
+@pytest.mark.parametrize(
+    ("stronger", "weaker"),
+    [
+        (Bucket.HUNG, Bucket.CHECKPOINT_STALL),
+        (Bucket.CHECKPOINT_STALL, Bucket.RECOVERY),
+        (Bucket.START_UP, Bucket.IDLE),
+        (Bucket.RECOVERY, Bucket.LOST_WORK),
+        (Bucket.IDLE, Bucket.LOST_WORK),
+        (Bucket.LOST_WORK, Bucket.SLOW),
+    ],
+)
+def test_of_two_claims_on_the_same_time_the_stronger_counts(stronger, weaker):
+    life = [BucketInterval(0, 60, weaker), BucketInterval(40, 50, stronger)]
+    facts = LedgerInput(machines=[node(gpus=1, holdings=[all_of(1, 0, 100, gpus=1)])], lives={1: life})
+
+    assert sums(facts) == {weaker: 50, stronger: 10, Bucket.PRODUCTIVE: 40}
+
+
+def test_a_node_that_is_down_works_for_nobody_though_somebody_holds_it():
+    facts = LedgerInput(
+        machines=[node(spells=[BucketInterval(50, 100, Bucket.DOWN, "Xid 79")], holdings=[all_of(1, 0, 100)])]
+    )
+
+    assert sums(facts) == {Bucket.PRODUCTIVE: 400, Bucket.DOWN: 400}
+
+
+def test_what_still_runs_on_a_draining_node_is_its_attempts():
+    facts = LedgerInput(machines=[node(spells=[BucketInterval(0, 100, Bucket.DRAINED)], holdings=[all_of(1, 0, 30)])])
+
+    assert sums(facts) == {Bucket.PRODUCTIVE: 240, Bucket.DRAINED: 560}
+
+
+def test_of_two_who_claim_one_gpu_the_newer_has_it():
+    facts = LedgerInput(
+        machines=[node(gpus=1, holdings=[GpuAllocation(1, 0, 100, (0,)), GpuAllocation(2, 60, 100, (0,))])]
+    )
+
+    by_attempt = sum_by_key(ledger_entries(facts, 0, 100), lambda piece: piece.attempt)
+
+    assert by_attempt == {1: {Bucket.PRODUCTIVE: 60}, 2: {Bucket.PRODUCTIVE: 40}}
+
+
+def test_who_came_without_indices_gets_what_nobody_else_has():
+    facts = LedgerInput(
+        machines=[node(gpus=4, holdings=[GpuAllocation(9, 0, 100, (), 2), GpuAllocation(1, 0, 100, (0, 1))])]
+    )
+
+    by_attempt = sum_by_key(ledger_entries(facts, 0, 100), lambda piece: piece.attempt)
+
+    assert by_attempt == {9: {Bucket.PRODUCTIVE: 200}, 1: {Bucket.PRODUCTIVE: 200}}
+
+
+# --- free, and why
+
+
+def test_free_gpus_are_kept_when_somebody_waits_who_would_fit_and_crumbs_when_not():
+    busy = node("n2", holdings=[all_of(1, 0, 100, gpus=6)])
+    facts = LedgerInput(machines=[node("n1"), busy], waits=[WaitInterval(50, 100, 8), WaitInterval(80, 100, 2)])
+
+    per_node = sum_by_key(ledger_entries(facts, 0, 100), lambda piece: piece.node)
+
+    assert per_node["n1"] == {Bucket.FREE: 400, Bucket.RESERVED_IDLE: 400}
+    assert per_node["n2"] == {
+        Bucket.PRODUCTIVE: 600,
+        Bucket.FREE: 100,
+        Bucket.FRAGMENTED: 60,
+        Bucket.RESERVED_IDLE: 40,
+    }
+
+
+def test_who_waits_for_another_model_waits_for_none_of_these():
+    facts = LedgerInput(machines=[node(model="a100")], waits=[WaitInterval(0, 100, 8, "h100"), WaitInterval(0, 100, 0)])
+
+    assert sums(facts) == {Bucket.FREE: 800}
+
+
+# --- what must always hold
+
+MOMENT = st.integers(-50, 250)
+GPUS = st.integers(0, 4)
+
+
+@st.composite
+def spell(draw, buckets):
+    return BucketInterval(
+        draw(MOMENT), draw(MOMENT), draw(st.sampled_from(buckets)), draw(st.sampled_from(["", "ECCError"]))
+    )
+
+
+@st.composite
+def holding(draw):
+    start, end, attempt = draw(MOMENT), draw(MOMENT), draw(st.integers(1, 5))
+    if draw(st.booleans()):
+        return GpuAllocation(attempt, start, end, (), draw(st.integers(1, 6)))
+    return GpuAllocation(attempt, start, end, tuple(sorted(draw(st.sets(st.integers(0, 9), min_size=1, max_size=4)))))
+
+
+@st.composite
+def machine(draw, name):
+    return NodeHistory(
+        name=name,
+        model=draw(st.sampled_from(["", "a100", "h100"])),
+        capacity=draw(st.lists(st.tuples(MOMENT, GPUS), max_size=3)),
+        spells=draw(st.lists(spell([Bucket.DOWN, Bucket.DRAINED]), max_size=4)),
+        holdings=draw(st.lists(holding(), max_size=6)),
+    )
+
+
+INSIDE = [bucket for bucket in Bucket if bucket in (Bucket.HUNG, Bucket.SLOW, Bucket.START_UP, Bucket.LOST_WORK)]
+WAIT = st.builds(WaitInterval, MOMENT, MOMENT, GPUS, st.sampled_from(["", "a100"]))
+
+
+@st.composite
+def world(draw):
+    return LedgerInput(
+        machines=[draw(machine(f"n{number}")) for number in range(draw(st.integers(0, 3)))],
+        lives=draw(st.dictionaries(st.integers(1, 5), st.lists(spell(INSIDE), max_size=5))),
+        waits=draw(st.lists(WAIT, max_size=4)),
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(facts=world(), start=MOMENT, length=st.integers(0, 200))
+def test_the_buckets_sum_to_capacity_times_time(facts, start, length):
+    found = list(ledger_entries(facts, start, start + length))
+
+    assert sum(piece.gpu_us for piece in found) == capacity_us(facts.machines, start, start + length)
+    assert all(start <= piece.start < piece.end <= start + length and piece.gpus > 0 for piece in found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(facts=world(), cut=st.integers(0, 200))
+def test_two_halves_of_a_window_are_the_whole(facts, cut):
+    assert +(sums(facts, 0, cut) + sums(facts, cut, 200)) == +sums(facts, 0, 200)
+
+
+@settings(max_examples=60, deadline=None)
+@given(facts=world())
+def test_no_moment_of_a_node_has_more_gpus_than_it_has(facts):
+    for node in facts.machines:
+        for moment in range(0, 200, 29):
+            now = [p.gpus for p in ledger_entries(LedgerInput(machines=[node], lives=facts.lives), moment, moment + 1)]
+            assert sum(now) == capacity_us([node], moment, moment + 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(spells=st.lists(spell([Bucket.SLOW, Bucket.HUNG]), max_size=8))
+def test_painting_tells_each_moment_once_as_a_naive_look_does(spells):
+    layers = [Lay(one.start, one.end, (place,), place) for place, one in enumerate(spells)]
+    painted = [says for low, high, says in flatten_layers(layers, -1, 0, 100) for _ in range(low, high)]
+
+    naive = [next((n for n, one in enumerate(spells) if one.start <= at < one.end), -1) for at in range(100)]
+    assert painted == naive
+
+
+# --- clocks
+
+
+def test_the_days_of_a_clock_change_sum_to_23_and_25_hours():
+    berlin = ZoneInfo("Europe/Berlin")
+    first = [datetime(2026, 3, 28, tzinfo=berlin) + timedelta(days=n) for n in range(3)]
+    at = [int(moment.timestamp() * 1_000_000) for moment in first]
+    whole = ledger_entries(LedgerInput(machines=[node(gpus=1)]), at[0], at[2])
+
+    by_day = sum_by_key(split_entries(whole, at), lambda piece: at.index(piece.start))
+
+    assert [by_day[day][Bucket.FREE] / 3_600_000_000 for day in (0, 1)] == [24, 23]
+
+
+def test_a_gpu_given_back_before_it_was_taken_was_never_held():
+    assert sums(LedgerInput(machines=[node(holdings=[all_of(1, 60, 40)])])) == {Bucket.FREE: 800}
+
+
+def test_a_node_that_grows_counts_for_what_it_has_then():
+    grown = NodeHistory(name="n1", capacity=((20, 4), (50, 8)), holdings=[all_of(1, 0, 100)])
+
+    assert sums(LedgerInput(machines=[grown])) == {Bucket.PRODUCTIVE: 4 * 30 + 8 * 50}
+
+
+def test_pieces_are_cut_at_midnights_and_nothing_is_lost():
+    found = list(split_entries(ledger_entries(LedgerInput(machines=[node()]), 0, 100), [0, 30, 60, 100]))
+
+    assert [(piece.start, piece.end) for piece in found] == [(0, 30), (30, 60), (60, 100)]

@@ -1,0 +1,283 @@
+"""Reports: whole months, bars that sum to the whole, whose GPUs idled, and who may read whose names."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from jobs.core.parsing import InvalidField
+from jobs.models import Allocation, Attempt, Cluster, Job, Node, Resolution, Sample, TeamRole, clock
+from jobs.models.permissions import Caller
+from scheduling.ledger import report_rows, waste
+from scheduling.ledger.buckets import Bucket
+from scheduling.queries import gpu_usage
+from tests import make
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def use(**fields):
+    usual = {"public_id": "j1", "name": "train", "user": "ada", "team": "pretraining", "kind": "pretrain", "gpus": 8}
+    sizes = {"never_used": 0, "held_h": 80.0, "measured_h": 80.0, "idle_h": 0.0}
+    return waste.JobGpuUse(**usual | sizes | fields)
+
+
+# --- periods
+
+
+def test_a_month_is_a_calendar_month_as_far_as_it_has_gone():
+    past, current = report_rows.parse_period("", "2026-02", NOW), report_rows.parse_period("7", "2026-11", NOW)
+
+    assert (past.since, past.until) == (datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC))
+    assert (current.since, current.until) == (datetime(2026, 11, 1, tzinfo=UTC), NOW)
+    assert past.title == "February 2026"
+
+
+@pytest.mark.parametrize(
+    "days, month, said",
+    [("8", "", "days: '8' is none of"), ("", "2026-13", "no month such as 2026-11"), ("", "2026-12", "not begun yet")],
+)
+def test_what_is_no_period_is_said(days, month, said):
+    with pytest.raises(InvalidField, match=said):
+        report_rows.parse_period(days, month, NOW)
+
+
+def test_months_go_back_over_the_new_year():
+    assert report_rows.months(datetime(2026, 1, 31, tzinfo=UTC), 3) == ["2026-01", "2025-12", "2025-11"]
+
+
+# --- bars
+
+
+def test_every_bucket_is_in_exactly_one_group():
+    grouped = [bucket for group in report_rows.BUCKET_GROUPS for bucket in group.buckets]
+
+    assert sorted(grouped) == sorted(Bucket)
+
+
+def test_parts_are_whole_and_without_gaps():
+    parts = report_rows.report_bar_parts({bucket: 7 * (number + 1) for number, bucket in enumerate(Bucket)})
+
+    assert sum(part.share for part in parts) == pytest.approx(100)
+    for before, after in pairwise(parts):
+        assert after.start == pytest.approx(before.start + before.share)
+
+
+def test_nothing_is_a_bar_without_parts():
+    assert [part.share for part in report_rows.report_bar_parts({})] == [0.0] * len(report_rows.BUCKET_GROUPS)
+
+
+# --- advice
+
+
+def test_who_left_the_most_idle_comes_first_and_hears_about_the_worst_job():
+    people = waste.waste_per_user(
+        [use(idle_h=2, user="ben"), use(idle_h=30, public_id="j2", name="notebook", kind="debug"), use(idle_h=10)]
+    )
+
+    assert [(one.user, one.idle_h, one.share) for one in people] == [("ada", 40, 25), ("ben", 2, 2.5)]
+    assert [one.name for one in people[0].worst] == ["notebook", "train"]
+    assert "shorter time limit" in people[0].advice
+
+
+@pytest.mark.parametrize("idle, measured", [(0.5, 1.0), (5.0, 80.0)])
+def test_little_is_worth_no_word(idle, measured):
+    assert waste.waste_per_user([use(idle_h=idle, measured_h=measured)])[0].advice == ""
+
+
+@pytest.mark.parametrize(
+    "fields, said",
+    [
+        ({"never_used": 8}, "never used a GPU"),
+        ({"never_used": 6}, "used 2 of its 8 GPUs"),
+        ({"kind": "sft"}, "between its steps"),
+        ({"kind": "evaluation"}, "stage the model once"),
+        ({"kind": "other"}, "in a job without one"),
+    ],
+)
+def test_advice_is_about_what_was_seen(fields, said):
+    assert said in waste.advice(use(idle_h=20, **fields))
+
+
+def test_what_nobody_measured_is_not_called_idle():
+    one = waste.waste_per_user([use(measured_h=0)])[0]
+
+    assert (one.share, one.idle_h, one.advice) == (None, 0, "")
+
+
+# --- from rows
+
+
+@pytest.fixture
+def held(db):
+    """ada held four GPUs for four hours and used one of them; ben two for two hours, both of them."""
+    make.team("pretraining", ada=TeamRole.RESEARCHER)
+    make.team("speech", ben=TeamRole.RESEARCHER)
+    now = clock.now().replace(minute=30, second=0, microsecond=0)
+    Cluster.objects.filter(pk=make.cluster().pk).update(created_at=now - 100 * HOUR)
+    for by, gpus, hours, on in (("ada", 4, 4, "seren-001"), ("ben", 2, 2, "seren-002")):
+        one = make.running(make.job(by=by, gpus_per_node=gpus, kind="debug"), on=[on])
+        Attempt.objects.filter(pk=one.pk).update(promised_at=now - hours * HOUR, confirmed_at=now - hours * HOUR)
+        Job.objects.filter(pk=one.job_id).update(submitted_at=now - hours * HOUR)
+        Allocation.objects.filter(attempt=one).update(held_at=now - hours * HOUR)
+    return now
+
+
+def measured(node, util, now, hours=5, resolution=Resolution.FIVE_MINUTES):
+    row = Node.objects.get(name=node)
+    count = int(timedelta(hours=hours) / timedelta(seconds=resolution))
+    Sample.objects.bulk_create(
+        Sample(node=row, resolution=resolution, at=now - timedelta(seconds=resolution) * one, gpu_util=util)
+        for one in range(1, count + 1)
+    )
+
+
+def found(caller, now, back=24):
+    return {one.user: one for one in gpu_usage.gpu_uses(Caller(user=make.user(caller)), now - back * HOUR, now)}
+
+
+def operator(name="olga"):
+    person = make.user(name)
+    person.user_permissions.add(Permission.objects.get(codename="operate_cluster"))
+    return person
+
+
+def test_gpus_below_the_mark_are_idle_for_as_long_as_they_are_held(held):
+    measured("seren-001", [90, 0, 1, 4.9, 0, 0, 0, 0], held)
+
+    ada = found("ada", held)["ada"]
+    assert (ada.gpus, ada.never_used) == (4, 3)
+    assert (ada.held_h, ada.measured_h, ada.idle_h) == (pytest.approx(16), pytest.approx(16), pytest.approx(12))
+
+
+def test_gaps_and_missing_values_are_neither_used_nor_idle(held):
+    measured("seren-001", [90, None], held, hours=2)
+
+    ada = found("ada", held)["ada"]
+    assert (ada.held_h, ada.measured_h, ada.idle_h) == (pytest.approx(16), pytest.approx(2), 0)
+
+
+def test_longer_periods_are_read_by_the_hour(held):
+    on_the_hour = held.replace(minute=0)
+    measured("seren-001", [0] * 8, on_the_hour, hours=10, resolution=Resolution.HOUR)
+
+    assert found("ada", held, back=72)["ada"].idle_h == pytest.approx(12)  # whole hours within the four
+
+
+def test_people_see_their_teams_and_operators_everybody(held):
+    operator()
+
+    assert set(found("ada", held)) == {"ada"}
+    assert set(found("olga", held)) == {"ada", "ben"}
+
+
+def test_who_ended_before_the_period_is_not_in_it(held):
+    Attempt.objects.update(ended_at=held - 2 * HOUR)
+    Job.objects.update(ended_at=held - 2 * HOUR, state="COMPLETED")
+    Allocation.objects.update(released_at=held - 2 * HOUR)
+
+    assert found("ada", held, back=1) == {}
+
+
+# --- the pages
+
+
+def page(name, path="/reports/", **asked):
+    client = Client()
+    client.force_login(make.user(name))
+    answer = client.get(path, asked)
+    return answer, answer.content.decode()
+
+
+def test_the_page_sums_to_the_whole_and_gives_advice(held):
+    measured("seren-001", [0] * 8, held)
+
+    answer, text = page("ada", days="1", by="team")
+
+    assert answer.status_code == 200
+    assert sum(part.share for part in answer.context["whole"].parts) == pytest.approx(100)
+    assert "never used a GPU" in text
+    assert [row.name for row in answer.context["rows"]] == ["other teams", "nobody", "pretraining"]
+
+
+def test_names_of_other_teams_are_nowhere(held):
+    for path in ("/reports/", "/reports/export/", "/reports/gpu-hours.csv"):
+        for by in ("team", "kind", "day", "cluster"):
+            _, text = page("ada", path, days="1", by=by)
+            assert "speech" not in text and ">ben<" not in text, (path, by)
+
+
+def test_the_export_needs_no_other_file(held):
+    answer, text = page("ada", "/reports/export/", month=f"{held:%Y-%m}")
+
+    assert answer["Content-Disposition"] == f'attachment; filename="acme-report-{held:%Y-%m}.html"'
+    assert "<style>" in text and "@media print" in text
+    assert "<link" not in text and "<script" not in text and "src=" not in text
+
+
+def test_the_csv_has_every_bucket(held):
+    _, text = page("ada", "/reports/gpu-hours.csv", days="1", by="cluster")
+
+    heading, row = (line.split(",") for line in text.strip().splitlines())
+    assert heading == ["cluster", *(bucket.value for bucket in Bucket), "goodput", "cost"]
+    assert row[-1] == ""
+    assert sum(map(float, row[1:-2])) == pytest.approx(32 * 24, abs=0.01)
+
+
+def test_a_week_of_a_cluster_that_was_entered_today_is_measured_as_finely_as_the_day(held):
+    measured("seren-001", [0] * 8, held)
+    assert found("ada", held, back=24 * 7)["ada"].measured_h == 0  # there are no means of hours
+
+    Cluster.objects.update(created_at=held - 5 * HOUR)
+
+    assert found("ada", held, back=24 * 7)["ada"].measured_h > 10
+
+
+def test_where_a_gpu_hour_has_a_price_reports_say_what_each_row_cost(held):
+    assert ">USD<" not in page("ada", days="1", by="team")[1]
+    Cluster.objects.update(gpu_hour_price=2.5)
+
+    _, text = page("ada", "/reports/gpu-hours.csv", days="1", by="team")
+    shown = [page("ada", path, days="1", by="team")[1] for path in ("/reports/", "/reports/export/")]
+
+    for line in text.strip().splitlines()[1:]:
+        _, *hours, _, cost = line.split(",")
+        assert float(cost) == pytest.approx(2.5 * sum(map(float, hours)), abs=0.01)
+    for one in shown:  # the whole, which no row of a team says
+        assert f"<dd>{32 * 24 * 2.5:,.0f} USD</dd>" in one and ">USD<" in one
+
+
+def test_clusters_without_a_price_are_left_out_of_the_cost(held):
+    Cluster.objects.update(gpu_hour_price=1.0)
+    make.cluster("kalos", nodes=1)
+
+    _, text = page("ada", "/reports/gpu-hours.csv", days="1", by="cluster")
+
+    assert [line.rpartition(",")[2] for line in text.strip().splitlines()[1:]] == ["", "768.0"]
+
+
+def test_a_job_with_a_hostile_name_stays_text(held):
+    Job.objects.filter(user=make.user("ada")).update(name="<script>alert(1)</script>")
+    measured("seren-001", [0] * 8, held)
+
+    for path in ("/reports/", "/reports/export/"):
+        assert "<script>alert" not in page("ada", path, days="1")[1]
+
+
+def test_a_report_costs_the_same_queries_however_many_jobs(held):
+    with CaptureQueriesContext(connection) as few:
+        page("ada", days="1")
+    for _ in range(10):
+        make.running(make.job(by="ada", gpus_per_node=0))
+
+    with CaptureQueriesContext(connection) as many:
+        page("ada", days="1")
+
+    assert len(many) <= len(few) < 45

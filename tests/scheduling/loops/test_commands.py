@@ -1,0 +1,344 @@
+"""Deliver: each deed once with effect, whatever happens between the call and the note."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from jobs.actions import jobs as job_actions
+from jobs.actions import nodes as node_actions
+from jobs.actions import progress
+from jobs.core import attempt_end
+from jobs.core.lifecycle import State
+from jobs.models import Allocation, Attempt, Deed, Job, Node, clock
+from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown, PlacementRejected, RequestRejected
+from scheduling.loops.commands.claims import COMMAND_CLAIM_TIME, COMMANDS_PER_CLAIM
+from scheduling.loops.commands.send import CANCEL_RETRY_INTERVAL, send_commands_once
+from tests import make
+from tests.scheduling.fake import failing, seen_job
+
+
+def deliver(cluster, slurm, later=timedelta(0)):
+    return send_commands_once(cluster, slurm, clock.now() + later)
+
+
+def deed(kind="submit"):
+    return Deed.objects.get(kind=kind)
+
+
+# submit
+
+
+def test_a_promise_is_submitted_on_exactly_its_nodes(cluster, slurm):
+    attempt = make.attempt(make.job(nodes=2, gpus_per_node=4, name="llm"))
+
+    assert deliver(cluster, slurm) == 1
+
+    sent = slurm.sent[0]
+    assert (sent.key, sent.nodes, sent.gpus_per_node) == (attempt.key, ("seren-001", "seren-002"), 4)
+    assert Attempt.objects.get().backend_id == "1"
+
+
+def test_the_job_is_told_who_it_is_and_what_opens_the_door_to_it(cluster, slurm, settings):
+    settings.ACME_URL = "https://acme.test"
+    attempt = make.attempt(make.job(environment={"A": "1"}, checkpoint_dir="/ckpt"))
+
+    deliver(cluster, slurm)
+
+    assert slurm.sent[0].environment == {
+        "A": "1",
+        "ACME_JOB_ID": attempt.job.public_id,
+        "ACME_ATTEMPT": "1",
+        "ACME_KIND": "other",
+        "ACME_CHECKPOINT_DIR": "/ckpt",
+        "ACME_URL": "https://acme.test",
+        "ACME_PROGRESS_TOKEN": progress.run_token(attempt.key),
+    }
+
+
+def test_a_task_of_an_array_learns_its_index(cluster, slurm):
+    make.attempt(make.jobs({"array": "3,7"})[1])
+
+    deliver(cluster, slurm)
+
+    assert slurm.sent[0].environment["SLURM_ARRAY_TASK_ID"] == "7"
+
+
+def test_deeds_go_out_in_the_order_they_were_made(cluster, slurm):
+    keys = [make.attempt(make.job(gpus_per_node=1), gpus=(n,)).key for n in range(3)]
+
+    deliver(cluster, slurm)
+
+    assert [sent.key for sent in slurm.sent] == keys
+
+
+def test_a_lost_answer_is_looked_up_before_it_is_sent_again(cluster, slurm):
+    make.attempt()
+    slurm.after = failing(OutcomeUnknown("the line broke"), "submit")
+    deliver(cluster, slurm)
+    assert deed().done_at is None
+
+    slurm.after = lambda verb: None
+    deliver(cluster, slurm, later=timedelta(minutes=1))
+
+    assert len(slurm.sent) == 1
+    assert Attempt.objects.get().backend_id == "1"
+    assert deed().outcome == "accepted as 1"
+
+
+def test_a_worker_killed_between_call_and_note_does_not_submit_twice(cluster, slurm):
+    make.attempt()
+    slurm.after = failing(KeyboardInterrupt(), "submit")
+    with pytest.raises(KeyboardInterrupt):
+        deliver(cluster, slurm)
+
+    slurm.after = lambda verb: None
+    assert deliver(cluster, slurm) == 0  # the claim of the dead worker still counts
+    assert deliver(cluster, slurm, later=COMMAND_CLAIM_TIME + timedelta(seconds=1)) == 1
+
+    assert len(slurm.sent) == 1
+
+
+def test_an_unreachable_cluster_is_asked_again_later_and_later(cluster, slurm):
+    make.attempt()
+    slurm.before = failing(ClusterUnreachable("no route"), "submit", "jobs")
+    waits = []
+    for _ in range(3):
+        before = clock.now() + timedelta(hours=len(waits))
+        with pytest.raises(ClusterUnreachable):
+            send_commands_once(cluster, slurm, before)
+        waits.append((deed().due_at - before).total_seconds())
+
+    assert waits == [2, 4, 8]
+
+
+def test_a_refusal_is_final_and_its_words_reach_the_owner(cluster, slurm):
+    make.attempt()
+    slurm.before = failing(RequestRejected("invalid account"), "submit")
+
+    deliver(cluster, slurm)
+
+    assert "invalid account" in Job.objects.get().why
+    assert deed().outcome == "refused: invalid account"
+
+
+def refusing(slurm, cluster, times):
+    """So often it is promised its GPUs and refused, because of its nodes."""
+    job = make.job(gpus_per_node=1)
+    slurm.before = failing(PlacementRejected("Required node not available (down, drained or reserved)"), "submit")
+    for _ in range(times):
+        make.attempt(job)
+        deliver(cluster, slurm)
+        job.refresh_from_db()
+    return job
+
+
+def test_a_job_whose_node_died_before_it_came_keeps_its_place_in_the_queue(cluster, slurm):
+    job = refusing(slurm, cluster, times=1)
+
+    assert (job.state, job.flags, job.hold, job.requeues) == (State.PENDING, ["REQUEUED"], "", 0)
+    assert "Required node not available" in job.why
+    assert not Allocation.objects.live().exists()
+
+
+def test_a_job_that_no_place_will_take_waits_for_a_person_in_the_end(cluster, slurm):
+    job = refusing(slurm, cluster, times=job_actions.MAX_SUBMIT_REFUSALS)
+
+    assert "REQUEUE_HOLD" in job.flags
+
+
+def test_a_cancel_counts_more_than_a_dead_node(cluster, slurm):
+    make.attempt()
+    slurm.before = lambda verb: verb == "submit" and cancel_and_refuse()
+
+    def cancel_and_refuse():
+        job_actions.cancel(Job.objects.get(), author=make.author())
+        raise PlacementRejected("Required node not available (down, drained or reserved)")
+
+    deliver(cluster, slurm)
+
+    assert Job.objects.get().state == State.CANCELLED
+
+
+def test_more_than_one_claim_holds_go_out_in_one_turn(cluster, slurm):
+    free = [(node, gpu) for node in range(1, 5) for gpu in range(8)]
+    assert len(free) >= COMMANDS_PER_CLAIM
+    for node, gpu in free:
+        make.attempt(make.job(gpus_per_node=1), on=[f"seren-{node:03d}"], gpus=(gpu,))
+    node_actions.drain(Node.objects.first(), author=make.author(), why="loose cable", now=clock.now())
+
+    assert deliver(cluster, slurm) == len(free) + 1
+    assert Attempt.objects.exclude(backend_id="").count() == len(free)
+
+
+def test_of_many_one_doubt_and_one_refusal_are_noted_beside_the_rest(cluster, slurm):
+    keys = [make.attempt(make.job(gpus_per_node=1), gpus=(n,)).key for n in range(4)]
+    errors = iter([None, OutcomeUnknown("the line broke"), RequestRejected("no"), None])
+
+    def one_each(verb):
+        if verb == "submit" and (error := next(errors)):
+            raise error
+
+    slurm.before = one_each
+
+    assert deliver(cluster, slurm) == 3
+    assert [sent.key for sent in slurm.sent] == [keys[0], keys[3]]
+    outcomes = Deed.objects.order_by("id").values_list("outcome", flat=True)
+    assert list(outcomes) == ["accepted as 1", "in doubt: the line broke", "refused: no", "accepted as 2"]
+
+
+def test_one_refused_job_does_not_keep_back_the_next(cluster, slurm):
+    make.attempt(make.job(gpus_per_node=1), gpus=(0,))
+    good = make.attempt(make.job(gpus_per_node=1), gpus=(1,))
+    refusals = iter([RequestRejected("no")])
+
+    def refuse_once(verb):
+        if verb == "submit" and (error := next(refusals, None)):
+            raise error
+
+    slurm.before = refuse_once
+
+    assert deliver(cluster, slurm) == 2
+    assert [sent.key for sent in slurm.sent] == [good.key]
+
+
+def test_what_is_cancelled_before_it_was_sent_is_never_sent(cluster, slurm):
+    job = make.attempt().job
+    job_actions.cancel(job, author=make.author())
+
+    deliver(cluster, slurm)
+
+    assert slurm.sent == []
+    assert Job.objects.get().state == State.CANCELLED
+
+
+def test_two_workers_do_not_carry_out_the_same_deed(cluster, slurm):
+    make.attempt()
+    seen = []
+    slurm.before = lambda verb: verb == "submit" and seen.append(deliver(cluster, slurm))
+
+    deliver(cluster, slurm)
+
+    assert seen == [0]
+
+
+def test_a_worker_that_slept_past_its_claim_cannot_note_an_outcome(cluster, slurm):
+    make.attempt()
+    slurm.before = lambda verb: verb == "submit" and Deed.objects.update(tries=5)
+
+    assert deliver(cluster, slurm) == 0
+    assert deed().done_at is None
+
+
+def test_a_submission_without_an_answer_that_the_cluster_does_not_show_is_left_in_doubt(cluster, slurm):
+    attempt = make.attempt()
+    slurm.after = failing(OutcomeUnknown("the line broke"), "submit")
+    deliver(cluster, slurm)
+    slurm.forget(attempt.key)  # it ran, ended and was forgotten
+
+    slurm.after = lambda verb: None
+    deliver(cluster, slurm, later=timedelta(minutes=10))
+
+    assert len(slurm.sent) == 1
+    assert Attempt.objects.get().missing_since
+    assert deed().outcome.startswith("in doubt")
+
+
+def test_a_promise_of_an_earlier_turn_is_looked_up_before_its_first_try(cluster, slurm):
+    attempt = make.attempt()
+    slurm.known["7"] = replace(slurm.known.get("7") or seen_job(), key=attempt.key, state=State.RUNNING)
+
+    deliver(cluster, slurm)
+
+    assert slurm.sent == []
+    assert Attempt.objects.get().backend_id == "7"
+
+
+def test_a_promise_of_this_turn_needs_no_look(cluster, slurm):
+    looked_at = clock.now()
+    make.attempt()
+    slurm.before = failing(ClusterUnreachable("nobody asked"), "jobs")
+
+    assert send_commands_once(cluster, slurm, clock.now(), looked_at) == 1
+
+
+def test_a_try_that_reached_nobody_needs_no_lookup(cluster, slurm):
+    make.attempt()
+    slurm.before = failing(ClusterUnreachable("no route"), "submit")
+    with pytest.raises(ClusterUnreachable):
+        deliver(cluster, slurm)
+
+    slurm.before = lambda verb: None
+    deliver(cluster, slurm, later=timedelta(minutes=1))
+
+    assert len(slurm.sent) == 1
+
+
+def test_a_job_of_another_installation_is_cancelled_by_its_id(cluster, slurm):
+    Deed.objects.create(cluster=cluster, kind="cancel_id", reason="77")
+
+    deliver(cluster, slurm)
+
+    assert slurm.cancelled == ["77"]
+    assert deed("cancel_id").outcome == "done"
+
+
+# cancel
+
+
+def test_a_cancel_is_repeated_until_the_end_is_seen(cluster, slurm):
+    attempt = make.running()
+    Deed.objects.all().delete()
+    job_actions.cancel(attempt.job, author=make.author())
+
+    deliver(cluster, slurm)
+    deliver(cluster, slurm)
+    deliver(cluster, slurm, later=CANCEL_RETRY_INTERVAL + timedelta(seconds=1))
+
+    assert slurm.cancelled == [attempt.backend_id] * 2
+    job_actions.finish(
+        Attempt.objects.get(), attempt_end.AttemptEnd(state=State.FAILED, at=clock.now()), author=make.author()
+    )
+    deliver(cluster, slurm, later=CANCEL_RETRY_INTERVAL * 3)
+    assert deed("cancel").outcome == "ended"
+
+
+# nodes
+
+
+def test_a_drain_reaches_the_cluster_with_its_reason(cluster, slurm):
+    node_actions.drain(Node.objects.first(), author=make.author(), why="loose cable", now=clock.now())
+
+    deliver(cluster, slurm)
+
+    assert slurm.drained == {"seren-001": "loose cable"}
+
+
+def test_the_newest_wish_for_a_node_wins(cluster, slurm):
+    node = Node.objects.first()
+    node_actions.drain(node, author=make.author(), why="loose cable", now=clock.now())
+    node_actions.resume(node, author=make.author(), now=clock.now())
+
+    deliver(cluster, slurm)
+
+    assert slurm.drained == {}
+    assert list(Deed.objects.values_list("kind", flat=True)) == ["resume"]
+
+
+def test_a_drain_that_the_cluster_cannot_take_still_counts_for_us(cluster, slurm):
+    slurm.before = failing(RequestRejected("drain needs scontrol"), "drain")
+    node_actions.drain(Node.objects.first(), author=make.author(), why="loose cable", now=clock.now())
+
+    deliver(cluster, slurm)
+
+    assert not Node.objects.first().takes_work
+    assert deed("drain").outcome == "refused: drain needs scontrol"
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_a_cluster_we_do_not_drive_is_told_nothing(cluster, slurm, mode):
+    cluster.mode = mode
+    make.attempt()
+
+    assert deliver(cluster, slurm) == 0
+    assert slurm.sent == []

@@ -1,0 +1,196 @@
+"""Drain: who leaves a node, when, and what a resume still calls off."""
+
+from datetime import timedelta
+
+import pytest
+
+from jobs.actions import drain_impact, journal, progress
+from jobs.actions import jobs as job_actions
+from jobs.actions import nodes as node_actions
+from jobs.actions.nodes import NodeError
+from jobs.core.lifecycle import State
+from jobs.models import Attempt, Deed, DrainMode, Event, Job, Node, clock
+from scheduling.loops.commands.send import send_commands_once
+from scheduling.loops.drains import evict, evict_from_drained_nodes_once
+from scheduling.loops.observe.sync import sync_cluster_once
+from tests import make
+
+GRACE = timedelta(seconds=61)
+
+
+@pytest.fixture
+def wide(cluster, slurm):
+    """It runs on two nodes and saves checkpoints."""
+    return known_to(slurm, make.running(make.job(nodes=2, gpus_per_node=4, checkpoint_dir="/ckpt")))
+
+
+@pytest.fixture
+def small(cluster, slurm):
+    """It runs beside the wide one on the first node, and saves nothing."""
+    return known_to(slurm, make.running(make.job(gpus_per_node=1), gpus=(7,)))
+
+
+def known_to(slurm, attempt):
+    slurm.adopt(attempt)
+    Deed.objects.filter(kind="submit").update(done_at=clock.now())
+    return attempt
+
+
+def node(name="seren-001"):
+    return Node.objects.select_related("cluster").get(name=name)
+
+
+def drain(mode, name="seren-001"):
+    node_actions.drain(node(name), author=make.author("olga"), why="bad fan", now=clock.now(), mode=mode)
+
+
+def save(attempt, step=1):
+    noted, saved = (
+        progress.record_attempt_heartbeats(attempt.key, []),
+        [progress.CheckpointReport(path=f"/ckpt/{step}", step=step, durable=True)],
+    )
+    progress.record_checkpoints(noted, saved, journal.Author(by=attempt.key))
+
+
+def wanted(attempt):
+    return Attempt.objects.get(pk=attempt.pk).stop_as
+
+
+def turn(cluster, slurm, later=timedelta(0)):
+    evict_from_drained_nodes_once(cluster, clock.now() + later)
+    send_commands_once(cluster, slurm, clock.now() + later)
+
+
+def test_finish_sends_nobody_away(cluster, slurm, wide):
+    drain(DrainMode.FINISH)
+
+    assert evict_from_drained_nodes_once(cluster, clock.now()) == 0
+    assert wanted(wide) == ""
+
+
+def test_now_asks_everybody_on_the_node_and_nobody_elsewhere(cluster, slurm, wide, small):
+    elsewhere = known_to(slurm, make.running(make.job(gpus_per_node=1), on=["seren-003"]))
+
+    drain(DrainMode.NOW)
+    turn(cluster, slurm)
+
+    assert [wanted(one) for one in (wide, small, elsewhere)] == [State.PENDING, State.PENDING, ""]
+    assert slurm.signalled == [(wide.backend_id, "USR1")]  # who saves nothing is not kept waiting
+    assert slurm.cancelled == [small.backend_id]
+    assert evict_from_drained_nodes_once(cluster, clock.now()) == 0
+
+
+def test_who_was_sent_away_waits_at_his_old_place_and_his_events_say_why(cluster, slurm, small):
+    drain(DrainMode.NOW)
+    turn(cluster, slurm)
+    slurm.end(small.key, State.CANCELLED, clock.now(), signal=15)
+
+    sync_cluster_once(cluster, slurm, clock.now())
+
+    job = Job.objects.get(pk=small.job_id)
+    assert (job.state, job.submitted_at, job.requeues) == (State.PENDING, small.job.submitted_at, 0)
+    asked = Event.objects.get(what="job.evict_asked")
+    assert (asked.why, asked.node.name) == ("seren-001 is drained by olga: bad fan", "seren-001")
+
+
+def test_after_a_checkpoint_each_leaves_when_he_has_saved_and_the_others_finish(cluster, slurm, wide, small):
+    save(wide, 1)
+    drain(DrainMode.CHECKPOINT)
+    assert evict_from_drained_nodes_once(cluster, clock.now()) == 0  # that one was before
+
+    save(wide, 2)
+    turn(cluster, slurm)
+
+    assert (wanted(wide), wanted(small)) == (State.PENDING, "")
+    assert (slurm.signalled, slurm.cancelled) == ([], [wide.backend_id])
+
+
+def test_resume_calls_off_what_has_not_happened_yet(cluster, slurm, wide, small):
+    drain(DrainMode.NOW)
+    turn(cluster, slurm)
+
+    node_actions.resume(node(), author=make.author("olga"), now=clock.now())
+    turn(cluster, slurm, GRACE)
+
+    assert (wanted(wide), wanted(small)) == ("", State.PENDING)
+    assert slurm.cancelled.count(wide.backend_id) == 0
+    assert "SIGNALING" not in Job.objects.get(pk=wide.job_id).flags
+    assert Event.objects.get(what="job.evict_called_off").job_id == wide.job_id
+
+
+def test_resume_does_not_call_off_what_a_person_asked_meanwhile(cluster, slurm, wide):
+    drain(DrainMode.NOW)
+    turn(cluster, slurm)
+    job_actions.cancel(Job.objects.get(pk=wide.job_id), author=make.author())
+
+    node_actions.resume(node(), author=make.author("olga"), now=clock.now())
+    turn(cluster, slurm)
+
+    assert (wanted(wide), slurm.cancelled) == (State.CANCELLED, [wide.backend_id])
+
+
+def test_a_resume_between_the_look_and_the_deed_wins(cluster, slurm, small):
+    drain(DrainMode.NOW)
+    stale = node()
+    node_actions.resume(node(), author=make.author("olga"), now=clock.now())
+
+    assert evict(small, stale) is False
+    assert wanted(small) == ""
+
+
+def test_a_drain_may_be_hurried_and_slowed_down_again(cluster, slurm, wide):
+    drain(DrainMode.FINISH)
+    drain(DrainMode.NOW)
+    turn(cluster, slurm)
+    assert wanted(wide) == State.PENDING
+
+    drain(DrainMode.FINISH)
+
+    assert wanted(wide) == "" and node().drain_asked
+    with pytest.raises(NodeError, match="drained already"):
+        drain(DrainMode.FINISH)
+
+
+def test_jobs_of_a_cluster_that_acme_does_not_drive_can_only_finish(wide):
+    make.cluster(mode="advise")
+
+    with pytest.raises(NodeError, match="is not driven by Acme"):
+        drain(DrainMode.NOW)
+
+
+def test_one_who_cannot_be_asked_does_not_keep_the_others(cluster, slurm, wide, small):
+    job_actions.cancel(wide.job, author=make.author())
+    drain(DrainMode.NOW)
+
+    assert evict_from_drained_nodes_once(cluster, clock.now()) == 1
+    assert wanted(small) == State.PENDING
+
+
+def test_the_consequences_count_the_whole_gang_since_it_saved(cluster, wide, small, django_assert_num_queries):
+    row, now = node(), clock.now()
+    with django_assert_num_queries(1):
+        before = drain_impact.affected_jobs([row], now)
+    save(wide)
+    after = drain_impact.affected_jobs([node()], clock.now())
+
+    assert [one.gpus for one in before] == [4, 1]
+    assert [round(one.at_risk, 1) for one in before] == [0.7, 0.1]  # 8 and 1 GPUs for five minutes
+    assert [round(one.at_risk, 1) for one in after] == [0.0, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [
+        (DrainMode.FINISH, "No new jobs; 2 running jobs finish."),
+        (
+            DrainMode.CHECKPOINT,
+            "No new jobs; 1 job is requeued after the next checkpoint; 1 that save none finish.",
+        ),
+        (
+            DrainMode.NOW,
+            "No new jobs; 2 jobs are requeued now: up to 0.8 GPU-hours since the last checkpoints are lost.",
+        ),
+    ],
+)
+def test_the_consequences_as_a_sentence(cluster, wide, small, mode, sentence):
+    assert drain_impact.drain_impact_text(drain_impact.affected_jobs([node()], clock.now()), mode) == sentence

@@ -1,0 +1,247 @@
+"""Tests of nodes in pairs, carried out as jobs: who meets whom, who is found faulty, who takes work again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import timedelta
+
+import pytest
+
+from failures.actions import decisions as decision_actions
+from failures.loops.diagnose import diagnose_once
+from failures.models import Decision, DecisionState
+from jobs.actions import nodes as node_actions
+from jobs.actions import recovery as recovery_actions
+from jobs.core.lifecycle import Flag, NodeState, State
+from jobs.models import Event, Job, Node, clock
+from scheduling.actions import node_tests as node_test_actions
+from scheduling.backends.base import ClusterUnreachable, OutcomeUnknown
+from scheduling.loops.node_tests import NODE_TEST_START_TIMEOUT
+from scheduling.loops.pair_tests import FIRST_PORT, PORT_COUNT, advance_pair_tests_once, script
+from scheduling.loops.recovery import decide_and_recover_once
+from scheduling.models import NodeTest
+from tests import make
+from tests.failures import make as failing
+from tests.patience import PATIENCE_S
+from tests.scheduling.fake import failing as raising
+
+NODES = [f"seren-{number:03d}" for number in range(1, 5)]
+SILENT = (
+    "[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE) ran for 600000 ms\n"
+)
+
+
+def begin(cluster, names=NODES, **how):
+    return node_test_actions.start_node_test(cluster, names, why="who is it?", now=clock.now(), **how)
+
+
+def turn(cluster, slurm, later=timedelta(0)):
+    return advance_pair_tests_once(cluster, slurm, clock.now() + later)
+
+
+def run(cluster, slurm, broken=()):
+    """Every world that was sent runs to its end; one with a broken node in it fails."""
+    turn(cluster, slurm)
+    for key, nodes in [(job.key, job.nodes) for job in slurm.known.values() if job.state == State.PENDING]:
+        slurm.start(key, clock.now())
+        bad = bool({*nodes} & {*broken})
+        slurm.end(key, State.FAILED if bad else State.COMPLETED, clock.now(), exit_code=int(bad))
+    turn(cluster, slurm)
+
+
+def closed():
+    return sorted(Node.objects.filter(drain_asked=True).values_list("name", flat=True))
+
+
+def test_all_good_after_one_round_and_all_take_work_again(cluster, slurm):
+    test = begin(cluster)
+    assert closed() == NODES
+
+    run(cluster, slurm)
+
+    test.refresh_from_db()
+    assert [job.nodes for job in slurm.sent] == [tuple(NODES[:2]), tuple(NODES[2:])]
+    assert (test.good, test.faulty, closed()) == (NODES, [], [])
+
+
+def test_the_broken_one_meets_a_good_partner_and_stays_closed(cluster, slurm):
+    test = begin(cluster)
+
+    for _ in range(2):
+        run(cluster, slurm, broken={"seren-003"})
+
+    test.refresh_from_db()
+    assert (test.faulty, test.good) == (["seren-003"], ["seren-001", "seren-002", "seren-004"])
+    assert closed() == ["seren-003"]
+    told = Event.objects.filter(what="node.tested").values_list("node__name", "detail__passed")
+    assert dict(told)["seren-003"] is False and dict(told)["seren-004"] is True
+
+
+def test_a_single_suspect_meets_an_idle_neighbour_who_is_given_back(cluster, slurm):
+    test = begin(cluster, ["seren-002"])
+
+    for _ in range(2):
+        run(cluster, slurm, broken={"seren-002"})
+
+    test.refresh_from_db()
+    assert (test.partners, test.faulty, closed()) == (["seren-001"], ["seren-002"], ["seren-002"])
+
+
+def test_where_all_fail_a_partner_from_outside_is_asked(cluster, slurm):
+    test = begin(cluster, NODES[:2])
+
+    for _ in range(3):
+        run(cluster, slurm, broken={"seren-001"})
+
+    test.refresh_from_db()
+    assert (test.partners, test.faulty, test.good) == (["seren-003"], ["seren-001"], ["seren-002"])
+    assert closed() == ["seren-001"]
+
+
+def test_a_dead_node_needs_no_test_and_one_with_other_jobs_gets_none(cluster, slurm):
+    make.node("seren-001", state=NodeState.DOWN)
+    make.running(make.job(gpus_per_node=1), on=("seren-002",))
+
+    test = begin(cluster)
+
+    assert (test.faulty, test.nodes, list(test.unjudged)) == (["seren-001"], NODES[2:], ["seren-002"])
+
+
+def test_nodes_are_open_at_their_cluster_only_while_their_world_waits(cluster, slurm):
+    slurm.drained = dict.fromkeys(NODES[:2], "who is it?")
+    begin(cluster, NODES[:2])
+
+    turn(cluster, slurm)
+    turn(cluster, slurm)
+    assert slurm.drained == {}
+    slurm.start(slurm.sent[0].key, clock.now())
+    turn(cluster, slurm)
+
+    assert sorted(slurm.drained) == NODES[:2]
+
+
+def test_an_answer_that_got_lost_starts_no_world_twice(cluster, slurm):
+    begin(cluster)
+    slurm.after = raising(OutcomeUnknown("timed out"), "submit")
+    with pytest.raises(OutcomeUnknown):
+        turn(cluster, slurm)
+    slurm.after = lambda verb: None
+
+    for _ in range(3):
+        turn(cluster, slurm)
+
+    assert len(slurm.sent) == 2
+
+
+def test_a_cluster_that_is_away_leaves_the_test_as_it_is(cluster, slurm):
+    test = begin(cluster)
+    slurm.before = raising(ClusterUnreachable("gone"), "find")
+
+    with pytest.raises(ClusterUnreachable):
+        turn(cluster, slurm)
+
+    test.refresh_from_db()
+    assert test.ended_at is None and closed() == NODES
+
+
+def test_a_world_that_never_starts_says_nothing_of_its_nodes(cluster, slurm):
+    test = begin(cluster, NODES[:2])
+    turn(cluster, slurm)
+
+    turn(cluster, slurm, NODE_TEST_START_TIMEOUT * 2)
+
+    test.refresh_from_db()
+    assert (test.good, test.faulty, sorted(test.unjudged)) == ([], [], NODES[:2])
+    assert closed() == [] and slurm.cancelled == ["1"]
+
+
+def test_whom_an_operator_closed_meanwhile_stays_closed(cluster, slurm):
+    begin(cluster)
+    node = Node.objects.get(name="seren-001")
+    node_actions.resume(node, author=make.author(), now=clock.now())
+    node_actions.drain(node, author=make.author(), why="fan", now=clock.now())
+
+    run(cluster, slurm)
+
+    assert closed() == ["seren-001"]
+
+
+# --- as a decision has it
+
+
+@pytest.fixture
+def hung(tmp_path, db):
+    """A collective timed out on two of four nodes; nobody knows whose fault it is."""
+    recovery_actions.set_recovery_mode("act", author=make.LOOP)
+    attempt = failing.running(tmp_path, kind="pretrain", checkpoint_dir="/ckpt/run", on=tuple(NODES[:2]))
+    attempt.job.checkpoints.create(attempt=attempt, step=200, path="/ckpt/run/200")
+    failing.end(tmp_path, attempt, SILENT)
+    diagnose_once(clock.now())
+    return attempt
+
+
+def test_the_job_waits_for_the_test_and_starts_without_the_faulty_one(hung, slurm):
+    cluster = hung.job.cluster
+    decide_and_recover_once(clock.now())
+    decision = Decision.objects.get()
+    assert (decision.action, decision.course) == ("test nodes", "acting")
+    assert Flag.RECOVERING in Job.objects.get().flags
+
+    for _ in range(3):
+        run(cluster, slurm, broken={"seren-002"})
+    decide_and_recover_once(clock.now() + 2 * decision_actions.CLAIM_LEASE)
+
+    decision.refresh_from_db()
+    job = Job.objects.get()
+    assert (decision.course, decision.drain) == (DecisionState.DONE, ["seren-002"])
+    assert "faulty: seren-002" in decision.outcome
+    assert (job.flags, job.hold, job.resume["step"]) == (["REQUEUED"], "", 200)
+    assert closed() == ["seren-002"]
+
+
+def test_undone_the_test_is_called_off_and_its_nodes_take_work(hung, slurm):
+    decide_and_recover_once(clock.now())
+    turn(hung.job.cluster, slurm)
+
+    decision_actions.undo(Decision.objects.get(), author=make.author(), now=clock.now())
+    turn(hung.job.cluster, slurm)
+
+    assert NodeTest.objects.get().ended_at is not None
+    assert sorted(slurm.cancelled) == ["1"] and closed() == []
+    assert Job.objects.get().is_final
+
+
+def test_killed_between_test_and_start_the_test_is_not_begun_again(hung, slurm):
+    decide_and_recover_once(clock.now())
+    decide_and_recover_once(clock.now() + 2 * decision_actions.CLAIM_LEASE)
+
+    assert NodeTest.objects.count() == 1
+    assert Event.objects.filter(what="node.test_asked").count() == 2
+
+
+# --- the program
+
+
+def free_of_others(run):
+    """A port may be somebody's: then the next one."""
+    for port in range(FIRST_PORT, FIRST_PORT + PORT_COUNT, 97):
+        done = run(port)
+        if "in use" not in done.stdout + done.stderr:
+            return done
+    raise AssertionError("no port was free")
+
+
+def test_the_script_runs_its_world_where_one_machine_plays_all_nodes(tmp_path):
+    def world(port):
+        path = tmp_path / f"world-{port}"
+        path.write_text(script(2, port, "--mib 1 --patience 600 --how tcp"))
+        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "ACME_TEST_KEY": "k"}
+        command = ["sh", str(path)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+    done = free_of_others(world)
+
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, sorted(one["rank"] for one in answers)) == (0, [0, 1]), done
+    assert all(one["passed"] for one in answers)

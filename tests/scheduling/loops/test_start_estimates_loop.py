@@ -1,0 +1,197 @@
+"""The loop of start estimates, and what becomes of them."""
+
+from datetime import timedelta
+
+import pytest
+
+from jobs.actions import jobs as job_actions
+from jobs.models import ClusterMode, HoldKind, Job, clock
+from scheduling.actions import estimates as actions
+from scheduling.loops.start_estimates import MAX_ESTIMATE_AGE, estimate_starts_once, estimate_with_lease
+from scheduling.models import Estimate, EstimateError, EstimateLead, EstimateOutcome, Forecast, Lease
+from scheduling.replay.start_estimates import StartEstimate
+from tests import make
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def full(cluster):
+    """One node, held for three hours more at most."""
+    make.node("seren-001").cluster.nodes.exclude(name="seren-001").delete()
+    return make.running(make.job(gpus_per_node=8, time_limit="03:05:00"))
+
+
+def wide(**fields):
+    return make.job(gpus_per_node=8, time_limit="02:00:00", **fields)
+
+
+def test_everybody_who_waits_is_told_when(cluster, full):
+    jobs = [wide(), wide()]
+    now = clock.now()
+
+    assert estimate_starts_once(cluster, now) == 2
+
+    first, second = Estimate.objects.order_by("job_id")
+    assert now < first.p50 <= first.p90 <= now + 3 * HOUR + timedelta(minutes=1)
+    assert first.p50 < second.p50
+    assert [first.job, second.job] == jobs
+
+
+def test_who_may_not_start_has_no_estimate(cluster, full):
+    held = wide()
+    estimate_starts_once(cluster, clock.now())
+    job_actions.hold(held, author=make.author())
+
+    estimate_starts_once(cluster, clock.now())
+
+    assert not Estimate.objects.exists()
+
+
+def test_nothing_is_worked_out_again_while_nothing_changes(cluster, full):
+    wide()
+    now = clock.now()
+    estimate_starts_once(cluster, now)
+    made = Forecast.objects.get().made_at
+
+    estimate_starts_once(cluster, now + timedelta(seconds=30))
+    assert Forecast.objects.get().made_at == made
+    estimate_starts_once(cluster, now + MAX_ESTIMATE_AGE)
+    assert Forecast.objects.get().made_at > made
+
+
+@pytest.mark.parametrize("change", ["submit", "drain", "priority", "policy"])
+def test_what_matters_to_the_queue_is_a_reason_to_look_again(cluster, full, change):
+    job = wide()
+    now = clock.now()
+    estimate_starts_once(cluster, now)
+
+    if change == "submit":
+        wide()
+    elif change == "drain":
+        make.node("seren-001", drain_asked=True)
+    elif change == "priority":
+        job_actions.set_priority(job, 5, author=make.author())
+    else:
+        cluster.policy = "easy"
+    estimate_starts_once(cluster, now + timedelta(seconds=30))
+
+    assert Forecast.objects.get().made_at == now + timedelta(seconds=30)
+
+
+def told(job, p50, p90):
+    return {job.pk: StartEstimate(p50=p50, p90=p90)}
+
+
+def test_a_row_is_written_only_when_its_estimate_moves(cluster, full):
+    job, now = wide(), clock.now()
+
+    assert actions.save_estimates(cluster, told(job, now + HOUR, now + 2 * HOUR), now) == 1
+    nearly = told(job, now + HOUR + timedelta(seconds=50), now + 2 * HOUR)
+    assert actions.save_estimates(cluster, nearly, now) == 0
+    assert actions.save_estimates(cluster, told(job, now + 2 * HOUR, now + 3 * HOUR), now) == 1
+
+
+def test_the_first_estimate_is_the_one_that_is_judged(cluster):
+    job, now = wide(), clock.now() - HOUR
+    actions.save_estimates(cluster, told(job, now + HOUR / 2, now + HOUR), now)
+    actions.save_estimates(cluster, told(job, now + HOUR, now + 2 * HOUR), now)
+    make.attempt(job)
+
+    assert actions.record_outcomes(cluster) == 1
+    assert actions.record_outcomes(cluster) == 0
+
+    outcome = EstimateOutcome.objects.get()
+    assert outcome.p50 == now + HOUR / 2
+    assert abs(outcome.started_at - clock.now()) < timedelta(minutes=1)
+    assert not Estimate.objects.exists()
+
+
+def test_who_was_started_and_put_back_between_two_looks_is_judged_too(cluster):
+    job, now = wide(), clock.now() - HOUR
+    actions.save_estimates(cluster, told(job, now + HOUR, now + HOUR), now)
+    make.ended(job, state="NODE_FAIL")
+    assert Job.objects.get(pk=job.pk).state == "PENDING"
+
+    assert actions.record_outcomes(cluster) == 1
+
+
+def test_who_never_started_is_not_judged(cluster):
+    job, now = wide(), clock.now()
+    actions.save_estimates(cluster, told(job, now, now), now)
+    job_actions.cancel(job, author=make.author())
+
+    assert actions.record_outcomes(cluster) == 0
+    assert (Estimate.objects.count(), EstimateOutcome.objects.count()) == (0, 0)
+
+
+def outcome(cluster, job, *, ahead, off, now):
+    made = now - timedelta(days=1)
+    started = made + ahead + off
+    EstimateOutcome.objects.create(
+        job=job, cluster=cluster, made_at=made, p50=made + ahead, p90=made + ahead + HOUR, started_at=started
+    )
+
+
+def test_errors_are_summed_up_by_how_far_ahead_was_looked(cluster):
+    now = clock.now()
+    for minutes in (10, 20, 90):
+        outcome(cluster, wide(), ahead=2 * HOUR, off=timedelta(minutes=minutes), now=now)
+    outcome(cluster, wide(), ahead=timedelta(0), off=timedelta(seconds=5), now=now)
+
+    actions.update_error_summaries(cluster, now)
+
+    found = {error.lead: error for error in EstimateError.objects.all()}
+    assert set(found) == {EstimateLead.SOON, EstimateLead.SHIFT}
+    assert (found[EstimateLead.SHIFT].jobs, found[EstimateLead.SHIFT].median_s) == (3, 1200)
+    assert found[EstimateLead.SHIFT].within_p90 == pytest.approx(2 / 3)
+
+
+def test_old_outcomes_count_no_more_and_are_forgotten(cluster):
+    now = clock.now()
+    outcome(cluster, wide(), ahead=HOUR, off=HOUR, now=now)
+    actions.update_error_summaries(cluster, now)
+
+    actions.update_error_summaries(cluster, now + timedelta(days=40))
+
+    assert (EstimateError.objects.count(), EstimateOutcome.objects.count()) == (0, 0)
+
+
+def test_a_cluster_that_is_only_watched_has_no_estimates(cluster, full):
+    wide()
+    cluster.mode = ClusterMode.OBSERVE
+
+    assert estimate_starts_once(cluster, clock.now()) == 0
+
+
+def test_another_worker_at_it_leaves_nothing_to_do(cluster, full):
+    wide()
+    Lease.take(f"estimate:{cluster.pk}", "somebody", HOUR)
+
+    assert estimate_with_lease(cluster.pk, "me") == 0
+    assert not Estimate.objects.exists()
+
+
+def test_a_worker_gives_its_lease_back(cluster, full):
+    wide()
+
+    assert estimate_with_lease(cluster.pk, "me") == 1
+    assert Lease.take(f"estimate:{cluster.pk}", "next", HOUR)
+
+
+def test_a_job_that_was_started_meanwhile_gets_no_estimate(cluster):
+    job, now = wide(), clock.now()
+    make.attempt(job)
+
+    assert actions.save_estimates(cluster, told(job, now, now), now) == 0
+
+
+def test_the_habits_of_a_user_are_those_of_the_record(cluster, full):
+    for _ in range(3):
+        make.ended(make.job(name="short", gpus_per_node=0))
+    job = make.job(name="short", gpus_per_node=0)
+
+    estimate_starts_once(cluster, clock.now())
+
+    assert job.hold == HoldKind.NONE
+    assert Estimate.objects.filter(job=job).exists()

@@ -1,0 +1,343 @@
+"""Sync: the record follows what the cluster says, and nothing else."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from jobs.actions import jobs as job_actions
+from jobs.actions import nodes as node_actions
+from jobs.core import attempt_end
+from jobs.core.lifecycle import Flag, NodeFlag, NodeState, State
+from jobs.models import Attempt, Cluster, ClusterMode, Deed, Event, Job, Node, clock
+from scheduling.backends.base import BackendNode, ClusterUnreachable
+from scheduling.core.batch_script import STARTED_BEFORE
+from scheduling.core.observations import MAX_START_DELAY
+from scheduling.core.outcomes import MISSING_GRACE
+from scheduling.loops.commands.send import send_commands_once
+from scheduling.loops.observe.sync import sync_cluster_once
+from tests import make
+from tests.scheduling.fake import failing
+
+
+@pytest.fixture
+def sent(cluster, slurm):
+    """An attempt that the cluster has accepted."""
+    make.attempt(make.job(gpus_per_node=2))
+    send_commands_once(cluster, slurm, clock.now())
+    return Attempt.objects.get()
+
+
+def sync(cluster, slurm, later=timedelta(0)):
+    return sync_cluster_once(Cluster.objects.get(pk=cluster.pk), slurm, clock.now() + later)
+
+
+def job():
+    return Job.objects.get()
+
+
+# attempts
+
+
+def test_a_job_runs_when_the_cluster_says_so(cluster, slurm, sent):
+    at = clock.now()
+    assert sync(cluster, slurm) == 0
+    slurm.start(sent.key, at)
+
+    assert sync(cluster, slurm) == 1
+
+    assert (job().state, job().flags, job().started_at) == (State.RUNNING, [], at)
+
+
+def test_configuring_on_the_cluster_is_not_running_yet(cluster, slurm, sent):
+    slurm.change(sent.key, state=State.RUNNING, started_at=clock.now(), flags=frozenset({Flag.CONFIGURING}))
+
+    sync(cluster, slurm)
+
+    assert job().is_configuring
+
+
+def test_who_is_left_waiting_for_nodes_of_somebody_else_goes_back_to_his_place_for_others(cluster, slurm, sent):
+    slurm.change(sent.key, reason="ReqNodeNotAvail")
+    submitted = job().submitted_at
+
+    assert sync(cluster, slurm, later=MAX_START_DELAY + MISSING_GRACE) == 1
+    assert sync(cluster, slurm, later=MAX_START_DELAY + MISSING_GRACE) == 0
+    send_commands_once(cluster, slurm, clock.now())
+    slurm.end(sent.key, State.CANCELLED, clock.now())
+    sync(cluster, slurm)
+
+    assert slurm.cancelled
+    assert (job().state, job().submitted_at, job().requeues) == (State.PENDING, submitted, 0)
+    assert "ReqNodeNotAvail" in Event.objects.get(what="job.take_back_asked").why
+
+
+def test_on_a_cluster_we_only_watch_nobody_is_taken_back(cluster, slurm, sent):
+    Cluster.objects.update(mode=ClusterMode.OBSERVE)
+
+    assert sync(cluster, slurm, later=MAX_START_DELAY + MISSING_GRACE) == 0
+    assert not Event.objects.filter(what="job.take_back_asked").exists()
+
+
+@pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED, State.TIMEOUT, State.OUT_OF_MEMORY])
+def test_an_end_between_two_looks_is_taken_over_whole(cluster, slurm, sent, state):
+    at = clock.now()
+    slurm.end(sent.key, state, at, started_at=at - timedelta(seconds=9), exit_code=3)
+
+    sync(cluster, slurm)
+
+    assert (job().state, job().exit_code, job().started_at) == (state, 3, at - timedelta(seconds=9))
+
+
+def test_an_ending_job_keeps_its_gpus_until_the_cluster_is_done_with_it(cluster, slurm, sent):
+    slurm.end(sent.key, State.COMPLETED, clock.now(), started_at=clock.now(), flags=frozenset({Flag.COMPLETING}))
+
+    sync(cluster, slurm)
+
+    assert job().state == State.RUNNING
+    assert sent.allocations.filter(released_at=None).count() == 2
+
+
+def test_a_suspended_job_goes_on(cluster, slurm, sent):
+    slurm.start(sent.key, clock.now())
+    sync(cluster, slurm)
+    slurm.change(sent.key, state=State.SUSPENDED)
+    sync(cluster, slurm)
+    assert job().state == State.SUSPENDED
+
+    slurm.change(sent.key, state=State.RUNNING)
+    sync(cluster, slurm)
+    assert job().state == State.RUNNING
+
+
+def test_looking_twice_changes_nothing_more(cluster, slurm, sent):
+    slurm.start(sent.key, clock.now())
+    sync(cluster, slurm)
+    events = sent.events.count()
+
+    assert sync(cluster, slurm) == 0
+    assert sent.events.count() == events
+
+
+def test_an_attempt_that_the_cluster_forgot_is_missing_and_not_failed(cluster, slurm, sent):
+    slurm.forget(sent.key)
+
+    sync(cluster, slurm)
+    sync(cluster, slurm, later=MISSING_GRACE * 10)
+
+    assert job().is_configuring
+    assert Attempt.objects.get().missing_since
+
+
+def test_an_attempt_that_was_refused_because_it_had_started_before_is_missing(cluster, slurm, sent):
+    Attempt.objects.update(log_path="/logs/a.log")
+    slurm.end(sent.key, State.FAILED, clock.now(), exit_code=STARTED_BEFORE)
+
+    sync(cluster, slurm)
+
+    assert job().is_configuring
+    assert Attempt.objects.get().missing_since
+
+
+def test_the_attempt_that_runs_counts_before_its_refused_repetition(cluster, slurm, sent):
+    Attempt.objects.update(log_path="/logs/a.log", backend_id="2")
+    slurm.start(sent.key, clock.now())
+    slurm.submit(slurm.sent[0])
+    slurm.known["2"] = replace(slurm.known["2"], state=State.FAILED, exit_code=STARTED_BEFORE, ended_at=clock.now())
+
+    sync(cluster, slurm)
+
+    assert Attempt.objects.get().backend_id == "1"
+    assert job().state == State.RUNNING
+    assert slurm.cancelled == []
+
+
+def test_an_attempt_that_reappears_in_time_is_as_good_as_before(cluster, slurm, sent):
+    known = dict(slurm.known)
+    slurm.forget(sent.key)
+    sync(cluster, slurm)
+    slurm.known = known
+
+    sync(cluster, slurm, later=MISSING_GRACE * 2)
+
+    assert job().is_configuring
+    assert Attempt.objects.get().missing_since is None
+
+
+def test_what_was_not_sent_yet_is_not_missed(cluster, slurm):
+    make.attempt()
+
+    sync(cluster, slurm, later=MISSING_GRACE * 10)
+
+    assert job().is_configuring
+    assert Attempt.objects.get().missing_since is None
+
+
+def test_a_cluster_that_does_not_answer_ends_nothing(cluster, slurm, sent):
+    slurm.before = failing(ClusterUnreachable("gone"), "jobs")
+
+    with pytest.raises(ClusterUnreachable):
+        sync(cluster, slurm, later=MISSING_GRACE * 10)
+
+    assert job().is_configuring
+
+
+def test_a_submission_whose_answer_got_lost_is_recognised_by_its_key(cluster, slurm, sent):
+    Attempt.objects.update(backend_id="")
+
+    sync(cluster, slurm)
+
+    assert Attempt.objects.get().backend_id == "1"
+
+
+def test_a_job_that_runs_twice_is_cancelled_once(cluster, slurm, sent):
+    slurm.submit(slurm.sent[0])
+
+    sync(cluster, slurm)
+
+    assert slurm.cancelled == ["2"]
+
+
+def test_a_job_that_the_record_closed_is_not_left_running(cluster, slurm, sent):
+    slurm.start(sent.key, clock.now())
+    job_actions.finish(sent, attempt_end.AttemptEnd(state=State.NODE_FAIL, at=clock.now()), author=make.author())
+
+    sync(cluster, slurm)
+
+    assert slurm.cancelled == ["1"]
+
+
+def test_on_a_cluster_we_only_watch_nothing_is_cancelled(cluster, slurm, sent):
+    slurm.submit(slurm.sent[0])
+    Cluster.objects.update(mode="observe")
+
+    sync(cluster, slurm)
+
+    assert slurm.cancelled == []
+
+
+def test_a_key_we_never_gave_is_left_alone(cluster, slurm):
+    slurm.foreign(gpus={"seren-001": (0, 1)})
+    slurm.known["7"] = make_seen(key="01zzzzzzzzz.1")
+
+    sync(cluster, slurm)
+
+    assert slurm.cancelled == []
+
+
+def make_seen(key):
+    from scheduling.backends.base import BackendJob
+
+    return BackendJob(backend_id="7", key=key, name="x", user="y", state=State.RUNNING)
+
+
+def test_the_gpus_the_cluster_gave_are_taken_over(cluster, slurm, sent):
+    slurm.start(sent.key, clock.now())
+    slurm.change(sent.key, gpus={"seren-001": (6, 7)})
+
+    sync(cluster, slurm)
+
+    assert list(sent.allocations.values_list("gpu", flat=True)) == [6, 7]
+
+
+def test_one_row_that_fails_does_not_stop_the_others(cluster, slurm):
+    bad = make.attempt(make.job(gpus_per_node=1), gpus=(0,))
+    good = make.attempt(make.job(gpus_per_node=1), gpus=(1,))
+    send_commands_once(cluster, slurm, clock.now())
+    Job.objects.filter(pk=bad.job_id).update(state=State.CANCELLED)  # as no verb would leave it
+    for attempt in (bad, good):
+        slurm.end(attempt.key, State.COMPLETED, clock.now(), started_at=clock.now())
+
+    sync(cluster, slurm)
+
+    assert Job.objects.get(pk=good.job_id).state == State.COMPLETED
+    assert Job.objects.get(pk=bad.job_id).state == State.CANCELLED
+
+
+# nodes
+
+
+def test_nodes_are_learned_with_their_topology(cluster, slurm):
+    slurm.machines["new"] = BackendNode(
+        name="new", state=NodeState.IDLE, gpus=4, gpu_model="h200", features=("rack-r09", "leaf-l3", "nic-hdr200x4")
+    )
+
+    sync(cluster, slurm)
+
+    node = Node.objects.get(name="new")
+    assert (node.rack, node.leaf, node.nic_type, node.nic_count, node.gpus) == ("r09", "l3", "hdr200", 4, 4)
+
+
+def test_a_node_that_moves_leaves_an_event(cluster, slurm):
+    sync(cluster, slurm)
+    slurm.machines["seren-001"] = BackendNode(name="seren-001", state=NodeState.DOWN, gpus=8, reason="not responding")
+
+    sync(cluster, slurm)
+
+    event = Node.objects.get(name="seren-001").events.get()
+    assert (event.from_state, event.to_state, event.why) == ("UP", "DOWN", "not responding")
+
+
+def test_work_that_comes_and_goes_leaves_no_event_of_the_node(cluster, slurm):
+    sync(cluster, slurm)
+    slurm.machines["seren-001"] = BackendNode(name="seren-001", state=NodeState.ALLOCATED, gpus=8)
+
+    sync(cluster, slurm)
+
+    node = Node.objects.get(name="seren-001")
+    assert (node.state, node.events.count()) == ("ALLOCATED", 0)
+
+
+def test_a_node_that_is_not_reported_takes_no_work(cluster, slurm):
+    del slurm.machines["seren-004"]
+
+    sync(cluster, slurm)
+
+    assert not Node.objects.get(name="seren-004").takes_work
+
+
+def test_a_drain_on_its_way_is_not_undone_by_yesterdays_report(cluster, slurm):
+    node_actions.drain(Node.objects.first(), author=make.author(), why="loose cable", now=clock.now())
+
+    sync(cluster, slurm)
+
+    node = Node.objects.first()
+    assert (node.badge.label, node.reason, node.reason_by) == ("DRAINED", "loose cable", "ada")
+
+
+def test_a_drain_by_others_is_respected(cluster, slurm):
+    slurm.machines["seren-001"] = BackendNode(
+        name="seren-001", state=NodeState.IDLE, gpus=8, flags=frozenset({NodeFlag.DRAIN}), reason="bad fan"
+    )
+
+    sync(cluster, slurm)
+
+    node = Node.objects.get(name="seren-001")
+    assert (node.takes_work, node.reason, node.reason_by) == (False, "bad fan", "cluster seren")
+
+
+def test_gpus_of_foreign_jobs_are_known(cluster, slurm):
+    slurm.foreign(gpus={"seren-002": (3, 1)})
+
+    sync(cluster, slurm)
+
+    assert Node.objects.get(name="seren-002").foreign_gpus == [1, 3]
+
+
+def test_a_cluster_that_answers_says_what_it_is(cluster, slurm):
+    sync(cluster, slurm)
+
+    row = Cluster.objects.get()
+    assert (row.product, row.api) == ("slurm 23.11.4", "v0.0.40")
+
+
+def test_a_quiet_look_writes_no_node(cluster, slurm, django_assert_max_num_queries):
+    sync(cluster, slurm)
+    with django_assert_max_num_queries(11):
+        sync_cluster_once(Cluster.objects.get(), slurm, clock.now())
+
+
+def test_no_deed_is_left_behind(cluster, slurm, sent):
+    sync(cluster, slurm)
+
+    assert not Deed.objects.open().exists()

@@ -1,0 +1,95 @@
+"""Telemetry: one row a node, rolled up, forgotten in time; a gap stays a gap."""
+
+from datetime import timedelta
+
+from jobs.core.telemetry_math import aggregate_per_gpu, interval_start
+from jobs.models import Node, Resolution, Sample
+from scheduling.backends.telemetry import ExporterPage, GpuReading
+from scheduling.loops.telemetry import roll_up_and_expire_once, write_samples_once
+from tests import make
+
+
+def reading(*gpus, node="seren-001", **fields):
+    return ExporterPage(gpus=tuple(GpuReading(node=node, gpu=gpu, **fields) for gpu in gpus))
+
+
+def test_a_look_writes_one_row_a_node(cluster):
+    both = ExporterPage(gpus=reading(0, 1, util_percent=50.0).gpus + reading(0, node="seren-002").gpus)
+
+    assert write_samples_once(cluster, both, make.NOON) == 2
+
+    row = Sample.objects.get(node__name="seren-001")
+    assert (row.gpu_util, row.gpu_power_w) == ([50.0, 50.0], [None, None])
+
+
+def test_a_gpu_that_says_nothing_is_a_gap_not_a_zero(cluster):
+    write_samples_once(cluster, reading(0, 2, util_percent=1.0), make.NOON)
+
+    assert Sample.objects.get().gpu_util == [1.0, None, 1.0]
+
+
+def test_the_same_interval_is_written_once(cluster):
+    write_samples_once(cluster, reading(0, util_percent=1.0), make.NOON)
+    write_samples_once(cluster, reading(0, util_percent=2.0), make.NOON + timedelta(seconds=3))
+
+    assert Sample.objects.get().gpu_util == [1.0]
+
+
+def test_unknown_nodes_are_left_out(cluster):
+    assert write_samples_once(cluster, reading(0, node="stranger"), make.NOON) == 0
+
+
+def test_gpus_are_named_for_repair_tickets(cluster):
+    write_samples_once(cluster, reading(0, uuid="GPU-1", pci_bus_id="0000:07:00.0"), make.NOON)
+
+    node = Node.objects.get(name="seren-001")
+    assert (node.gpu_uuids, node.gpu_pci) == (["GPU-1"], ["0000:07:00.0"])
+
+
+def test_finished_intervals_are_rolled_up_once(cluster):
+    for n, util in enumerate((10.0, 30.0)):
+        write_samples_once(
+            cluster, reading(0, util_percent=util, temperature_c=40.0 + util), make.NOON + n * timedelta(minutes=1)
+        )
+
+    written = (
+        roll_up_and_expire_once(make.NOON + timedelta(minutes=6)),
+        roll_up_and_expire_once(make.NOON + timedelta(minutes=7)),
+    )
+
+    row = Sample.objects.get(resolution=Resolution.FIVE_MINUTES)
+    assert written == (1, 0)
+    assert (row.at, row.gpu_util, row.gpu_temperature_c) == (make.NOON, [20.0], [70.0])
+
+
+def test_an_interval_that_is_not_over_is_not_rolled_up(cluster):
+    write_samples_once(cluster, reading(0, util_percent=1.0), make.NOON)
+
+    assert roll_up_and_expire_once(make.NOON + timedelta(minutes=4)) == 0
+
+
+def test_old_samples_are_forgotten(cluster):
+    write_samples_once(cluster, reading(0, util_percent=1.0), make.NOON)
+
+    roll_up_and_expire_once(make.NOON + timedelta(days=2, minutes=1))
+
+    assert not Sample.objects.filter(resolution=Resolution.RAW).exists()
+
+
+def test_folding_ignores_gaps():
+    assert aggregate_per_gpu("gpu_util", [[1.0, None], [3.0, None, 5.0]]) == [2.0, None, 5.0]
+    assert aggregate_per_gpu("gpu_util", []) == []
+
+
+def test_an_interval_begins_at_a_round_time():
+    assert interval_start(make.NOON + timedelta(minutes=7, seconds=3), 300) == make.NOON + timedelta(minutes=5)
+
+
+def test_counters_that_are_zero_are_left_out_and_those_that_nobody_measures_are_said_to_be(cluster):
+    counts = {"ecc_dbe": 0.0, "nvlink_crc": 3.0}
+    first = reading(0, counted=counts).gpus + reading(1, counted={"ecc_dbe": 0.0}).gpus
+    write_samples_once(cluster, ExporterPage(gpus=first, nics_down={"seren-001": ("mlx5_0:1",)}), make.NOON)
+    write_samples_once(cluster, reading(0, node="seren-002"), make.NOON)
+
+    assert Sample.objects.get(node__name="seren-001").counted == {"nvlink_crc": [3.0, None], "nics_down": ["mlx5_0:1"]}
+    assert Sample.objects.get(node__name="seren-002").counted == {"unmeasured": True}

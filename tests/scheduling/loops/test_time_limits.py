@@ -1,0 +1,119 @@
+"""What the engine keeps by itself: time limits, begin times, holds, dependencies, arrays; whatever the cluster does."""
+
+from datetime import timedelta
+
+import pytest
+
+from jobs.actions import jobs as job_actions
+from jobs.core.lifecycle import State
+from jobs.models import Attempt, Deed, Event, Job, clock
+from scheduling.engine.policies import LIVE_POLICIES
+from scheduling.loops.commands.send import send_commands_once
+from scheduling.loops.observe.sync import sync_cluster_once
+from scheduling.loops.schedule import schedule_once
+from scheduling.loops.time_limits import TIME_LIMIT_SLACK, enforce_time_limits_once
+from tests import make
+
+MINUTE = timedelta(minutes=1)
+
+
+def on_cluster(slurm, **asked):
+    """It has run for five minutes."""
+    attempt = make.running(make.job(gpus_per_node=1, **asked), gpus=(len(slurm.known),))
+    slurm.adopt(attempt)
+    Attempt.objects.filter(pk=attempt.pk).update(seen_running_at=attempt.confirmed_at)
+    Deed.objects.filter(kind="submit").update(done_at=clock.now())
+    return attempt
+
+
+def wanted(attempt):
+    return Attempt.objects.get(pk=attempt.pk).stop_as
+
+
+def test_who_runs_over_is_ended_as_a_timeout_though_his_cluster_sleeps(cluster, slurm):
+    attempt = on_cluster(slurm, time_limit="1:00")
+
+    assert enforce_time_limits_once(cluster, clock.now()) == 1
+    send_commands_once(cluster, slurm, clock.now())
+    assert slurm.cancelled == [attempt.backend_id]
+    slurm.end(attempt.key, State.CANCELLED, clock.now(), signal=15)
+    sync_cluster_once(cluster, slurm, clock.now())
+
+    assert Job.objects.get().state == State.TIMEOUT
+    assert Event.objects.get(what="job.limit_asked").why == "It reached its time limit of 00:01:00."
+
+
+def test_a_cluster_has_a_moment_to_keep_the_limit_itself(cluster, slurm):
+    attempt = on_cluster(slurm, time_limit=300)
+
+    assert enforce_time_limits_once(cluster, clock.now()) == 0
+    assert enforce_time_limits_once(cluster, clock.now() + TIME_LIMIT_SLACK + MINUTE) == 1
+    assert wanted(attempt) == State.TIMEOUT
+
+
+def test_a_cluster_whose_clock_is_ahead_holds_no_gpu_in_the_future(cluster, slurm):
+    attempt = on_cluster(slurm, time_limit=300)
+    slurm.end(attempt.key, State.COMPLETED, clock.now() + timedelta(minutes=5), exit_code=0)
+
+    sync_cluster_once(cluster, slurm, clock.now())
+
+    attempt.refresh_from_db()
+    assert attempt.ended_at <= clock.now()
+    assert attempt.allocations.filter(released_at__gt=clock.now()).count() == 0
+
+
+def test_a_cluster_whose_clock_is_behind_does_not_end_jobs_early(cluster, slurm):
+    """Its clock says that the job began ten minutes ago; it was first seen running just now."""
+    attempt = on_cluster(slurm, time_limit=300)
+    begun = clock.now() - timedelta(minutes=10)
+    Attempt.objects.update(confirmed_at=begun, seen_running_at=clock.now())
+    Job.objects.update(started_at=begun)
+
+    assert enforce_time_limits_once(cluster, clock.now()) == 0
+    assert enforce_time_limits_once(cluster, clock.now() + timedelta(minutes=9)) == 1
+    assert wanted(attempt) == State.TIMEOUT
+
+
+def test_who_has_no_limit_or_is_being_stopped_is_left_alone(cluster, slurm):
+    free, going = on_cluster(slurm), on_cluster(slurm, time_limit="1:00")
+    job_actions.cancel(going.job, author=make.author())
+
+    assert enforce_time_limits_once(cluster, clock.now()) == 0
+    assert (wanted(free), wanted(going)) == ("", State.CANCELLED)
+
+
+def test_twice_is_once(cluster, slurm):
+    on_cluster(slurm, time_limit="1:00")
+
+    assert [enforce_time_limits_once(cluster, clock.now()) for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_nobody_is_ended_where_acme_does_not_drive(cluster, slurm, mode):
+    attempt = on_cluster(slurm, time_limit="1:00")
+
+    assert enforce_time_limits_once(make.cluster(mode=mode), clock.now()) == 0
+    assert wanted(attempt) == ""
+
+
+@pytest.mark.parametrize("policy", sorted(LIVE_POLICIES))
+def test_every_policy_keeps_begin_times_holds_dependencies_and_arrays(cluster, policy):
+    """An empty cluster could start all of them at once; none of it is left to the cluster."""
+    soon = (clock.now() + MINUTE).isoformat()
+    first, after, later, held = make.jobs(
+        {"gpus_per_node": 1, "key": "a"},
+        {"gpus_per_node": 1, "dependencies": "afterok:@a"},
+        {"gpus_per_node": 1, "begin_at": soon},
+        {"gpus_per_node": 1, "hold": True},
+    )
+    tasks = make.jobs({"gpus_per_node": 1, "array": "0-5%2"})
+
+    for _ in range(2):
+        schedule_once(cluster, LIVE_POLICIES[policy], clock.now(), lambda: None)
+
+    states = dict(Job.objects.values_list("pk", "state"))
+    assert [states[one.pk] for one in (first, after, later, held)] == ["RUNNING", "PENDING", "PENDING", "PENDING"]
+    assert sorted(states[task.pk] for task in tasks).count("RUNNING") == 2
+
+    schedule_once(cluster, LIVE_POLICIES[policy], clock.now() + 2 * MINUTE, lambda: None)
+    assert Job.objects.get(pk=later.pk).state == State.RUNNING

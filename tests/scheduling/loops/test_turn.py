@@ -1,0 +1,253 @@
+"""The turn: one holder at a time, wishes merged, and a cluster that is away."""
+
+from datetime import timedelta
+
+import pytest
+
+from jobs.core.lifecycle import State
+from jobs.models import Attempt, Cluster, Event, Job, clock
+from scheduling.backends.base import ClusterUnreachable
+from scheduling.loops.sweep import COMMAND_OVERDUE_AFTER, request_overdue_turns
+from scheduling.loops.turn import TURN_LEASE, LeaseLost, TurnLease, run_turn_once, run_turns
+from scheduling.models import Lease
+from tests import make
+from tests.scheduling.fake import failing
+
+
+def free() -> TurnLease:
+    class Free(TurnLease):
+        def check(self):
+            pass
+
+        def renew(self):
+            pass
+
+    return Free(name="cluster", term=1)
+
+
+def test_one_job_goes_all_the_way(cluster, slurm):
+    make.job(gpus_per_node=8, name="llm")
+
+    assert run_turns(cluster.pk, "me", lambda _: slurm) == 1
+    assert Job.objects.get().is_configuring and len(slurm.sent) == 1
+
+    key = Attempt.objects.get().key
+    slurm.start(key, clock.now())
+    run_turns(cluster.pk, "me", lambda _: slurm)
+    assert Job.objects.get().badge.label == "RUNNING"
+
+    slurm.end(key, State.COMPLETED, clock.now(), exit_code=0)
+    run_turns(cluster.pk, "me", lambda _: slurm)
+    assert Job.objects.get().state == State.COMPLETED
+
+
+def test_who_does_not_get_the_lease_does_nothing(cluster, slurm):
+    make.job()
+    Lease.take(f"cluster:{cluster.pk}", "another", TURN_LEASE)
+
+    assert run_turns(cluster.pk, "me", lambda _: slurm) == 0
+    assert slurm.sent == []
+
+
+def test_a_lease_that_ran_out_is_taken_with_a_higher_term(db):
+    first = Lease.take("x", "a", timedelta(seconds=-1))
+
+    second = Lease.take("x", "b", TURN_LEASE)
+
+    assert (first.term, second.term) == (1, 2)
+    assert Lease.take("x", "c", TURN_LEASE) is None
+
+
+def test_the_old_holder_can_neither_decide_nor_renew(db):
+    taken = Lease.take("x", "a", timedelta(seconds=-1))
+    Lease.take("x", "b", TURN_LEASE)
+    old = TurnLease(name="x", term=taken.term)
+
+    for verb in (old.check_held, old.renew):
+        with pytest.raises(LeaseLost, match="term 1 is over"):
+            verb()
+
+
+def test_giving_back_frees_only_ones_own_term(db):
+    term = Lease.take("x", "a", TURN_LEASE).term
+    Lease.release("x", term - 1)
+    assert Lease.take("x", "b", TURN_LEASE) is None
+
+    Lease.release("x", term)
+    assert Lease.take("x", "b", TURN_LEASE).term == 2
+
+
+def test_a_wish_during_the_turn_makes_another_turn(cluster, slurm):
+    wishes = iter([True, False])
+
+    def connect(row):
+        if next(wishes, False):
+            Cluster.objects.update(wanted_at=clock.now() + timedelta(milliseconds=1))
+        return slurm
+
+    assert run_turns(cluster.pk, "me", connect) == 2
+
+
+def test_an_unreachable_cluster_is_named_and_nothing_is_decided(cluster, slurm):
+    job = make.job()
+    slurm.before = failing(ClusterUnreachable("no route to seren"), "nodes")
+
+    run_turn_once(cluster, lambda _: slurm, free(), clock.now())
+
+    assert Cluster.objects.get().trouble == "no route to seren"
+    assert Job.objects.get(pk=job.pk).state == State.PENDING
+
+
+def test_an_unknown_policy_is_named_where_people_look(cluster, slurm):
+    Cluster.objects.update(policy="lifo")
+
+    run_turns(cluster.pk, "me", lambda _: slurm)
+
+    assert Cluster.objects.get().trouble.startswith("policy: 'lifo' is none of fifo, ")
+
+
+def test_the_lease_is_free_again_after_a_turn_that_failed(cluster, slurm):
+    slurm.before = failing(RuntimeError("a bug"), "nodes")
+
+    with pytest.raises(RuntimeError):
+        run_turns(cluster.pk, "me", lambda _: slurm)
+
+    assert Lease.take(f"cluster:{cluster.pk}", "me", TURN_LEASE) is not None
+
+
+def test_an_error_of_ours_after_the_cluster_answered_is_named_on_its_page(cluster, slurm):
+    def broken():
+        raise RuntimeError("a bug")
+
+    lease = free()
+    object.__setattr__(lease, "renew", broken)
+
+    with pytest.raises(RuntimeError):
+        run_turn_once(cluster, lambda _: slurm, lease, clock.now())
+
+    row = Cluster.objects.get()
+    assert row.trouble == "The scheduling turn failed: RuntimeError: a bug"
+    assert row.trouble_since is not None
+
+
+def test_a_turn_that_fails_again_and_again_keeps_since_when(cluster, slurm):
+    slurm.before = failing(RuntimeError("a bug"), "nodes")
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            run_turns(cluster.pk, "me", lambda _: slurm)
+        Cluster.objects.update(trouble_since=clock.now() - timedelta(minutes=1), heard_at=clock.now())
+
+    row = Cluster.objects.get()
+    assert row.is_failing(clock.now()) and not row.is_silent(clock.now())
+
+
+def test_a_turn_that_succeeds_clears_the_trouble(cluster, slurm):
+    Cluster.objects.update(trouble="The scheduling turn failed", trouble_since=clock.now() - timedelta(minutes=1))
+
+    run_turns(cluster.pk, "me", lambda _: slurm)
+
+    row = Cluster.objects.get()
+    assert (row.trouble, row.trouble_since) == ("", None)
+    assert not row.is_failing(clock.now())
+
+
+def test_a_new_cluster_is_driven_by_acme(cluster):
+    assert Cluster.objects.get().policy == "acme"
+
+
+@pytest.mark.parametrize(
+    ("fields", "trouble"),
+    [
+        ({"policy": "lottery"}, "policy: 'lottery' is none of fifo, "),
+        ({"policy_settings": {"order": "lottery"}}, "policy_settings: order: 'lottery' is none of fifo, "),
+        ({"policy": "fifo", "policy_settings": {"order": "sjf"}}, "policy_settings: order: this policy has none"),
+    ],
+)
+def test_a_cluster_that_is_set_wrong_says_so_and_decides_nothing(cluster, slurm, fields, trouble):
+    Cluster.objects.update(**fields)
+    make.job()
+
+    run_turns(cluster.pk, "me", lambda _: slurm)
+
+    assert Cluster.objects.get().trouble.startswith(trouble)
+    assert slurm.sent == []
+
+
+def test_what_is_set_of_acme_decides(cluster, slurm):
+    """Two want the whole cluster; the longer came first."""
+    Cluster.objects.update(policy_settings={"order": "sjf"})
+    for hours in (90, 1):
+        make.job(nodes=4, gpus_per_node=8, time_limit=hours * 3600, name=f"h{hours}")
+
+    run_turns(cluster.pk, "me", lambda _: slurm)
+
+    assert [sent.name for sent in slurm.sent] == ["h1"]
+
+
+# two workers, two beats, or none
+
+
+def test_messages_that_come_twice_or_late_give_the_same_record(cluster, slurm):
+    make.job(gpus_per_node=8)
+
+    for worker in ("a", "b", "a", "a"):
+        run_turns(cluster.pk, worker, lambda _: slurm)
+
+    assert (len(slurm.sent), Attempt.objects.count()) == (1, 1)
+    assert Event.objects.filter(what="job.moved").count() == 1
+
+
+def test_a_worker_that_slept_past_its_lease_finds_the_work_done_by_another(cluster, slurm):
+    """Its lease runs out while it looks at the cluster; the other makes a whole turn in the meantime."""
+    make.job(gpus_per_node=8)
+
+    def sleeping(verb):
+        if verb == "nodes":
+            slurm.before = lambda verb: None
+            Lease.objects.update(expires_at=clock.now() - timedelta(seconds=1))
+            assert run_turns(cluster.pk, "other", lambda _: slurm) == 1
+
+    slurm.before = sleeping
+
+    assert run_turns(cluster.pk, "sleeper", lambda _: slurm) == 0
+    assert (len(slurm.sent), Attempt.objects.count()) == (1, 1)
+
+
+def test_without_beat_a_wish_alone_brings_a_job_to_its_cluster(cluster, slurm):
+    make.job(gpus_per_node=8)
+    Cluster.objects.update(wanted_at=clock.now())
+
+    run_turns(cluster.pk, "woken", lambda _: slurm)
+
+    assert len(slurm.sent) == 1
+
+
+def test_a_second_turn_changes_nothing(cluster, slurm):
+    """Level-triggered: what a turn did is no reason for the next one to do anything."""
+    make.jobs({"gpus_per_node": 8, "nodes": 3}, {"gpus_per_node": 8, "nodes": 3}, {"hold": True})
+    run_turns(cluster.pk, "me", lambda _: slurm)
+    for key in Attempt.objects.values_list("key", flat=True):
+        slurm.start(key, clock.now())
+    run_turns(cluster.pk, "me", lambda _: slurm)
+
+    before = list(Event.objects.values_list("pk", "what")), list(Job.objects.order_by("pk").values("state", "why"))
+    run_turns(cluster.pk, "me", lambda _: slurm)
+
+    after = list(Event.objects.values_list("pk", "what")), list(Job.objects.order_by("pk").values("state", "why"))
+    assert after == before
+
+
+def test_the_sweep_wakes_clusters_whose_work_nobody_does(cluster, slurm):
+    make.attempt(make.job(gpus_per_node=1))
+    assert request_overdue_turns(clock.now()) == 0
+
+    assert request_overdue_turns(clock.now() + COMMAND_OVERDUE_AFTER + timedelta(seconds=1)) == 1
+    assert Cluster.objects.get(pk=cluster.pk).wanted_at is not None
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_the_sweep_leaves_deeds_alone_that_nobody_may_do(cluster, mode):
+    make.attempt(make.job(gpus_per_node=1))
+    make.cluster(mode=mode)
+
+    assert request_overdue_turns(clock.now() + 2 * COMMAND_OVERDUE_AFTER) == 0

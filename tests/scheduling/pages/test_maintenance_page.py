@@ -1,0 +1,174 @@
+"""Maintenance on pages: nothing is declared unseen, operators only, and names of other teams' jobs stay theirs."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.test import Client
+
+from jobs.actions import maintenance as maintenance_actions
+from jobs.actions.maintenance import MaintenanceRequest
+from jobs.models import Event, Maintenance, Node, clock
+from scheduling.loops.maintenance import apply_maintenances_once
+from tests import make
+
+pytestmark = pytest.mark.django_db
+FORM = "/queue/seren/maintenance/"
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def cluster():
+    return make.cluster()
+
+
+def browser(name="ada"):
+    client = Client()
+    client.force_login(make.user(name))
+    return client
+
+
+def operator(name="olga"):
+    make.user(name).user_permissions.add(Permission.objects.get(codename="operate_cluster"))
+    return browser(name)
+
+
+def asked(**fields):
+    now = clock.now()
+    times = {"start_at": f"{now + 2 * HOUR:%Y-%m-%dT%H:%M}", "end_at": f"{now + 6 * HOUR:%Y-%m-%dT%H:%M}"}
+    return {"name": "cooling", "reason": "new pumps", "mode": "finish", "lead": "1-00:00:00", **times, **fields}
+
+
+def text(answer):
+    return " ".join(answer.content.decode().split())
+
+
+def declared(**fields):
+    now = clock.now()
+    whole = {"name": "cooling", "reason": "new pumps", "start_at": now + 2 * HOUR, "end_at": now + 6 * HOUR, **fields}
+    cluster = make.cluster()
+    return maintenance_actions.schedule_maintenance(
+        cluster, MaintenanceRequest(**whole), author=make.author("olga"), now=now
+    )
+
+
+def test_it_is_shown_before_it_is_declared():
+    make.running(make.job(name="long", gpus_per_node=4, time_limit=None))
+    make.job(name="queued", nodes=2, gpus_per_node=8, time_limit=5 * 3600)
+    olga = operator()
+
+    form = asked(nodes="seren-[001-002]")
+    page = olga.post(FORM, form)
+
+    assert "2 nodes with 16 GPUs take no work from" in text(page)
+    assert "1 running job may still be there and would be left to finish." in text(page)
+    assert "1 waiting job (16 GPUs) could not start on these nodes before its end." in text(page)
+    assert not Maintenance.objects.exists()
+
+    done = olga.post(FORM, {**form, "confirm": page.context["mark"]})
+
+    window = Maintenance.objects.get()
+    assert done.status_code == 302 and done.headers["Location"].endswith(f"{FORM}{window.pk}/")
+    assert sorted(window.nodes.values_list("name", flat=True)) == ["seren-001", "seren-002"]
+    assert Event.objects.get(what="maintenance.declared").by == "olga"
+
+
+def test_a_reason_with_a_nul_is_kept_without_it():
+    window = declared()
+
+    assert operator().post(f"{FORM}{window.pk}/cancel/", {"why": "a\0b"}).status_code == 302
+
+    assert Event.objects.get(what="maintenance.cancelled").why == "a\ufffdb"
+
+
+def test_what_a_maintenance_closed_needs_nobody():
+    apply_maintenances_once(declared(nodes="seren-001", start_at=clock.now()).cluster, clock.now())
+    assert Node.objects.get(name="seren-001").drain_asked
+
+    page = operator().get("/")
+
+    assert list(page.context["trouble"]().nodes) == []
+
+
+def test_who_changes_a_field_after_the_look_is_shown_anew():
+    olga = operator()
+    mark = olga.post(FORM, asked(nodes="seren-001")).context["mark"]
+
+    again = olga.post(FORM, {**asked(), "confirm": mark})
+
+    assert "4 nodes with 32 GPUs" in text(again)
+    assert not Maintenance.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "why"),
+    [
+        ({"nodes": "gpu7"}, "nodes", "Seren has no node gpu7."),
+        ({"end_at": "2020-01-01T00:00"}, "end_at", "Is past."),
+        ({"lead": "soon"}, "lead", "soon"),
+        ({"lead": "UNLIMITED"}, "lead", "keep them off for ever"),
+        ({"name": ""}, "name", "required"),
+        ({"mode": "explode"}, "mode", "valid choice"),
+    ],
+)
+def test_what_cannot_be_is_said_beside_its_field(fields, field, why):
+    page = operator().post(FORM, asked(**fields))
+
+    assert page.status_code == 400
+    assert why in " ".join(page.context["form"].errors[field])
+    assert not Maintenance.objects.exists()
+
+
+@pytest.mark.parametrize("path", ["", "{}/end/", "{}/cancel/"])
+def test_it_is_for_operators(path):
+    window = declared()
+
+    answer = browser("ada").post(FORM + path.format(window.pk), asked())
+
+    assert answer.status_code == 403
+    window.refresh_from_db()
+    assert window.cancelled_at is None and Maintenance.objects.count() == 1
+
+
+def test_everybody_may_look_but_jobs_of_other_teams_have_no_name():
+    make.running(make.job(by="ben", name="secret", gpus_per_node=1))
+    window = declared()
+
+    page = text(browser("ada").get(f"{FORM}{window.pk}/"))
+
+    assert "new pumps" in page and "secret" not in page
+    assert "1 of teams that you are not in" in page
+    assert "Call it off" not in page
+
+
+def test_its_end_is_moved_and_it_is_called_off():
+    window, olga = declared(), operator()
+    later = f"{window.end_at + HOUR:%Y-%m-%dT%H:%M}"
+
+    olga.post(f"{FORM}{window.pk}/end/", {"end_at": later, "why": "late"})
+    window.refresh_from_db()
+    assert f"{window.end_at:%Y-%m-%dT%H:%M}" == later
+
+    told = olga.post(f"{FORM}{window.pk}/end/", {"end_at": "2020-01-01T00:00"}, follow=True)
+    assert "Nothing was changed: the end is past." in text(told)
+
+    olga.post(f"{FORM}{window.pk}/cancel/", {"why": "not today"})
+    window.refresh_from_db()
+    assert window.cancelled_at
+    assert "cancelled already" in text(olga.post(f"{FORM}{window.pk}/cancel/", follow=True))
+
+
+def test_the_queue_names_what_is_planned_and_what_goes_on(cluster):
+    declared(name="later")
+    now = declared(name="at-once", start_at=clock.now(), nodes="seren-001")
+    apply_maintenances_once(cluster, now.start_at)
+
+    page = text(operator().get("/queue/"))
+
+    assert "planned" in page and "going on" in page and "1, 1 closed" in page
+    assert Node.objects.get(name="seren-001").reason in page
+
+
+def test_there_is_no_such_thing():
+    assert browser().get(f"{FORM}{10**30}/").status_code == 404
+    assert browser().get(f"{FORM}7/").status_code == 404

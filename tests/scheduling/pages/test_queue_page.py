@@ -1,0 +1,323 @@
+"""The page of the queue, and how a cluster's policy is changed: looked at, compared, confirmed, told."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Permission
+from django.test import Client
+
+from jobs.actions import nodes as node_actions
+from jobs.core.lifecycle import JobKind, NodeFlag
+from jobs.models import Cluster, ClusterMode, Event, Node, Quota, Team, TeamRole, clock
+from scheduling.actions import policies as policy_actions
+from scheduling.core.policy_choice import PolicyChoice, check_choice, differences
+from scheduling.core.quotas import accounts, quota_uses
+from scheduling.engine.cluster import ClusterSnapshot, QuotaView, ResourceRequest, RunningJob, WaitingJob
+from scheduling.engine.policies import InvalidPolicySettings
+from scheduling.queries.queue_order import queue_order, queue_states, queue_view
+from tests import make
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def people(db):
+    make.team("pretraining", ada=TeamRole.RESEARCHER)
+    make.team("evaluation", ben=TeamRole.RESEARCHER)
+    return make.cluster(policy="acme", placement="consolidate")
+
+
+def browser(name, **fields):
+    client = Client()
+    client.force_login(make.user(name, **fields))
+    return client
+
+
+def operator():
+    olga = make.user("olga")
+    olga.user_permissions.add(Permission.objects.get(codename="operate_cluster"))
+    return browser("olga")
+
+
+def text(answer):
+    return answer.content.decode()
+
+
+# --- the line
+
+
+def test_a_long_line_is_cut_and_what_is_behind_is_counted():
+    for by, count, priority in (("ben", 3, 9), ("ada", 97, 8), ("ben", 2, 7), ("ada", 4, 6), ("ben", 5, 5)):
+        make.jobs(*({"name": f"{by}-{priority}", "priority": priority} for _ in range(count)), by=by, gpus_per_node=8)
+
+    line = queue_view(queue_states.of(Cluster.objects.get(), clock.now()), make.user("ada"))
+
+    assert len(line.places) == 100 and (line.waiting, line.gpus, line.more) == (111, 888, 8)
+    shown = [(place.rank, place.jobs, place.gpus, bool(place.job)) for place in line.places]
+    assert shown[:2] == [(1, 3, 24, False), (4, 1, 8, True)]
+    assert shown[97:] == [(100, 1, 8, True), (101, 2, 16, False), (103, 1, 8, True)]
+
+
+def test_the_line_is_in_the_order_of_the_engine_and_ranks_are_those_of_everybody():
+    make.job(name="wide", nodes=4, gpus_per_node=8)
+    make.job(by="ben", name="secret", nodes=1, gpus_per_node=8)
+    make.job(name="urgent", nodes=4, gpus_per_node=8, priority=50)
+
+    page = text(browser("ada").get("/queue/"))
+
+    assert page.index("urgent") < page.index("wide") < page.index("1 job of other teams")
+    assert "secret" not in page
+    assert "3 jobs for 72 GPUs" in page
+
+
+def test_neighbours_of_other_teams_are_one_row_with_their_places():
+    make.jobs({"name": "first"}, gpus_per_node=8)
+    make.jobs({"name": "b1"}, {"name": "b2"}, by="ben", gpus_per_node=4)
+    make.jobs({"name": "last"}, gpus_per_node=8)
+
+    page = text(browser("ada").get("/queue/"))
+
+    assert "2–3" in page
+    assert "2 jobs of other teams" in page
+
+
+def test_who_is_held_stands_beside_the_line_with_the_reason():
+    make.job(name="patient", hold=True)
+    make.job(by="ben", name="secret", hold=True)
+
+    page = text(browser("ada").get("/queue/"))
+
+    assert "Nobody waits in line" in page
+    assert "2 held, not due" in page
+    assert "patient" in page and "secret" not in page
+
+
+def test_a_cluster_that_is_only_watched_says_whose_order_it_is():
+    make.job(name="a")
+    make.cluster(mode=ClusterMode.OBSERVE)
+
+    assert "Acme only watches this cluster" in text(browser("ada").get("/queue/"))
+
+
+def test_settings_that_cannot_be_read_are_told_and_the_page_stands():
+    make.cluster(policy_settings={"order": "lottery"})
+    make.job(name="a")
+
+    page = text(operator().get("/queue/"))
+
+    assert "Nothing is decided: order: " in page
+    assert "Cannot be read" in page
+
+
+def test_without_a_cluster_there_is_no_queue():
+    Node.objects.all().delete()
+    Cluster.objects.all().delete()
+
+    assert "No cluster is known yet" in text(browser("ada").get("/queue/"))
+
+
+@pytest.mark.parametrize("target", ["line", "quotas", "drains", "maintenance", "policy"])
+def test_each_part_comes_alone_when_its_topic_moves(target):
+    headers = {"HX-Request": "true", "HX-Target": f"section#{target}"}
+
+    part = text(browser("ada").get("/queue/?cluster=seren", headers=headers))
+
+    assert "<html" not in part
+    assert f'id="{target}"' in part
+
+
+def test_the_page_asks_as_often_for_many_as_for_one(django_assert_max_num_queries, monkeypatch):
+    monkeypatch.setattr(
+        "scheduling.queries.wait_explanation.MAX_SNAPSHOT_AGE_S", 3600.0
+    )  # the second look may come late on a slow machine
+    make.jobs(*[{"name": f"a{number}"} for number in range(30)], gpus_per_node=8)
+    ada = browser("ada")
+
+    with django_assert_max_num_queries(30):
+        ada.get("/queue/")
+    with django_assert_max_num_queries(21):  # the Picture is kept while nothing moves
+        ada.get("/queue/")
+
+
+def test_a_line_whose_policy_decides_nothing_is_by_priority():
+    now = clock.now()
+    asked = {"team": "a", "kind": JobKind.SFT, "need": ResourceRequest(gpus=8)}
+    waiting = tuple(
+        WaitingJob(id=pk, name=str(pk), priority=priority, submitted_at=now - timedelta(minutes=pk), **asked)
+        for pk, priority in ((1, 0), (2, 0), (3, 9))
+    )
+
+    order = queue_order(ClusterSnapshot(now=now, waiting=waiting), "lottery", {})
+
+    assert order.line == (3, 2, 1)
+    assert "'lottery'" in order.trouble
+
+
+# --- quotas
+
+
+def held(team, gpus, *, kind=JobKind.PRETRAIN, preemptible=False):
+    return RunningJob(id=1, name="j", team=team, kind=kind, gpus=gpus, priority=0, preemptible=preemptible)
+
+
+def test_what_a_team_holds_borrows_and_leaves():
+    picture = ClusterSnapshot(
+        now=clock.now(),
+        running=(held("a", 8), held("a", 4, preemptible=True), held("b", 16), held("c", 2)),
+        quotas=(QuotaView(team="a", kind=JobKind.PRETRAIN, gpus=12), QuotaView(team="b", kind=None, gpus=24)),
+    )
+
+    mine, rest = accounts(picture.quotas, quota_uses(picture), {JobKind.PRETRAIN}, lambda team: team == "a")
+
+    assert (mine.team, mine.owned, mine.reserved, mine.left) == ("a", 12, True, 4)
+    assert [(part.name, part.gpus) for part in mine.parts(16)] == [("held", 8), ("kept free", 4), ("borrowed", 4)]
+    assert sum(part.share for part in mine.parts(16)) == pytest.approx(100)
+    assert (rest.team, rest.teams, rest.owned, rest.use.held) == ("", 2, 24, 18)
+
+
+def test_quotas_name_the_readers_teams_and_to_operators_all_of_them():
+    for name, gpus in (("pretraining", 16), ("evaluation", 8)):
+        Quota.objects.create(team=Team.objects.get(name=name), cluster=Cluster.objects.get(), gpus=gpus)
+
+    hers, all_of_them = text(browser("ada").get("/queue/")), text(operator().get("/queue/"))
+
+    assert "of 16 owned" in hers and "evaluation" not in hers.split("<main")[1] and "of 8 owned" in hers
+    assert "evaluation" in all_of_them
+
+
+# --- drains
+
+
+def test_drains_in_force_say_who_and_why_and_what_is_still_there():
+    make.running(make.job(gpus_per_node=4))
+    node = Node.objects.get(name="seren-001")
+    node_actions.drain(node, author=make.author(), why="fan 3 is loud", now=clock.now())
+    make.node("seren-002", flags=[NodeFlag.DRAIN.value], reason="by the cluster")
+
+    page = text(browser("ben").get("/queue/"))
+
+    assert "fan 3 is loud" in page and "4 of 8 GPUs still held" in page
+    assert "by the cluster" in page
+    assert "2 nodes" in page
+
+
+# --- how it decides
+
+ASKED = {
+    "policy": "acme",
+    "placement": "pack",
+    "order": "sjf",
+    "backfill": "easy",
+    "aging_s": "3600",
+    "class_s": "86400",
+    "reserve": ["pretrain", "sft"],
+    "why": "short ones first tonight",
+}
+
+
+def test_a_change_is_shown_first_and_made_when_it_is_confirmed():
+    olga = operator()
+
+    shown = text(olga.post("/queue/seren/policy/", ASKED))
+    before = Cluster.objects.get()
+    mark = policy_actions.current_policy_choice(before).mark
+    done = olga.post("/queue/seren/policy/", ASKED | {"confirm": mark}, follow=True)
+
+    assert "<del>fifo</del>" in shown and "<ins>sjf</ins>" in shown and mark in shown
+    assert (before.placement, before.policy_settings) == ("consolidate", {})
+    after = Cluster.objects.get()
+    assert (after.placement, after.policy_settings["order"], after.wanted_at is None) == ("pack", "sjf", False)
+    told = Event.objects.get(what="policy.changed")
+    assert (told.by, told.why, told.cluster) == ("olga", "short ones first tonight", after)
+    assert ["order among equals", "fifo", "sjf"] in told.detail["changes"]
+    assert "short ones first tonight" in text(done) and "decides otherwise" in text(done)
+
+
+def test_what_was_confirmed_on_an_old_page_changes_nothing():
+    olga = operator()
+    mark = policy_actions.current_policy_choice(Cluster.objects.get()).mark
+    make.cluster(placement="spread")
+
+    answer = text(olga.post("/queue/seren/policy/", ASKED | {"confirm": mark}))
+
+    assert "in the meantime" in answer and "<del>spread</del>" in answer
+    assert Cluster.objects.get().placement == "spread"
+    assert not Event.objects.filter(what="policy.changed").exists()
+
+
+def test_the_guard_is_in_the_database_too():
+    cluster = Cluster.objects.get()
+    before = policy_actions.current_policy_choice(cluster)
+    make.cluster(placement="spread")
+
+    with pytest.raises(policy_actions.PolicyChangedConcurrently):
+        policy_actions.set_policy_choice(
+            cluster,
+            PolicyChoice(policy="easy", placement="pack", settings={}),
+            before=before,
+            author=make.author(),
+            why="x",
+        )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("aging_s", "-1", "is not a number of seconds, 0 or more"),
+        ("policy", "lottery", "lottery is not one of the available choices"),
+        ("reserve", ["all"], "all is not one of the available choices"),
+        ("class_s", "nan", "Enter a number"),
+        ("why", "", "This field is required"),
+    ],
+)
+def test_what_cannot_be_is_said_beside_its_field(field, value, sentence):
+    answer = operator().post("/queue/seren/policy/", ASKED | {field: value})
+
+    assert answer.status_code == 400
+    assert sentence in text(answer)
+
+
+def test_who_does_not_operate_reads_how_it_decides_and_changes_nothing():
+    ada = browser("ada")
+
+    assert "How it decides" in text(ada.get("/queue/"))
+    assert "/queue/seren/policy/" not in text(ada.get("/queue/"))
+    assert ada.get("/queue/seren/policy/").status_code == 403
+    assert ada.post("/queue/seren/policy/", ASKED).status_code == 403
+
+
+def test_the_default_in_words_is_no_change():
+    nothing = PolicyChoice(policy="acme", placement="pack", settings={})
+    words = {"order": "fifo", "reserve": ["pretrain"]}
+
+    assert differences(nothing, PolicyChoice(policy="acme", placement="pack", settings=words)) == []
+    other = PolicyChoice(policy="fifo", placement="pack", settings={})
+    assert differences(nothing, other)[0].name == "policy"
+    with pytest.raises(policy_actions.PolicyUnchanged):
+        policy_actions.set_policy_choice(
+            Cluster.objects.get(),
+            PolicyChoice(policy="acme", placement="consolidate", settings=words),
+            before=policy_actions.current_policy_choice(Cluster.objects.get()),
+            author=make.author(),
+            why="x",
+        )
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [("qssf", "pack", {}), ("acme", "nowhere", {}), ("fifo", "pack", {"order": "sjf"})],
+)
+def test_a_live_cluster_takes_only_what_it_can_be_driven_by(choice):
+    policy, placement, settings = choice
+
+    with pytest.raises(InvalidPolicySettings):
+        check_choice(PolicyChoice(policy=policy, placement=placement, settings=settings))
+
+
+def test_lengths_of_time_are_written_as_everywhere_and_small_changes_still_show():
+    day, half, less = (
+        PolicyChoice(policy="acme", placement="consolidate", settings={"aging_s": s}) for s in (86400, 0.5, 0.4)
+    )
+
+    assert "1-00:00:00" in day.setting_texts().values()
+    assert [(one.before, one.after) for one in differences(half, less)] == [("0.5", "0.4")]

@@ -1,0 +1,183 @@
+"""Why a job waits, through the door and on its page: the same for everybody but for names."""
+
+import pytest
+from django.test import Client
+
+from jobs.actions import jobs as job_actions
+from jobs.actions.journal import Author
+from jobs.models import ClusterMode, Quota, clock
+from scheduling.loops.start_estimates import estimate_starts_once
+from scheduling.models import EstimateError, EstimateLead
+from tests.jobs.api import api_make as make
+
+
+@pytest.fixture
+def ada(db):
+    return make.Caller(make.person("ada", "vision"))
+
+
+@pytest.fixture
+def grace(db):
+    return make.Caller(make.person("grace", "speech"))
+
+
+@pytest.fixture
+def full(ada, grace):
+    """Every GPU is held: three nodes by grace, one by ada."""
+    make.cluster()
+    for number, (user, team) in enumerate([*[(grace.user, "speech")] * 3, (ada.user, "vision")], 1):
+        held = make.job(user, team, gpus_per_node=8, time_limit=7200, name=f"holder-of-{user}")
+        make.running(held, f"gpu{number:03d}", tuple(range(8)))
+
+
+def explained(door, job):
+    answer = door.get(f"jobs/{job}/explain/")
+    assert answer.status_code == 200
+    return answer.json()
+
+
+def test_what_is_missing_and_who_holds_it(ada, full):
+    said = explained(ada, make.job(ada.user, gpus_per_node=8))
+
+    first = said["blockers"][0]
+    assert (first["kind"], first["reason"], first["gpus"], first["nodes"]) == ("capacity", "Resources", 8, 1)
+    assert said["smallest_change"]["who"] == "time"
+
+
+def test_jobs_of_other_teams_are_not_named(ada, grace, full):
+    asked = {"gpus_per_node": 8, "nodes": 4}
+    hers, his = explained(ada, make.job(ada.user, **asked)), explained(grace, make.job(grace.user, "speech", **asked))
+
+    assert [(one["team"], one["jobs"], one["gpus"]) for one in hers["blockers"][0]["holders"]] == [
+        ("vision", 1, 8),
+        ("", 3, 24),
+    ]
+    assert "holder-of-grace" not in str(hers) and "holder-of-ada" not in str(his)
+    assert "holder-of-grace" in str(his)
+
+
+def test_who_sees_every_team_reads_every_name(ada, full):
+    root = make.Caller(make.person("root", "", is_superuser=True))
+
+    assert "holder-of-grace" in str(explained(root, make.job(ada.user, gpus_per_node=8, nodes=4)))
+
+
+def test_a_job_of_another_team_is_not_explained(ada, grace, full):
+    job = make.job(ada.user, gpus_per_node=8)
+
+    assert grace.get(f"jobs/{job}/explain/").status_code == 404
+
+
+def test_a_sentence_about_the_end_of_a_job_names_it_to_its_team_only(ada, grace, full):
+    said = explained(ada, make.job(ada.user, gpus_per_node=8))
+    grace_ends = [
+        one["why"] for one in [said["smallest_change"], *said["other_changes"]] if "another team" in one["why"]
+    ]
+
+    assert grace_ends
+    assert all("at its limit in about" in one for one in grace_ends)
+
+
+def test_a_quota_says_who_holds_it_and_how_much_more_it_would_take(ada, full):
+    Quota.objects.create(team=make.team(), cluster=make.cluster(), gpus=8)
+
+    said = explained(ada, make.job(ada.user, gpus_per_node=4))
+
+    assert (said["blockers"][0]["kind"], said["blockers"][0]["gpus"]) == ("quota", 4)
+    assert said["blockers"][0]["holders"][0]["title"] == "holder-of-ada"
+
+
+def test_what_does_not_wait_has_nothing_to_explain(ada):
+    said = explained(ada, make.running(make.job(ada.user)))
+
+    assert (said["blockers"], said["smallest_change"], said["estimate"]) == ([], None, None)
+
+
+def test_a_cluster_that_is_only_watched_gives_the_sentence_it_has(ada):
+    job = make.job(ada.user)
+    job_actions.store_wait_reasons([(job.pk, "Resources", "It needs 8 GPUs.")])
+    job.cluster.mode = ClusterMode.OBSERVE
+    job.cluster.save()
+
+    said = explained(ada, job)
+
+    assert (said["why"], said["blockers"]) == ("It needs 8 GPUs.", [])
+
+
+def test_the_estimate_comes_with_the_error_of_those_like_it(ada, full):
+    job = make.job(ada.user, gpus_per_node=8, time_limit=3600)
+    estimate_starts_once(job.cluster, clock.now())
+    estimate = job.estimate
+    lead = EstimateLead.of(estimate.p50 - clock.now())
+    EstimateError.objects.create(
+        cluster=job.cluster, lead=lead, jobs=40, median_s=312.4, within_p90=0.875, updated_at=clock.now()
+    )
+
+    said = explained(ada, job)
+
+    assert said["estimate"]["p50"] <= said["estimate"]["p90"]
+    assert said["past_error"] == {"lead": lead, "jobs": 40, "median_s": 312, "within_p90": 0.875}
+
+
+def test_a_hold_is_seen_at_once(ada, full):
+    job = make.job(ada.user, gpus_per_node=8)
+    explained(ada, job)
+    job_actions.hold(job, author=Author(by="ada", user_id=ada.user.pk))
+
+    assert explained(ada, job)["blockers"][0]["kind"] == "hold"
+
+
+# the page
+
+
+def page(user, job, **headers):
+    client = Client()
+    client.force_login(user)
+    return client.get(f"/jobs/{job}/why/", **headers)
+
+
+def test_the_page_shows_blockers_change_and_estimate(ada, full):
+    job = make.job(ada.user, gpus_per_node=8, time_limit=3600)
+    estimate_starts_once(job.cluster, clock.now())
+
+    shown = page(ada.user, job).content.decode()
+
+    assert "What keeps it back" in shown and "It would start now if" in shown and "9 of 10 times before" in shown
+    assert "holder-of-grace" not in shown
+
+
+def test_the_fragment_is_one_section(ada, full):
+    job = make.job(ada.user, gpus_per_node=8)
+
+    shown = page(ada.user, job, HTTP_HX_REQUEST="true", HTTP_HX_TARGET="section#why").content.decode()
+
+    assert shown.startswith('<section id="why"') and shown.rstrip().endswith("</section>")
+
+
+def test_the_page_of_a_job_of_another_team_is_not_there(ada, grace, full):
+    assert page(grace.user, make.job(ada.user)).status_code == 404
+
+
+def test_a_name_is_text_and_never_markup(ada, full):
+    make.running(make.job(ada.user, name="<b>x</b>", gpus_per_node=0), gpus=())
+    job = make.job(ada.user, gpus_per_node=8, nodes=2)
+
+    assert "<b>x</b>" not in page(ada.user, job).content.decode()
+
+
+def test_the_job_page_asks_for_the_fragment(ada, full):
+    job = make.job(ada.user, gpus_per_node=8)
+    client = Client()
+    client.force_login(ada.user)
+
+    shown = client.get(f"/jobs/{job}/").content.decode()
+
+    assert f'hx-get="/jobs/{job}/why/"' in shown and 'hx-trigger="load, ' in shown
+
+
+def test_loading_the_picture_is_shared_by_those_who_ask(ada, full, django_assert_max_num_queries):
+    job = make.job(ada.user, gpus_per_node=8)
+    explained(ada, job)
+
+    with django_assert_max_num_queries(13):
+        explained(ada, job)

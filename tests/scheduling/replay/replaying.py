@@ -1,0 +1,88 @@
+"""Small replays for tests, and the naive simulators they are checked against: slow, short, and each obviously right."""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from jobs.traces.trace import trace_from_columns
+from scheduling.replay.kernel import replay
+from scheduling.replay.run import ReplaySetting, arrivals, replay_engine, run_policy
+
+SMALL = ReplaySetting(nodes=3, gpus_per_node=4)
+COUNT = ReplaySetting(nodes=3, gpus_per_node=4, placement="count")
+
+
+def trace(*jobs, **columns):
+    """Jobs as (submit, runtime, gpus)."""
+    submit, runtime, gpus = zip(*jobs, strict=True) if jobs else ((), (), ())
+    return trace_from_columns("test", submit_s=submit, runtime_s=runtime, gpus=gpus, **columns)
+
+
+# Few values, so that equal times and equal wishes are common: there the mistakes are
+job_lists = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(1, 12)), min_size=1, max_size=25)
+
+
+def examples(count):
+    return settings(max_examples=count)
+
+
+def outcome(history, policy, setting=SMALL):
+    """(start, end) of each job, in the order of the trace."""
+    done = run_policy(history, policy, setting)
+    return list(zip(done.started_s.tolist(), done.ended_s.tolist(), strict=True))
+
+
+def watched(history, policy, setting, look, **given):
+    """Replay, and let `look(engine, now)` check after every decision."""
+    engine = replay_engine(policy, setting, setting.nodes)
+    return replay(engine, arrivals(history, engine, setting), look=lambda now: look(engine, now), **given)
+
+
+def naive_queue(history, gpus, *, key, skipping=False):
+    """One count of GPUs, one list, everything looked at whenever anything happens."""
+    jobs = list(zip(history.submit_s.tolist(), history.runtime_s.tolist(), history.gpus.tolist(), strict=True))
+    order = sorted(range(len(jobs)), key=lambda n: (key(*jobs[n]), n))
+    start, running, free = {}, [], gpus
+    times = sorted({job[0] for job in jobs})
+    while times:
+        now = times.pop(0)
+        while running and running[0][0] <= now:
+            free += running.pop(0)[1]
+        for number in [n for n in order if n not in start and jobs[n][0] <= now]:
+            if jobs[number][2] > free:
+                if skipping:
+                    continue
+                break
+            free -= jobs[number][2]
+            start[number] = now
+            end = now + jobs[number][1]
+            insort(running, (end, jobs[number][2]))
+            if end not in times:
+                insort(times, end)
+    return [(start[n], start[n] + jobs[n][1]) for n in range(len(jobs))]
+
+
+def naive_srtf(history, gpus):
+    """Every job walked in order of what it has left, at every event; returns the ends."""
+    jobs = list(zip(history.submit_s.tolist(), history.runtime_s.tolist(), history.gpus.tolist(), strict=True))
+    left, end, running, now = {}, {}, set(), -1.0
+    while len(end) < len(jobs):
+        coming = [job[0] for n, job in enumerate(jobs) if n not in left]
+        then = min(coming + [now + left[n] for n in running])
+        for n in running:
+            left[n] -= then - now
+        now = then
+        for n in [n for n in running if left[n] <= 0]:
+            running.discard(n)
+            end[n] = now
+        left |= {n: job[1] for n, job in enumerate(jobs) if n not in left and job[0] <= now}
+        free, chosen = gpus, set()
+        for n in sorted(set(left) - set(end), key=lambda n: (left[n], n not in running, n)):
+            if jobs[n][2] <= free:
+                free -= jobs[n][2]
+                chosen.add(n)
+        running = chosen
+    return [end[n] for n in range(len(jobs))]

@@ -1,0 +1,219 @@
+"""What if: asking on the page, watching, comparing, taking along; and whose replays are whose to see."""
+
+import csv
+import io
+
+import pytest
+from django.test import Client
+
+from jobs.models import TeamRole, clock
+from scheduling.actions import simulations as simulation_actions
+from scheduling.core.replay_comparison import comparison_row, csv_rows, format_figure, sections
+from scheduling.loops.simulations import run_simulation_once
+from scheduling.models import Simulation
+from tests import make
+
+ASKED = {"trace": "acme:kalos", "team": "pretraining", "policies": ["fifo", "easy"], "jobs": "60", "days": "30"}
+
+
+def browser(name):
+    client = Client()
+    client.force_login(make.user(name))
+    return client
+
+
+def text(answer):
+    return answer.content.decode()
+
+
+@pytest.fixture
+def people(db):
+    make.team("pretraining", ada=TeamRole.RESEARCHER, grace=TeamRole.VIEWER, olga=TeamRole.OPERATOR)
+    make.team("evaluation", ben=TeamRole.RESEARCHER)
+    make.cluster()
+
+
+@pytest.fixture
+def asked(people):
+    browser("ada").post("/what-if/", ASKED)
+    return Simulation.objects.get()
+
+
+@pytest.fixture
+def done(asked):
+    run_simulation_once(clock.now)
+    asked.refresh_from_db()
+    return asked
+
+
+# --- figures
+
+
+def test_the_best_is_marked_where_one_is_better_and_shares_are_of_the_widest():
+    delay = comparison_row("mean", "s", [10.0, 40.0, None])
+    use = comparison_row("utilisation", "%", [50.0, 80.0], least=False)
+
+    assert [(cell.words, cell.share, cell.best) for cell in delay.cells] == [
+        ("00:00:10", 25.0, True),
+        ("00:00:40", 100.0, False),
+        ("–", 0.0, False),
+    ]
+    assert [cell.best for cell in use.cells] == [False, True]
+    assert not any(cell.best for cell in comparison_row("mean", "s", [3.0, 3.0]).cells)
+    assert not any(cell.best for cell in comparison_row("jobs", "", [3, 4], least=None).cells)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "said"),
+    [
+        (90061, "s", "1-01:01:01"),
+        (12.345, "%", "12.3 %"),
+        (0.5, "ratio", "0.500"),
+        (1234.5, "h", "1,234"),
+        (7, "", "7"),
+    ],
+)
+def test_figures_are_said_in_their_units(value, unit, said):
+    assert format_figure(value, unit) == said
+
+
+# --- asking
+
+
+def test_a_replay_is_asked_for_and_leads_to_its_page(people):
+    answer = browser("ada").post("/what-if/", ASKED)
+
+    made = Simulation.objects.get()
+    assert answer.headers["Location"] == f"/what-if/{made.public_id}/"
+    assert (made.trace, made.policies, made.params) == ("acme:kalos", ["fifo", "easy"], {"jobs": 60})
+    assert made.user.username == "ada"
+
+
+def test_our_own_history_keeps_what_belongs_to_it(people):
+    browser("ada").post("/what-if/", ASKED | {"trace": "history", "days": "7", "cluster": "seren", "nodes": "8"})
+
+    params = Simulation.objects.get().params
+    assert (params["cluster"], params["days"], params["nodes"]) == ("seren", 7, 8)
+    assert "jobs" not in params and params["teams"]  # others' jobs are not hers to replay
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("policies", [], "This field is required"),
+        ("policies", ["fifo", "easy", "sjf", "acme", "fair"], "at most 4 can be compared"),
+        ("policies", ["lottery"], "lottery is not one of the available choices"),
+        ("jobs", "0", "greater than or equal to 1"),
+        ("faults", "gremlins=3", "gremlins"),
+        ("noise", "loud", "loud"),
+        ("placement", "cells", "needs vcs"),
+        ("team", "evaluation", "evaluation is not one of the available choices"),
+    ],
+)
+def test_what_cannot_be_is_said_and_nothing_is_asked(people, field, value, sentence):
+    answer = browser("ada").post("/what-if/", ASKED | {field: value})
+
+    assert answer.status_code == 400
+    assert sentence in text(answer)
+    assert not Simulation.objects.exists()
+
+
+def test_too_many_at_once_is_said(people):
+    ada = browser("ada")
+    for _ in range(simulation_actions.MAX_UNFINISHED_PER_USER):
+        ada.post("/what-if/", ASKED)
+
+    assert "have not ended yet" in text(ada.post("/what-if/", ASKED))
+
+
+def test_a_viewer_reads_and_asks_for_nothing(asked):
+    grace = browser("grace")
+
+    assert asked.public_id in text(grace.get("/what-if/"))
+    assert "needs the role researcher" in text(grace.get("/what-if/"))
+    assert grace.post("/what-if/", ASKED).status_code == 400
+
+
+# --- whose
+
+
+def test_a_replay_of_another_team_is_not_there(done):
+    ben = browser("ben")
+
+    assert done.public_id not in text(ben.get("/what-if/"))
+    for path in (f"{done.public_id}/", f"compare/?of={done.public_id}", f"export.csv?of={done.public_id}"):
+        assert ben.get(f"/what-if/{path}").status_code == 404
+    assert ben.post(f"/what-if/{done.public_id}/cancel/").status_code == 404
+
+
+def test_who_asked_or_operates_may_cancel(asked):
+    assert "Cancel" not in text(browser("grace").get(f"/what-if/{asked.public_id}/"))
+    browser("grace").post(f"/what-if/{asked.public_id}/cancel/")
+    asked.refresh_from_db()
+    assert asked.state == "PENDING"
+
+    browser("olga").post(f"/what-if/{asked.public_id}/cancel/")
+    asked.refresh_from_db()
+    assert asked.state == "CANCELLED"
+    assert "has ended" in text(browser("olga").post(f"/what-if/{asked.public_id}/cancel/", follow=True))
+
+
+# --- watching and comparing
+
+
+def test_a_page_that_waits_hears_of_its_topic_and_one_that_ended_no_longer(asked):
+    page = text(browser("ada").get(f"/what-if/{asked.public_id}/"))
+    run_simulation_once(clock.now)
+    after = text(browser("ada").get(f"/what-if/{asked.public_id}/"))
+
+    assert f'data-topics="simulation:{asked.public_id}"' in page and "<progress" in page
+    assert "data-topics" not in after and "<progress" not in after
+
+
+def test_the_result_compares_the_policies(done):
+    page = text(browser("grace").get(f"/what-if/{done.public_id}/"))
+
+    for word in ("Queue delay", "Completion time", "utilisation", "preemptions", "Jain over users", "fifo", "easy"):
+        assert word in page
+    assert len(sections(done.result["runs"])[0].rows) > 4  # by kind too
+
+
+def test_two_replays_are_compared_by_address_and_told_apart(done):
+    browser("ada").post("/what-if/", ASKED | {"policies": ["fifo"], "nodes": "40"})
+    run_simulation_once(clock.now)
+    other = Simulation.objects.first()
+
+    page = text(browser("grace").get(f"/what-if/compare/?of={done.public_id}&of={other.public_id}"))
+
+    assert f"fifo {done.public_id}" in page and f"fifo {other.public_id}" in page
+
+
+def test_it_can_be_taken_along(done):
+    ada = browser("ada")
+
+    told = ada.get(f"/what-if/export.json?of={done.public_id}").json()["runs"]
+    table = list(csv.reader(io.StringIO(text(ada.get(f"/what-if/export.csv?of={done.public_id}")))))
+
+    assert [one["policy"] for one in told] == ["fifo", "easy"]
+    assert table[0] == ["section", "figure", "unit", "fifo", "easy"]
+    assert float(table[1][3]) == pytest.approx(told[0]["queue_s"]["mean"], rel=1e-4)
+    assert table == list(csv_rows(["fifo", "easy"], sections(told)))
+
+
+def test_what_was_not_asked_for_is_not_there(people):
+    ada = browser("ada")
+
+    assert ada.get("/what-if/compare/").status_code == 404
+    assert ada.get("/what-if/compare/?of=nothing%00").status_code == 404
+    assert ada.get("/what-if/export.xml?of=a").status_code == 404
+
+
+def test_the_pages_ask_as_often_for_many_as_for_one(done, django_assert_num_queries):
+    ada = browser("ada")
+    for _ in range(3):
+        ada.post("/what-if/", ASKED)
+
+    with django_assert_num_queries(7):  # session, user, clock; roles, places; replays, files
+        ada.get("/what-if/")
+    with django_assert_num_queries(6):  # session, user, clock; roles, the replay, the others
+        ada.get(f"/what-if/{done.public_id}/")

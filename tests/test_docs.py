@@ -1,0 +1,41 @@
+"""Documents that are generated or measured: they match the code, their links lead somewhere, and folders stay small."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from acmeweb.common.env import ROOT
+from docs.module_map import generated_files
+
+MOST_FILES = 24  # of one folder
+MOST_ARCHITECTURE_LINES = 200
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+FOLDERS = ("*.md", "docs/**/*.md", "bench/*.md", "client/*.md")
+DOCUMENTS = sorted(path for folder in FOLDERS for path in ROOT.glob(folder))
+
+
+@pytest.mark.parametrize(("name", "text"), generated_files().items(), ids=generated_files())
+def test_generated_document_matches_the_code(name, text):
+    assert (ROOT / "docs" / name).read_text() == text, "run `make map`"
+
+
+def test_architecture_is_short():
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= MOST_ARCHITECTURE_LINES
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_of_a_document_leads_to_a_file(document):
+    targets = LINK.findall(document.read_text())
+
+    assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_no_folder_holds_too_many_modules():
+    tops = ("acmeweb", "jobs", "failures", "scheduling", "tests", "client", "bench", "docs")
+    modules = (path for top in tops for path in (ROOT / top).rglob("*.py") if "migrations" not in path.parts)
+    counts = Counter(str(path.parent.relative_to(ROOT)) for path in modules)
+
+    assert {folder: count for folder, count in counts.items() if count > MOST_FILES} == {}
